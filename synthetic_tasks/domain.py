@@ -1,6 +1,6 @@
 """What a domain is: the items facts are about, how they are grouped, and how they are put into words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +35,11 @@ class Scope:
         return tuple(
             tuple(item for item in self.items if group_of[item.word] != group) for group in range(len(self.groups))
         )
+
+    def keep(self, wanted: Callable[[str], bool]) -> "Scope":
+        """This scope with only the wanted items."""
+        groups = (tuple(item for item in group if wanted(item.word)) for group in self.groups)
+        return Scope(tuple(group for group in groups if group), self.unit)
 
     def groups_of_at_least(self, size: int) -> tuple[int, ...]:
         """The numbers of the groups with `size` items or more."""

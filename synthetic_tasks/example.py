@@ -1,7 +1,10 @@
 """Examples and rows: what the generator makes and the solver recovers."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from synthetic_tasks.spans import Spans
 
 # Shots before this one show a bare answer, the others bracket it in the released layout and are scored.
 FIRST_SCORED_SHOT = 2
@@ -46,6 +49,13 @@ class Example:
     def released_text(self) -> str:
         """The example as a scored shot of the released file: the answer in brackets."""
         return f"{self.prompt} [ {self.answer} ]"
+
+    @property
+    def spans(self) -> "Spans":
+        """Character spans of facts, source, distractors, query, cue and answer in `text`."""
+        from synthetic_tasks.spans import locate  # needs the grammar, which training streams never look at again
+
+        return locate(self)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class Pattern:
     negated: the source is the fact that does not match (the question says `not` or `different`)
     questions: surface -> question template with fields `asked`, `predicate`, `phrase`, `Phrase`;
         a template without `asked` selects the odd one out
+    needs_shared_values: the pattern makes sense only where several items share a value
     """
 
     name: str
@@ -33,6 +34,7 @@ class Pattern:
     questions: Mapping[str, str]
     persons: DrawPersons
     items: DrawItems
+    needs_shared_values: bool = False
 
 
 def select(keys: Sequence[Sequence[str]], asked: str | None, negated: bool) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """A task: one QK pattern with one relation on one domain, in one surface; and its grammar, ready to write text."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 from synthetic_tasks.domain import Domain, Scope
 from synthetic_tasks.domains import DOMAINS
@@ -51,7 +51,17 @@ class Grammar:
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:
-        return self.domain.set_scopes if self.surface.fact is None else self.domain.person_scopes
+        """The items to draw from: those of the domain the relation is defined on (all, in the released tasks)."""
+        scopes = self.domain.set_scopes if self.surface.fact is None else self.domain.person_scopes
+        kept = (scope.keep(self.defined) for scope in scopes)
+        return tuple(scope for scope in kept if len(scope.items) >= self.surface.size or self.surface.fact is None)
+
+    def defined(self, word: str) -> bool:
+        """Whether the relation has a value for this item (the first point of a scale has no previous one)."""
+        try:
+            return bool(self.relation.values(word))
+        except KeyError:
+            return False
 
     @cached_property
     def fact(self) -> str:
@@ -113,7 +123,7 @@ class Grammar:
         return f"{surface.opening}{facts}{surface.closing}{question}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def grammar_of(task: Task) -> Grammar:
     """Look the names of a task up; a ValueError names what does not exist or does not fit."""
     grammar = Grammar(
@@ -132,4 +142,10 @@ def grammar_of(task: Task) -> Grammar:
             f"relation {task.relation!r} is not defined on {task.domain!r}, "
             f"only on {', '.join(grammar.relation.domains)}"
         )
+    if grammar.pattern.needs_shared_values and not grammar.relation.many_to_one:
+        raise ValueError(
+            f"pattern {task.qk!r} needs a relation that gives several items one value, unlike {task.relation!r}"
+        )
+    if grammar.surface.fact is not None and grammar.surface.fact not in grammar.domain.facts:
+        raise ValueError(f"domain {task.domain!r} has no {grammar.surface.fact} facts about persons")
     return grammar

@@ -22,9 +22,7 @@ the United Kingdom: Birmingham, London, Manchester
 the United States: Los Angeles; New York; Washington, D.C
 """)
 
-ITEMS = {
-    word: Item(word, stated=word, opening=word, listed=word) for members in COUNTRIES.values() for word in members
-}
+ITEMS = {word: Item(word, stated=word, opening=word, listed=word) for members in COUNTRIES.values() for word in members}
 SCOPES = (grouped(ITEMS, COUNTRIES),)
 
 DOMAIN = Domain(

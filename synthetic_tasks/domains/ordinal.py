@@ -13,9 +13,7 @@ SCALES: dict[str, tuple[str, tuple[str, ...]]] = {
     "day": ("on", ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")),
     "month": (
         "in",
-        tuple(
-            "January February March April May June July August September October November December".split()
-        ),
+        tuple("January February March April May June July August September October November December".split()),
     ),
     "season": ("in", ("spring", "summer", "autumn", "winter")),
 }

@@ -9,7 +9,7 @@ PATTERN = Pattern(
     by="person",
     negated=True,
     answer="value",
-    questions={"person-first": QUESTION, "item-first": QUESTION},
+    questions={"person-first": QUESTION, "item-first": QUESTION, "so": QUESTION},
     persons=one_against_the_rest,
     items=different_items,
 )
