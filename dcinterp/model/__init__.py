@@ -1,0 +1,1 @@
+"""The model: a decoder whose attention heads are composed, as a citizen of `transformers`."""

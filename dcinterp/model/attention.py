@@ -1,0 +1,102 @@
+"""Attention with composed heads: the figure of the paper, top to bottom."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import Cache
+
+from dcinterp.model import cache as caching
+from dcinterp.model.compose import COMPOSERS, ComposeWeights
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.kernels import composed_attention
+from dcinterp.model.mask import mask_scores
+from dcinterp.model.norm import WEIGHT_NORM_EPS, RMSNorm
+from dcinterp.model.rotary import Rotation, rotate
+from dcinterp.shapes import Attention, Mask, PerHead, Residual
+
+
+class ComposedAttention(nn.Module):
+    """Multi-head attention whose heads are composed before (`pre`) and after (`post`) the softmax.
+
+    With `taps` None it takes the fast path and returns no pattern; with taps (an object with callables
+    `hook_rot_q`, `hook_rot_k`, `hook_attn_scores`, `hook_pattern`) it goes stage by stage and shows every tensor.
+    """
+
+    def __init__(self, config: DCFormerConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.num_heads, self.head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        width, bias = config.hidden_size, config.use_bias
+        self.q_proj = nn.Linear(width, width, bias=bias)
+        self.k_proj = nn.Linear(width, width, bias=bias)
+        self.v_proj = nn.Linear(width, width, bias=bias)
+        self.o_proj = nn.Linear(width, width, bias=bias)
+        if config.use_qk_norm:
+            self.q_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
+            self.k_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
+        composer = COMPOSERS[config.compose]
+        for stage in config.stages:
+            assert composer is not None
+            setattr(self, stage, composer(config))
+
+    def forward(
+        self,
+        hidden_states: Residual,
+        rotation: Rotation | None = None,
+        mask: Mask | None = None,
+        cache: Cache | None = None,
+        taps: Any = None,
+        output_attentions: bool = False,
+    ) -> tuple[Residual, Attention | None]:
+        x = hidden_states
+        q, k, v = self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
+        return self.attend(q, k, v, x, x, rotation, mask, cache, taps, output_attentions)
+
+    def attend(
+        self,
+        q: PerHead,
+        k: PerHead,
+        v: PerHead,
+        x_query: Residual,
+        x_key: Residual,
+        rotation: Rotation | None,
+        mask: Mask | None,
+        cache: Cache | None = None,
+        taps: Any = None,
+        output_attentions: bool = False,
+    ) -> tuple[Residual, Attention | None]:
+        """Everything after the projections; `x_query` and `x_key` are what the dynamic weights are made from."""
+        if hasattr(self, "q_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
+            if taps is not None:
+                q, k = taps.hook_rot_q(q), taps.hook_rot_k(k)
+        stages = {name: getattr(self, name).weights(x_query, x_key) for name in ("pre", "post") if hasattr(self, name)}
+        if cache is not None:
+            k, v, full = caching.update(cache, self.layer_idx, k, v, list(stages.values()))
+            stages = dict(zip(stages, full, strict=True))
+        if taps is None and not output_attentions:
+            z, pattern = composed_attention(q, k, v, stages.get("pre"), stages.get("post"), mask=mask), None
+        else:
+            pattern = self.pattern(q, k, stages, mask, taps)
+            z = pattern @ v
+        return self.o_proj(z.transpose(1, 2).flatten(2)), pattern
+
+    def pattern(
+        self, q: PerHead, k: PerHead, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any
+    ) -> Attention:
+        """The composed attention matrix, stage by stage."""
+        a = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
+        a = self.pre(a, stages["pre"]) if "pre" in stages else a
+        a = mask_scores(a, mask)
+        a = (a if taps is None else taps.hook_attn_scores(a)).softmax(-1)
+        a = self.post(a, stages["post"]) if "post" in stages else a
+        return a if taps is None else taps.hook_pattern(a)
+
+    def heads(self, x: Tensor) -> PerHead:
+        """[batch, pos, head * d_head] as [batch, head, pos, d_head]."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)

@@ -1,0 +1,52 @@
+"""The decoding cache: keys, values and the key side of the composition, bounded by the window in local layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.compose.dynamic import pack_key_weights, unpack_key_weights
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.shapes import PerHead
+
+
+def new_cache(config: DCFormerConfig) -> DynamicCache:
+    """An empty cache whose local layers keep no more keys than their window needs."""
+    cache = DynamicCache()
+    cache.layers = _layers(config)
+    return cache
+
+
+def fit_cache(cache: Cache, config: DCFormerConfig) -> Cache:
+    """`cache`, with layers that know our windows if it is still empty (`generate` builds a generic one)."""
+    if isinstance(cache, DynamicCache) and cache.get_seq_length() == 0:
+        cache.layers = _layers(config)
+    return cache
+
+
+def _layers(config: DCFormerConfig) -> list[DynamicLayer]:
+    windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
+    return [DynamicLayer() if w is None else DynamicSlidingWindowLayer(sliding_window=w) for w in windows]
+
+
+def update(
+    cache: Cache, layer: int, k: PerHead, v: PerHead, stages: list[ComposeWeights]
+) -> tuple[PerHead, PerHead, list[ComposeWeights]]:
+    """Add the new positions to the cache and return everything it holds for this layer.
+
+    The key-side weights travel as extra channels of the values, so that reordering beams, selecting a batch and
+    cropping, which transformers does to keys and values, hold for them too.
+    """
+    channels = pack_key_weights(stages)
+    k, packed = cache.update(k, v if channels is None else torch.cat([v, channels], dim=-1), layer)
+    if channels is None:
+        return k, packed, stages
+    v, cached = _split(packed, v.shape[-1])
+    return k, v, unpack_key_weights(cached, stages)
+
+
+def _split(packed: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    return packed[..., :width], packed[..., width:]

@@ -1,0 +1,154 @@
+r"""The one definition of composing attention matrices; every faster path is a wrapper compared with it.
+
+    Compose(A, X_q, X_k) = O_b + O_qp + O_kp + O_qg + O_kg
+
+    O_b        = A (the skip) and/or W_b applied over heads (static composition)
+    O_qp[h']   = sum_r w_q2[t,r,h'] sum_h w_q1[t,r,h] A[h]      low rank, from the query position t
+    O_kp[h']   = the same with w_k1, w_k2 at the key position s
+    O_qg[h]    = w_qg[t,h] A[h]                                 gate, from the query position
+    O_kg[h]    = w_kg[s,h] A[h]                                 gate, from the key position
+
+(section 2 of the DCMHA paper.) A is [batch, head, query, key]: scores in the `pre` stage, weights in the `post` stage.
+With groups, the sums over h stay inside the group of h'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, einsum
+
+from dcinterp.shapes import Attention, Gate, HeadMap, LowRank
+
+BRANCHES = ("o_b", "o_qp", "o_kp", "o_qg", "o_kg")
+"""The terms of the sum, in the order in which they are added."""
+
+DYNAMIC_WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg")
+
+
+@dataclass(frozen=True)
+class ComposeWeights:
+    """Everything one stage needs to compose; None where the model has no such branch.
+
+    w_q1, w_q2 [batch, query, rank, head] and w_qg [batch, query, head] belong to the query positions, w_k1, w_k2 and
+    w_kg to the key positions; `static` is W_b [head_from, head_to].
+    """
+
+    w_q1: LowRank | None = None
+    w_q2: LowRank | None = None
+    w_qg: Gate | None = None
+    w_k1: LowRank | None = None
+    w_k2: LowRank | None = None
+    w_kg: Gate | None = None
+    static: HeadMap | None = None
+    skip: bool = True
+    groups: int = 1
+
+    def dynamic(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of the dynamic weights that exist."""
+        for field in fields(self)[: len(DYNAMIC_WEIGHTS)]:
+            if (value := getattr(self, field.name)) is not None:
+                yield field.name, value
+
+    def with_dynamic(self, change: Callable[[str, Tensor], Tensor]) -> ComposeWeights:
+        """A copy whose dynamic weights are `change(name, weight)`."""
+        new: dict[str, Any] = {name: change(name, weight) for name, weight in self.dynamic()}
+        return replace(self, **new)
+
+
+def low_rank(a: Attention, w1: LowRank, w2: LowRank, axis: str, groups: int = 1) -> Attention:
+    """O_qp (`axis` "query") or O_kp (`axis` "key"): gather the heads of A with w1, share the result with w2."""
+    # g: group, h: head of the group, r: rank, t: query, s: key; p is the position that the weights belong to.
+    p = {"query": "t", "key": "s"}[axis]
+    grouped, w1, w2 = (x.unflatten(d, (groups, -1)) for x, d in ((a, 1), (w1, 3), (w2, 3)))
+    gathered = einsum(f"bghts,b{p}rgh->bgrts", grouped, w1)
+    return einsum(f"bgrts,b{p}rgh->bghts", gathered, w2).flatten(1, 2)
+
+
+def gate(a: Attention, w: Gate, axis: str) -> Attention:
+    """O_qg (`axis` "query") or O_kg (`axis` "key"): every head of A scaled by its own weight."""
+    per_head = w.transpose(1, 2)
+    return a * (per_head.unsqueeze(3) if axis == "query" else per_head.unsqueeze(2))
+
+
+def base(a: Attention, w: ComposeWeights) -> Attention | None:
+    """O_b: A itself, A mixed by the static map, their sum, or None when the model has neither."""
+    if w.static is None:
+        return a if w.skip else None
+    mixed = einsum("bfts,fo->bots", a, w.static)
+    return a + mixed if w.skip else mixed
+
+
+def branches(a: Attention, w: ComposeWeights) -> dict[str, Attention]:
+    """The terms of Compose(A) that exist in this model, by the names of `BRANCHES`."""
+    terms: dict[str, Attention] = {}
+    if (o_b := base(a, w)) is not None:
+        terms["o_b"] = o_b
+    if w.w_q1 is not None and w.w_q2 is not None:
+        terms["o_qp"] = low_rank(a, w.w_q1, w.w_q2, "query", w.groups)
+    if w.w_k1 is not None and w.w_k2 is not None:
+        terms["o_kp"] = low_rank(a, w.w_k1, w.w_k2, "key", w.groups)
+    if w.w_qg is not None:
+        terms["o_qg"] = gate(a, w.w_qg, "query")
+    if w.w_kg is not None:
+        terms["o_kg"] = gate(a, w.w_kg, "key")
+    return terms
+
+
+def compose(a: Attention, w: ComposeWeights, taps: Any = None) -> Attention:
+    """Compose(A) = the sum of its branches.
+
+    Args:
+        a: scores or weights of all heads.
+        w: the weights of this stage.
+        taps: an object with callables `hook_in`, `hook_out`, `hook_<branch>` and `hook_<weight>`; each is called with
+            the tensor of that name, and what it returns takes the tensor's place. None runs without looking.
+    """
+    if taps is None:
+        return _total(branches(a, w), a)
+    a = taps.hook_in(a)
+    w = w.with_dynamic(lambda name, weight: getattr(taps, f"hook_{name}")(weight))
+    terms = branches(a, w)
+    if terms.get("o_b") is a:
+        # An in-place edit at hook_o_b must not reach A, which every other branch was made from.
+        terms["o_b"] = a.clone()
+    return taps.hook_out(_total({name: getattr(taps, f"hook_{name}")(term) for name, term in terms.items()}, a))
+
+
+def _total(terms: dict[str, Attention], a: Attention) -> Attention:
+    return torch.stack(list(terms.values())).sum(0) if len(terms) > 1 else next(iter(terms.values()), a * 0)
+
+
+def head_maps(w: ComposeWeights) -> tuple[Float[Tensor, "batch query head_to head_from"] | None, Tensor | None]:
+    """The maps over heads that the branches amount to: Compose(A)[h', t, s] = sum_h (M_t + N_s)[h', h] A[h, t, s].
+
+    Returns:
+        M [batch, query, head_to, head_from], which holds the skip, the static map, O_qp and O_qg, and
+        N [batch, key, head_to, head_from], which holds O_kp and O_kg; None for a side without any branch.
+    """
+    return _side_map(w, w.w_q1, w.w_q2, w.w_qg, with_base=True), _side_map(w, w.w_k1, w.w_k2, w.w_kg, with_base=False)
+
+
+def _side_map(
+    w: ComposeWeights, w1: LowRank | None, w2: LowRank | None, wg: Gate | None, *, with_base: bool
+) -> Tensor | None:
+    parts: list[Tensor] = []
+    if w1 is not None and w2 is not None:
+        heads = w1.shape[-1]
+        product = w2.transpose(-1, -2) @ w1
+        if w.groups > 1:
+            same_group = torch.ones(w.groups, heads // w.groups, heads // w.groups, device=w1.device, dtype=w1.dtype)
+            product = product * torch.block_diag(*same_group)
+        parts.append(product)
+    if wg is not None:
+        parts.append(torch.diag_embed(wg))
+    if with_base and w.static is not None:
+        parts.append(w.static.T[None, None])
+    total = sum(parts[1:], parts[0]) if parts else None
+    if with_base and w.skip and total is not None:
+        total = total + torch.eye(total.shape[-1], device=total.device, dtype=total.dtype)
+    return total

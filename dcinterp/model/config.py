@@ -1,0 +1,216 @@
+"""Configuration of every model in the family: one decoder, and the differences between families are fields."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal, get_args
+
+from transformers import GenerationConfig, PreTrainedConfig
+
+ComposeKind = Literal["dynamic", "static", "none"]
+NormKind = Literal["rmsnorm", "layernorm"]
+MLPKind = Literal["swiglu", "gelu"]
+PositionKind = Literal["rotary", "learned"]
+Stage = Literal["pre", "post"]
+
+STAGES: tuple[Stage, ...] = ("pre", "post")
+
+# What transformers itself passes beside the fields when it reads a config.json.
+_TRANSFORMERS_FIELDS = {
+    "model_type",
+    "torch_dtype",
+    "num_labels",
+    "name_or_path",
+    "output_attentions",
+    "attn_implementation",
+    "experts_implementation",
+    "per_layer_config",
+    "auto_map",
+    "is_decoder",
+    "architectures",
+    "default_prepend_bos",
+}
+
+
+class DCFormerConfig(PreTrainedConfig):
+    """Shape and ingredients of a DCFormer, of its Transformer twin and of every ablation in between.
+
+    The defaults describe a small DCFormer++ (RMSNorm, SwiGLU, rotary positions, dynamic composition before and
+    after softmax). Field names are those of `transformers` where a standard name exists.
+
+    Args:
+        vocab_size: number of token ids.
+        hidden_size: D, width of the residual stream.
+        intermediate_size: hidden units of the MLP.
+        num_hidden_layers: number of blocks.
+        num_attention_heads: H; must divide `hidden_size` unless `head_dim` is given.
+        head_dim: d, width of a head; `hidden_size / num_attention_heads` when None.
+        max_position_embeddings: longest context, in tokens.
+        norm_type, norm_eps: "rmsnorm" or "layernorm" in the blocks and before the unembedding.
+        mlp_type: "swiglu" (gate, up, down) or "gelu" (up, down; exact erf).
+        mlp_gate_groups: groups of MLP units scaled by a softmax gate; 0 for none.
+        position_type: "rotary" or "learned".
+        rotary_base, rotary_fraction: base of the rotary angles; fraction of the head width that rotates.
+        use_parallel_residual: attention and MLP read the same residual stream (Pythia).
+        use_qk_norm: RMS norm of queries and keys per head, before the rotation.
+        use_bias: biases in the attention and MLP projections.
+        compose: how heads are composed, "dynamic" (DCMHA), "static" (talking heads) or "none" (MHA).
+        compose_stages: where: "pre" (scores), "post" (weights), or both.
+        compose_rank: R, rank of the dynamic projections.
+        compose_groups: heads are composed within this many equal groups; the rank is per group.
+        compose_static: a learned, input-independent map W_b beside the dynamic branches.
+        compose_skip: the untouched attention is part of the sum.
+        compose_projection, compose_gate: the low-rank branches and the gate branches.
+        compose_query_wise, compose_key_wise: branches driven by the query position, by the key position.
+        attention_windows: pattern repeated over the layers: a number of keys for a local layer, None for a global
+            one. ``(256, None)`` is the paper's 1:1.
+        window_includes_edge: local layers see the keys ``s >= t - window`` instead of ``s > t - window``.
+        initializer_range: standard deviation of embeddings and projections (the composition has its own, see
+            `dcinterp.model.compose.dynamic`).
+        embedding_initializer_range: that of the embeddings alone; `initializer_range` when None.
+        depth_scaled_init: divide the initial output projections of attention and MLP by sqrt(2 * layers), so that
+            the stream starts as the embedding plus small updates.
+
+    Raises:
+        ValueError: an unknown field, or fields that contradict each other; the message names them.
+    """
+
+    # Not "dcformer": the released checkpoints say that and mean another layout (see model/checkpoints).
+    model_type = "dcmha"
+    keys_to_ignore_at_inference = ["past_key_values"]
+
+    vocab_size: int = 50257
+    hidden_size: int = 128
+    intermediate_size: int = 352
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 8
+    head_dim: int | None = None
+    max_position_embeddings: int = 512
+
+    norm_type: NormKind = "rmsnorm"
+    norm_eps: float = 1e-6
+    mlp_type: MLPKind = "swiglu"
+    mlp_gate_groups: int = 0
+    position_type: PositionKind = "rotary"
+    rotary_base: float = 10000.0
+    rotary_fraction: float = 1.0
+    use_parallel_residual: bool = False
+    use_qk_norm: bool = False
+    use_bias: bool = False
+
+    compose: ComposeKind = "dynamic"
+    compose_stages: tuple[Stage, ...] | list[Stage] = STAGES
+    compose_rank: int = 2
+    compose_groups: int = 1
+    compose_static: bool = False
+    compose_skip: bool = True
+    compose_projection: bool = True
+    compose_gate: bool = True
+    compose_query_wise: bool = True
+    compose_key_wise: bool = True
+
+    attention_windows: tuple[int | None, ...] | list[int | None] = (None,)
+    window_includes_edge: bool = False
+
+    initializer_range: float = 0.02
+    embedding_initializer_range: float | None = None
+    depth_scaled_init: bool = False
+    use_cache: bool = True
+    tie_word_embeddings: bool = False
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self._refuse_unknown(kwargs)
+        # JSON has no tuples: what config.json gives back as lists must compare equal to what was saved.
+        self.compose_stages = tuple(self.compose_stages)
+        self.attention_windows = tuple(self.attention_windows)
+        self._check_choices()
+        self._check_sizes()
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        self._check_head_width()
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> DCFormerConfig:
+        """The configuration of a named model of the paper, or of a tiny one; see `dcinterp.presets()`.
+
+        Raises:
+            ValueError: there is no such preset; the message suggests the nearest names.
+        """
+        from dcinterp.model.presets import preset
+
+        return preset(name).config(**changes)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages at which this model composes, in the order of computation."""
+        return tuple(s for s in STAGES if s in self.compose_stages) if self.compose != "none" else ()
+
+    def window(self, layer: int) -> int | None:
+        """How many keys, its own included, a query of this layer sees; None when it sees all."""
+        window = self.attention_windows[layer % len(self.attention_windows)]
+        return None if window is None else window + self.window_includes_edge
+
+    def _refuse_unknown(self, extra: dict[str, Any]) -> None:
+        allowed = _TRANSFORMERS_FIELDS | set(GenerationConfig._get_default_generation_params())
+        unknown = [name for name in extra if name not in allowed and not name.startswith("_")]
+        if unknown:
+            fields = [name for name in type(self).__dataclass_fields__ if not name.startswith("_")]
+            near = difflib.get_close_matches(unknown[0], fields, n=3)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise ValueError(f"{type(self).__name__} has no field {unknown[0]!r}.{hint}")
+
+    def _check_choices(self) -> None:
+        choices: dict[str, Any] = {
+            "norm_type": NormKind,
+            "mlp_type": MLPKind,
+            "position_type": PositionKind,
+            "compose": ComposeKind,
+        }
+        for field, kind in choices.items():
+            if getattr(self, field) not in get_args(kind):
+                raise ValueError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(get_args(kind))}.")
+        bad = [stage for stage in self.compose_stages if stage not in STAGES]
+        if bad:
+            raise ValueError(f"compose_stages has {bad[0]!r}; choose from 'pre' and 'post'.")
+        if not self.attention_windows:
+            raise ValueError("attention_windows is empty; use (None,) for global attention in every layer.")
+        for window in self.attention_windows:
+            if window is not None and (not isinstance(window, int) or window < 1):
+                raise ValueError(f"attention_windows has {window!r}; each entry is a number of keys >= 1, or None.")
+
+    def _check_sizes(self) -> None:
+        positive = (
+            "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+            "max_position_embeddings compose_rank compose_groups"
+        )
+        for field in positive.split():
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
+        if self.num_attention_heads % self.compose_groups:
+            raise ValueError(
+                f"{self.num_attention_heads} heads do not divide into {self.compose_groups} composition groups; "
+                "choose compose_groups among the divisors of num_attention_heads."
+            )
+        if self.mlp_gate_groups and self.intermediate_size % self.mlp_gate_groups:
+            raise ValueError(
+                f"intermediate_size {self.intermediate_size} does not divide into {self.mlp_gate_groups} gate groups; "
+                "choose mlp_gate_groups among its divisors, or 0 for no gate."
+            )
+
+    def _check_head_width(self) -> None:
+        if self.head_dim * self.num_attention_heads != self.hidden_size:  # type: ignore[operator]
+            raise ValueError(
+                f"{self.num_attention_heads} heads do not divide the width {self.hidden_size} "
+                f"(head_dim would be {self.hidden_size / self.num_attention_heads:g}); choose a hidden_size that is a "
+                "multiple of num_attention_heads."
+            )
+        if self.position_type == "rotary" and int(self.head_dim * self.rotary_fraction) % 2:  # type: ignore[operator]
+            raise ValueError(
+                f"rotary positions turn pairs of channels, but {self.rotary_fraction:g} of head_dim {self.head_dim} is "
+                "odd; choose another head_dim or rotary_fraction."
+            )

@@ -1,0 +1,228 @@
+"""The decoder and its language-model head: every family of the paper, told apart by the config alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+from dcinterp.model.block import Block
+from dcinterp.model.cache import fit_cache, new_cache
+from dcinterp.model.compose.dynamic import SideWeights
+from dcinterp.model.compose.static import StaticMap
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.mask import attention_mask
+from dcinterp.model.norm import RMSNorm, build_norm
+from dcinterp.model.rotary import Rotation, rotation
+from dcinterp.shapes import Attention, Mask, TokenIds
+
+
+class DCFormerPreTrainedModel(PreTrainedModel):
+    """What the models share: config class, initialisation, what transformers may do with them."""
+
+    config_class = DCFormerConfig
+    config: DCFormerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, SideWeights | StaticMap):
+            module.initialise()
+        elif isinstance(module, nn.Embedding):
+            embedding_std = self.config.embedding_initializer_range
+            init.normal_(module.weight, std=embedding_std or self.config.initializer_range)
+        elif isinstance(module, nn.Linear | nn.Conv2d):
+            init.normal_(module.weight, std=self.config.initializer_range * getattr(module, "init_scale", 1.0))
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, RMSNorm | nn.LayerNorm):
+            init.ones_(module.weight)
+            if getattr(module, "bias", None) is not None:
+                init.zeros_(module.bias)
+
+
+class DCFormerModel(DCFormerPreTrainedModel):
+    """Embedding, blocks, final norm."""
+
+    def __init__(self, config: DCFormerConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        if config.position_type == "learned":
+            self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = build_norm(config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: TokenIds | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give either input_ids or inputs_embeds, one of the two.")
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        cache = self._cache(past_key_values, use_cache)
+        past = cache.get_seq_length() if cache is not None else 0
+        slots = torch.arange(past, past + x.shape[1], device=x.device)
+        if slots[-1] >= self.config.max_position_embeddings:
+            raise ValueError(
+                f"The text is {int(slots[-1]) + 1} tokens long, but this model's context is "
+                f"{self.config.max_position_embeddings}; shorten the text."
+            )
+        positions = position_ids if position_ids is not None else _positions(slots, attention_mask, x.shape[0])
+        turn = self._rotation(positions, x.dtype)
+        if self.config.position_type == "learned":
+            x = x + self.embed_positions(positions)
+        masks = self._masks(slots, attention_mask)
+        streams = [x] if output_hidden_states else None
+        patterns: list[Attention | None] | None = [] if output_attentions else None
+        for layer, block in enumerate(self.layers):
+            mask = masks[self.config.window(layer)]
+            x = block(
+                x, turn, mask if cache is None else self._last_keys(mask, cache, layer, x.shape[1]), cache, patterns
+            )
+            if streams is not None:
+                streams.append(x)
+        x = self.norm(x)
+        if streams is not None:
+            streams[-1] = x
+        return BaseModelOutputWithPast(
+            last_hidden_state=x,
+            past_key_values=cache,
+            hidden_states=tuple(streams) if streams is not None else None,
+            attentions=tuple(patterns) if patterns is not None else None,  # type: ignore[arg-type]
+        )
+
+    def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
+        if given is not None:
+            return fit_cache(given, self.config)
+        wanted = self.config.use_cache if use_cache is None else use_cache
+        return new_cache(self.config) if wanted and not self.training else None
+
+    def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
+        if self.config.position_type != "rotary":
+            return None
+        head_dim = self.config.hidden_size // self.config.num_attention_heads
+        width = int(head_dim * self.config.rotary_fraction)
+        return rotation(positions, width, self.config.rotary_base, dtype)
+
+    def _masks(self, slots: Tensor, padding: Tensor | None) -> dict[int | None, Mask]:
+        keys = torch.arange(int(slots[-1]) + 1, device=slots.device)
+        if padding is not None and padding.shape[-1] < len(keys):
+            raise ValueError(
+                f"attention_mask covers {padding.shape[-1]} positions, but the cache and the new tokens are {len(keys)}"
+                "; it must cover the cached positions too."
+            )
+        if padding is not None and bool(padding.all()):
+            padding = None
+        windows = set(self.config.attention_windows)
+        windows = {self.config.window(layer) for layer in range(self.config.num_hidden_layers)} if windows else set()
+        return {w: attention_mask(slots, keys, window=w, padding=padding) for w in windows}
+
+    def _last_keys(self, mask: Mask, cache: Cache, layer: int, new: int) -> Mask:
+        """The columns of `mask` for the keys that a local layer's cache still holds."""
+        window = self.config.window(layer)
+        if window is None:
+            return mask
+        past = mask.shape[-1] - new
+        return mask[..., past - min(past, window - 1) :]
+
+
+def _positions(slots: Tensor, padding: Tensor | None, batch: int) -> Tensor:
+    """Positions of the new slots; with padding on the left, the first real token has position 0."""
+    if padding is None or padding.dim() != 2:
+        return slots[None].expand(batch, -1)
+    return (padding.long().cumsum(-1) - 1).clamp(min=0)[:, slots]
+
+
+class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
+    """The decoder with an unembedding: a causal language model for `transformers`."""
+
+    _tied_weights_keys: dict[str, str] = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: DCFormerConfig) -> None:
+        super().__init__(config)
+        self.model = DCFormerModel(config)
+        self.vocab_size = config.vocab_size
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head = value
+
+    def forward(
+        self,
+        input_ids: TokenIds | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits [batch, pos, vocab], and with `labels` (-100 = not scored) the mean next-token loss in nats."""
+        output = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=kwargs.pop("output_attentions", None),
+            output_hidden_states=kwargs.pop("output_hidden_states", None),
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(output.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits=logits,
+                labels=labels,
+                vocab_size=self.vocab_size,
+                **{name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs},
+            )
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=output.past_key_values,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+
+
+def register() -> None:
+    """Make AutoConfig, AutoModel and AutoModelForCausalLM find our models; safe to call again."""
+    AutoConfig.register(DCFormerConfig.model_type, DCFormerConfig, exist_ok=True)
+    AutoModel.register(DCFormerConfig, DCFormerModel, exist_ok=True)
+    AutoModelForCausalLM.register(DCFormerConfig, DCFormerForCausalLM, exist_ok=True)
+
+
+register()

@@ -1,0 +1,54 @@
+"""The portable fast path: composing as small matrix products over heads.
+
+For one query the skip, the static map, the query-side projection and gate are a single H x H map of the heads' rows,
+and for one key the key side is another (`branches.head_maps`). Two batched matrix products per stage replace the
+twelve passes over A of the branch-by-branch definition.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dcinterp.model.compose.branches import ComposeWeights, head_maps
+from dcinterp.model.mask import mask_scores
+from dcinterp.shapes import Attention, Mask, PerHead
+
+
+def headmix_attention(
+    q: PerHead,
+    k: PerHead,
+    v: PerHead,
+    pre: ComposeWeights | None = None,
+    post: ComposeWeights | None = None,
+    *,
+    mask: Mask | None = None,
+) -> PerHead:
+    """What `reference_attention` computes, to rounding.
+
+    Args:
+        q, k, v: [batch, head, pos, d_head].
+        pre, post: weights of the two stages; None for a stage that does not exist.
+        mask: True where a query may look; None for everywhere.
+    """
+    scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-1, -2)
+    weights = mask_scores(mix_heads(scores, pre), mask).softmax(-1)
+    return mix_heads(weights, post) @ v
+
+
+def mix_heads(a: Attention, w: ComposeWeights | None) -> Attention:
+    """Compose(A) through the two maps over heads."""
+    if w is None:
+        return a
+    by_query, by_key = head_maps(w)
+    if by_query is None and by_key is None:
+        return a if w.skip else a * 0
+    mixed = None
+    if by_query is not None:
+        mixed = (by_query @ a.transpose(1, 2)).transpose(1, 2)
+    elif w.skip:
+        mixed = a
+    if by_key is not None:
+        # [batch, key, head, query] on the right of the map: the key is the batch of the product.
+        keyed = (by_key @ a.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        mixed = keyed if mixed is None else mixed + keyed
+    return mixed

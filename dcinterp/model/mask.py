@@ -1,0 +1,42 @@
+"""Who may look at whom: causal order, windows and padding as one boolean mask."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from dcinterp.shapes import Mask
+
+
+def attention_mask(
+    query_slots: Int[Tensor, " query"],
+    key_slots: Int[Tensor, " key"],
+    *,
+    window: int | None = None,
+    padding: Int[Tensor, "batch all_keys"] | None = None,
+) -> Mask:
+    """True where the query in slot t may look at the key in slot s: s <= t, s > t - window, and s is no padding.
+
+    Slots count from the start of the (cached) sequence, padding included. Every query may look at itself, so that
+    the row of a padding token is finite too; nobody else ever looks at it.
+
+    Args:
+        query_slots, key_slots: slots of the rows and columns.
+        window: how many keys, its own included, a query sees; None for all.
+        padding: 1 for a token and 0 for padding, over slots 0, 1, ...
+    """
+    ahead = query_slots[:, None] - key_slots[None, :]
+    allowed = ahead >= 0
+    if window is not None:
+        allowed &= ahead < window
+    allowed = allowed[None, None]
+    if padding is not None:
+        allowed = allowed & padding[:, key_slots].bool()[:, None, None, :] | (ahead == 0)[None, None]
+    return allowed
+
+
+def mask_scores(scores: Tensor, mask: Mask | None) -> Tensor:
+    """`scores` with the lowest finite number where `mask` is False (finite, so that a hook that scales a score
+    by zero does not make a NaN of it)."""
+    return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
