@@ -1,0 +1,46 @@
+"""dcinterp: a workbench for looking inside DCFormer, whose attention heads are composed on the fly.
+
+    import dcinterp
+
+    model = dcinterp.load("dcformer++")
+    scores = dcinterp.attribute_heads(model, "...", target="fruit", foil="animal")
+    terms = dcinterp.compose_breakdown(model, "...", layer=1, query=-1, key=7)
+    dcinterp.figures.plot(scores)
+
+Names are imported when they are first used, so that `import dcinterp` loads neither torch nor plotly.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "load": "dcinterp.loading",
+    "shipped_models": "dcinterp.loading",
+    "DCFormerConfig": "dcinterp.model.config",
+    "DCFormerForCausalLM": "dcinterp.model.decoder",
+    "presets": "dcinterp.model.presets",
+    "composed_attention": "dcinterp.model.kernels",
+    "predict": "dcinterp.analysis.prediction",
+    "attribute_heads": "dcinterp.analysis.head_attribution",
+    "compose_breakdown": "dcinterp.analysis.compose_breakdown",
+    "composition_map": "dcinterp.analysis.composition_map",
+    "attention_rows": "dcinterp.analysis.attention_rows",
+    "load_result": "dcinterp.analysis.result",
+    "figures": "dcinterp.figures",
+    "UserError": "dcinterp.errors",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dcinterp' has no attribute {name!r}")
+    home = import_module(_HOMES[name])
+    return home if _HOMES[name].rsplit(".", 1)[-1] == name else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

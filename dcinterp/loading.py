@@ -1,0 +1,121 @@
+"""`load`: from a name, a folder or a hub id to a bridge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+
+from dcinterp.errors import UserError, nearest
+from dcinterp.model.config import DCFormerConfig
+
+if TYPE_CHECKING:
+    from dcinterp.bridge import TransformerBridge
+
+SHIPPED = Path(__file__).parent / "pretrained"
+
+
+def shipped_models() -> tuple[str, ...]:
+    """Names of the trained models inside the package."""
+    return tuple(sorted(folder.name for folder in SHIPPED.iterdir() if (folder / "config.json").is_file()))
+
+
+def load(
+    name_or_path: str | Path, *, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+) -> TransformerBridge:
+    """A model, ready to look into.
+
+    Args:
+        name_or_path: the name of a shipped model (`shipped_models()`), a local folder, or a hub id such as
+            "EleutherAI/pythia-70m". Only a hub id touches the network.
+        device: where to put the model; the CPU when None.
+        dtype: of the weights; as stored when None.
+
+    Returns:
+        A `DCBridge` for our models, TransformerLens's own bridge for any other causal language model.
+
+    Raises:
+        UserError: there is no such model, or its folder is incomplete or damaged.
+    """
+    name = str(name_or_path)
+    if name in shipped_models():
+        return _load_ours(SHIPPED / name, name, device, dtype)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _load_folder(folder, device, dtype)
+    if folder.is_file():
+        raise UserError(f"{name} is a file; give the folder that holds config.json and the weights.")
+    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:
+        raise UserError(f"There is no folder {name}; check the path.")
+    return _load_hub(name, device, dtype)
+
+
+def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+    kind = read_config_file(folder).get("model_type")
+    if kind == DCFormerConfig.model_type:
+        return _load_ours(folder, folder.name, device, dtype)
+    from dcinterp.bridge import boot
+
+    return boot(str(folder), device=str(device) if device else None, dtype=dtype)
+
+
+def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+    from transformers import PreTrainedTokenizerFast
+
+    from dcinterp.bridge import wrap
+    from dcinterp.model.decoder import DCFormerForCausalLM
+
+    fields = read_config_file(folder)
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
+    try:
+        config = DCFormerConfig.from_dict(fields)
+        model, report = DCFormerForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype or "auto", output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    except (SafetensorError, OSError, EOFError) as error:
+        raise UserError(f"The weights in {folder} are damaged ({error}); copy or download them again.") from error
+    wrong = [
+        f"{problem.replace('_', ' ')}: {name}" for problem, names in report.items() for name in sorted(map(str, names))
+    ]
+    if wrong:
+        raise UserError(
+            f"The weights in {folder} do not fit its config.json ({wrong[0]}); use the pair that belongs together."
+        )
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder) if (folder / "tokenizer.json").is_file() else None
+    return wrap(model.to(device) if device else model, tokenizer, name)
+
+
+def _load_hub(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+    from dcinterp.bridge import boot
+
+    try:
+        return boot(name, device=str(device) if device else None, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"There is no shipped model {name!r} and no folder of that name ({nearest(name, shipped_models())}), and "
+            f"the hub did not give it either: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def read_config_file(folder: Path) -> dict[str, Any]:
+    """The config.json of a model folder.
+
+    Raises:
+        UserError: it is missing or no JSON.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has no config.json, so it is no model folder; give a folder that save_pretrained wrote."
+        )
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}); copy it again from the source of the model.") from error
+    if not isinstance(fields, dict):
+        raise UserError(f"{path} does not hold a configuration; copy it again from the source of the model.")
+    return fields
