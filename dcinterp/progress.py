@@ -1,0 +1,36 @@
+"""One progress callback for the console, notebooks and the app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Called after every unit of work; raising `Cancelled` (or anything else) stops the work."""
+
+    def __call__(self, done: int, total: int, message: str = "") -> None: ...
+
+
+class Cancelled(Exception):
+    """Raised by a progress callback to stop the work."""
+
+
+def silent(done: int, total: int, message: str = "") -> None:
+    """Shows nothing."""
+
+
+@contextmanager
+def console(description: str) -> Iterator[Progress]:
+    """A progress bar in the terminal while the block runs."""
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=description, leave=False) as bar:
+
+        def show(done: int, total: int, message: str = "") -> None:
+            bar.total = total
+            bar.set_postfix_str(message, refresh=False)
+            bar.update(done - bar.n)
+
+        yield show

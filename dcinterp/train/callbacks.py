@@ -1,0 +1,135 @@
+"""What a run records while it trains."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+import synthetic_tasks
+from dcinterp.progress import Progress
+from dcinterp.train.data import Document, Encoder, pad
+from dcinterp.train.recipe import EvaluationSection
+
+
+class Metrics:
+    """A JSON-lines file of what was measured at which step; continuing a run drops what lies ahead of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def rewind(self, step: int) -> None:
+        """Forget everything measured after `step`."""
+        if self.path.is_file():
+            lines = [line for line in self.path.read_text().splitlines() if json.loads(line)["step"] <= step]
+            self.path.write_text("".join(line + "\n" for line in lines))
+
+    def write(self, **values: Any) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+class HeldOutAccuracy(TrainerCallback):
+    """Exact match on rows of held-out examples, per QK pattern, every so many steps."""
+
+    def __init__(self, section: EvaluationSection, tokenizer: PreTrainedTokenizerFast, metrics: Metrics) -> None:
+        self.section, self.metrics = section, metrics
+        encoder = Encoder(tokenizer)
+        self.pad = encoder.pad
+        self.rows = {number: self._held_out(number, encoder) for number in section.examples}
+
+    def _held_out(self, examples: int, encoder: Encoder) -> list[tuple[str, Document]]:
+        """(QK pattern, row) for every held-out row of so many examples."""
+        rows = []
+        for task in synthetic_tasks.TASKS.values():
+            scored = len(synthetic_tasks.generate(task, 1, seed=0, examples=examples)[0].scored)
+            count = -(-self.section.answers_per_task // scored)
+            for row in synthetic_tasks.generate(task, count, seed=0, examples=examples, split="held-out"):
+                document = encoder.document([(e.prompt, e.answer) for e in row.examples])
+                rows.append((task.qk, _scored(document, row)))
+        return rows
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self.section.every == 0 or state.global_step == state.max_steps:
+            accuracy = {str(n): self.measure(kwargs["model"], rows) for n, rows in self.rows.items()}
+            self.metrics.write(step=state.global_step, tokens=state.num_input_tokens_seen, accuracy=accuracy)
+
+    @torch.no_grad()
+    def measure(self, model: nn.Module, rows: list[tuple[str, Document]], batch_size: int = 16) -> dict[str, float]:
+        """Share of scored answers whose every token is the most likely one, per QK pattern and over all."""
+        right: dict[str, list[bool]] = defaultdict(list)
+        training = model.training
+        model.eval()
+        rows = sorted(rows, key=lambda row: len(row[1].ids))
+        for start in range(0, len(rows), batch_size):
+            chosen = rows[start : start + batch_size]
+            batch = pad([document for _, document in chosen], self.pad, answers_only=True)
+            guesses = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits.argmax(-1).cpu()
+            for (pattern, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
+                right[pattern] += _answers_right(guess[:-1], labels[1:])
+        model.train(training)
+        everything = [hit for hits in right.values() for hit in hits]
+        return {p: sum(hits) / len(hits) for p, hits in right.items()} | {"all": sum(everything) / len(everything)}
+
+
+class Reporter(TrainerCallback):
+    """Losses to the metrics file, every step to the progress callback."""
+
+    def __init__(self, metrics: Metrics, progress: Progress | None) -> None:
+        self.metrics, self.progress = metrics, progress
+        self.loss = float("nan")
+        self.started = (0.0, 0)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.metrics.rewind(state.global_step)
+        self.started = (time.monotonic(), state.num_input_tokens_seen)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs.get("logs") or {}
+        if "loss" in logs:
+            self.loss = float(logs["loss"])
+            self.metrics.write(
+                step=state.global_step,
+                tokens=state.num_input_tokens_seen,
+                loss=self.loss,
+                learning_rate=float(logs["learning_rate"]),
+                gradient_norm=float(logs["grad_norm"]),
+            )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.progress is not None:
+            began, tokens = self.started
+            rate = (state.num_input_tokens_seen - tokens) / max(time.monotonic() - began, 1e-9)
+            self.progress(state.global_step, state.max_steps, f"loss {self.loss:.3f}, {rate:.0f} tokens/s")
+
+
+def _scored(document: Document, row: synthetic_tasks.Row) -> Document:
+    """`document` with only the answers that the released file scores (shots 2 to 7 of a row of eight)."""
+    unscored = len(row.examples) - len(row.scored)
+    answers, seen, inside = [], 0, False
+    for told in document.answers:
+        seen += told and not inside
+        inside = told
+        answers.append(told and seen > unscored)
+    return Document(document.ids, tuple(answers))
+
+
+def _answers_right(guess: torch.Tensor, target: torch.Tensor) -> list[bool]:
+    """For every stretch of scored tokens in `target`, whether `guess` agrees with all of it."""
+    hits: list[bool] = []
+    inside = False
+    for scored, hit in zip((target >= 0).tolist(), (guess == target).tolist(), strict=True):
+        if scored and not inside:
+            hits.append(hit)
+        elif scored:
+            hits[-1] &= hit
+        inside = scored
+    return hits

@@ -1,0 +1,157 @@
+"""The documents of a run: each batch is a function of the seed and its number, so that any step can be resumed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+import synthetic_tasks
+from dcinterp.errors import UserError
+from dcinterp.train.recipe import DataSection, Phase
+from synthetic_tasks.lexicon import NAMES
+
+T = TypeVar("T")
+NOT_SCORED = -100
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text as token ids, with a flag for the tokens that answer a question."""
+
+    ids: tuple[int, ...]
+    answers: tuple[bool, ...]
+
+
+class DocumentBatches(Dataset[dict[str, Tensor]]):
+    """Item i is the whole batch of optimiser step i, drawn from the phase that step i belongs to."""
+
+    def __init__(self, section: DataSection, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.section = section
+        self.encoder = Encoder(tokenizer)
+        self.ends = list(accumulate(phase.steps for phase in section.phases))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        if not 0 <= step < len(self):
+            raise IndexError(step)
+        phase = self.section.phases[bisect_right(self.ends, step)]
+        random = Random(f"{self.section.seed}:{step}")
+        documents = SOURCES[phase.source](phase, random, self.encoder)
+        return pad(documents, self.encoder.pad, answers_only=phase.score == "answer")
+
+
+class Encoder:
+    """Word-level encoding by dictionary: what the tokenizer computes, fast enough for the training loop."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.vocabulary: Mapping[str, int] = tokenizer.get_vocab()
+        self.pad: int = tokenizer.pad_token_id
+        objects = synthetic_tasks.TASKS["task8"].grammar.domain.items
+        self.things = tuple(word for word in objects if word in self.vocabulary)
+
+    def ids(self, text: str) -> list[int]:
+        return [self.vocabulary[word] for word in synthetic_tasks.words(text)]
+
+    def document(self, parts: list[tuple[str, str]], *, newline: bool = True) -> Document:
+        """Pairs of (prompt, answer) as the lines of one document, which starts on a new line if `newline`."""
+        line_end = self.ids("\n")
+        ids: list[int] = line_end if newline else []
+        answers = [False] * len(ids)
+        for prompt, answer in parts:
+            asked, told = self.ids(prompt), self.ids(answer)
+            ids = ids + asked + told + line_end
+            answers += [False] * len(asked) + [True] * len(told) + [False] * len(line_end)
+        return Document(tuple(ids), tuple(answers))
+
+
+def task_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
+    """Rows of the 74 tasks, each row of one task; only examples of the training split."""
+    tasks = [t for t in synthetic_tasks.TASKS.values() if not phase.patterns or t.qk in phase.patterns]
+    examples = phase.examples[int(random.random() * len(phase.examples))]
+    documents = []
+    for _ in range(phase.batch_size):
+        task = tasks[int(random.random() * len(tasks))]
+        row = synthetic_tasks.generate(task, 1, random.getrandbits(48), examples=examples, split="train")[0]
+        # Half of the documents start without the line break, as a line that somebody types does.
+        documents.append(encoder.document([(e.prompt, e.answer) for e in row.examples], newline=random.random() < 0.5))
+    return documents
+
+
+def pair_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
+    """Four `name thing` pairs and eight questions `name` -> `thing`: associative recall and nothing else."""
+    names, things = NAMES, encoder.things
+    documents = []
+    for _ in range(phase.batch_size):
+        facts = list(zip(_sample(random, names, 4), _sample(random, things, 4), strict=True))
+        asked = [facts[int(random.random() * 4)] for _ in range(8)]
+        ids, answers = [], []
+        for number, (name, thing) in enumerate(facts + asked):
+            ids += [encoder.vocabulary[name], encoder.vocabulary[thing]]
+            answers += [False, number >= 4]
+        documents.append(Document(tuple(ids), tuple(answers)))
+    return documents
+
+
+def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
+    """The facts of a task once, and then a question about each of them: several retrievals on one reading.
+
+    Only for patterns whose question alone selects the fact (same-person, same-object).
+    """
+    patterns = phase.patterns or ("same-person", "same-object")
+    tasks = [t for t in synthetic_tasks.TASKS.values() if t.qk in patterns]
+    if any(t.grammar.pattern.negated for t in tasks):
+        raise UserError("The source 'questions' asks about every fact; use it with same-person and same-object only.")
+    documents = []
+    for _ in range(phase.batch_size):
+        task = tasks[int(random.random() * len(tasks))]
+        grammar = task.grammar
+        (example,) = synthetic_tasks.generate(task, 1, random.getrandbits(48), examples=1, split="train")[0].examples
+        told, stop, _ = example.prompt.partition(grammar.surface.closing)
+        parts = []
+        for fact in _sample(random, example.facts, len(example.facts)):
+            asked, answer = grammar.key(*fact)[0], grammar.accepted(*fact)[0]
+            question = grammar.question.format(asked=asked, predicate=example.predicate, unit=example.unit)
+            parts.append((question if parts else told + stop + question, answer))
+        documents.append(encoder.document(parts, newline=random.random() < 0.5))
+    return documents
+
+
+SOURCES: Mapping[str, Callable[[Phase, Random, Encoder], list[Document]]] = {
+    "tasks": task_documents,
+    "pairs": pair_documents,
+    "questions": question_documents,
+}
+"""Where documents come from: a new source is one function and one line here (and its name in `Phase.source`)."""
+
+
+def pad(documents: list[Document], pad_id: int, *, answers_only: bool) -> dict[str, Tensor]:
+    """Documents as the tensors of one batch, padded on the right; padding is neither attended nor scored."""
+    longest = max(len(document.ids) for document in documents)
+    input_ids = torch.full((len(documents), longest), pad_id)
+    labels = torch.full_like(input_ids, NOT_SCORED)
+    for row, document in enumerate(documents):
+        ids = torch.tensor(document.ids)
+        input_ids[row, : len(ids)] = ids
+        labels[row, : len(ids)] = ids.where(torch.tensor(document.answers), NOT_SCORED) if answers_only else ids
+    # No attention mask: with padding on the right, a causal model never lets a token see it.
+    return {"input_ids": input_ids, "labels": labels}
+
+
+def _sample(random: Random, items: Sequence[T], count: int) -> list[T]:
+    """`count` different items; built on random() alone, whose sequence Python keeps stable."""
+    pool = list(items)
+    for i in range(count):
+        j = i + int(random.random() * (len(pool) - i))
+        pool[i], pool[j] = pool[j], pool[i]
+    return pool[:count]
