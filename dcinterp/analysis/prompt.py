@@ -1,0 +1,129 @@
+"""From what a person gives (text, ids, a word, a negative position) to what a model takes, with clear refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcinterp.errors import UserError
+from dcinterp.shapes import TokenIds
+
+Prompt = str | Sequence[int] | Tensor
+"""A text, or its token ids [pos] or [1, pos]."""
+
+Token = str | int
+"""A word that is one token, or a token id."""
+
+
+def token_ids(bridge: Any, prompt: Prompt) -> TokenIds:
+    """The prompt as ids [1, pos] on the bridge's device.
+
+    Raises:
+        UserError: the prompt is empty, has a word that the tokenizer does not know, is longer than the context, or has
+            an id outside the vocabulary.
+    """
+    if isinstance(prompt, str):
+        ids = _encode(bridge, prompt)
+    else:
+        ids = torch.as_tensor(prompt).long()
+        ids = ids[None] if ids.dim() == 1 else ids
+    if ids.dim() != 2 or ids.shape[0] != 1:
+        raise UserError(f"A prompt is one sequence of token ids, but this one has shape {tuple(ids.shape)}.")
+    if ids.shape[1] == 0:
+        raise UserError("The prompt is empty; type some text.")
+    vocabulary = bridge.cfg.d_vocab
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise UserError(f"The prompt has a token id outside 0..{vocabulary - 1}, the vocabulary of this model.")
+    if ids.shape[1] > bridge.cfg.n_ctx:
+        raise UserError(
+            f"The prompt is {ids.shape[1]} tokens long, but this model's context is {bridge.cfg.n_ctx}; shorten it."
+        )
+    return ids.to(next(bridge.original_model.parameters()).device)
+
+
+def token_id(bridge: Any, token: Token) -> int:
+    """The id of a word that is a single token, tried as written and with a space before it.
+
+    Raises:
+        UserError: the word is unknown or takes several tokens, or the id is outside the vocabulary.
+    """
+    if isinstance(token, int):
+        if not 0 <= token < bridge.cfg.d_vocab:
+            raise UserError(f"Token id {token} is outside 0..{bridge.cfg.d_vocab - 1}, the vocabulary of this model.")
+        return token
+    for form in (token, f" {token}"):
+        ids = _encode(bridge, form)[0]
+        if len(ids) == 1:
+            return int(ids[0])
+    raise UserError(
+        f"{token!r} is {len(ids)} tokens in this model's vocabulary; give a word that is one token, or its id."
+    )
+
+
+def position(index: int, length: int, name: str) -> int:
+    """A position in 0..length-1 from one that may count from the end.
+
+    Raises:
+        UserError: it lies outside the prompt.
+    """
+    if not -length <= index < length:
+        raise UserError(
+            f"{name} {index} is outside the prompt, whose positions are 0..{length - 1} (or -{length}..-1)."
+        )
+    return index % length
+
+
+def layer_number(bridge: Any, layer: int) -> int:
+    """A layer in 0..n-1 from one that may count from the end; UserError when there is no such layer."""
+    n = bridge.cfg.n_layers
+    if not -n <= layer < n:
+        raise UserError(f"There is no layer {layer}; this model has layers 0..{n - 1}.")
+    return layer % n
+
+
+def require_stage(bridge: Any, stage: str) -> str:
+    """`stage`, if the model composes its heads there.
+
+    Raises:
+        UserError: the model has no such composition (a plain transformer, say).
+    """
+    stages = getattr(bridge, "stages", ())
+    if stage not in ("pre", "post"):
+        raise UserError(f"There is no stage {stage!r}; choose 'pre' (scores) or 'post' (weights).")
+    if stage not in stages:
+        has = f"only {stages[0]!r}" if stages else "none: its heads are not composed"
+        raise UserError(f"This needs the compose taps of stage {stage!r}, but this model has {has}. Load a DCFormer.")
+    return stage
+
+
+def str_tokens(bridge: Any, ids: TokenIds) -> tuple[str, ...]:
+    """The tokens of a prompt as text, for labels."""
+    tokenizer = bridge.tokenizer
+    if tokenizer is None:
+        return tuple(str(int(i)) for i in ids[0])
+    return tuple(tokenizer.decode([int(i)]) for i in ids[0])
+
+
+def _encode(bridge: Any, text: str) -> TokenIds:
+    if bridge.tokenizer is None:
+        raise UserError("This model came without a tokenizer; give token ids instead of text.")
+    ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=bool(bridge.cfg.default_prepend_bos))[
+        "input_ids"
+    ].long()
+    unknown = bridge.tokenizer.unk_token_id
+    if unknown is not None and bool((ids == unknown).any()):
+        raise UserError(
+            f"This model does not know the word {_first_unknown(bridge.tokenizer, text)!r}; use words of its tasks."
+        )
+    return ids
+
+
+def _first_unknown(tokenizer: Any, text: str) -> str:
+    encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+    for token, (start, end) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
+        if token == tokenizer.unk_token_id:
+            return text[start:end]
+    return text
