@@ -1,0 +1,249 @@
+"""Evaluate any causal language model on any rows.
+
+The prompt is `Row.prompt`: the released layout with every `[ answer ]` replaced by `answer`, so one space before
+and a newline after it. It is read in one forward pass per row, with the special tokens the tokenizer adds by
+itself; every scored shot (the third to the eighth, so K = 2..7 shots before it) is judged in that pass.
+
+An answer counts as correct if every one of its tokens is the most probable token at its place (equal to greedy
+decoding reaching it). See `scoring.score` for the other measures and `evaluation.Evaluation` for the tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from synthetic_tasks.baselines import baselines
+from synthetic_tasks.catalogue import find
+from synthetic_tasks.evaluation import Evaluation
+from synthetic_tasks.example import Row
+from synthetic_tasks.scoring import Answers, Encoding, Forward, Question, encode, pad, questions, score
+
+# done, total (both in rows) and a short message; raising from it stops the evaluation.
+Progress = Callable[[int, int, str], None]
+
+
+def evaluate(
+    model: Any,
+    rows: Sequence[Row],
+    *,
+    tokenizer: Any = None,
+    batch_size: int = 16,
+    progress: Progress | None = None,
+    folder: str | Path | None = None,
+    name: str = "",
+    bootstrap: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
+    """Score a model on rows.
+
+    Args:
+        model: a TransformerLens bridge, a transformers causal LM, or any function from token ids [row, pos] to
+            logits [row, pos, vocab] (or to an object with `.logits`). Hooks on a bridge act.
+        rows: generated or read; `read_jsonl(path)` reads a file of the released format
+        tokenizer: needed unless the model is a bridge, which brings its own
+        batch_size: rows per forward pass; memory is batch_size x longest row x vocabulary x 4 bytes for the logits
+        progress: called after each batch
+        folder: where to keep scores while running and the results at the end; an interrupted evaluation of the same
+            model and rows goes on from there
+        name: of the model, for the tables; by default the one the model states
+        bootstrap, seed: resamples for the 95 % intervals, and their seed
+
+    Raises:
+        ValueError: no rows, no tokenizer, rows longer than the model's context, or a folder of another evaluation.
+
+    Cost: one forward pass per row, no gradients.
+    """
+    import torch
+
+    rows = list(rows)
+    if not rows:
+        raise ValueError("there are no rows to evaluate; generate some or read a file")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
+    tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
+    if tokenizer is None:
+        raise ValueError("this model brings no tokenizer; pass tokenizer=...")
+    name = name or model_name(model)
+    encodings, asked = encode_rows(rows, tokenizer, context_length(model))
+    store = Store(folder, fingerprint(model, rows, name)) if folder is not None else None
+    done = store.load() if store else {}
+    todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
+    pad_id = getattr(tokenizer, "pad_token_id", None) or 0
+    where = numbering(rows)
+    with torch.inference_mode(), evaluating(model) as forward:
+        for start in range(0, len(todo), batch_size):
+            batch = todo[start : start + batch_size]
+            fresh = score_batch(torch, forward, [encodings[p] for p in batch], [asked[p] for p in batch], pad_id)
+            for place, scored in zip(batch, fresh, strict=True):
+                done[place] = [{**describe(rows, place, where[place], q), **s} for q, s in scored]
+                for record in done[place]:
+                    record["greedy"] = decode(tokenizer, record["greedy"])
+            if store:
+                store.add({place: done[place] for place in batch})
+            if progress:
+                progress(len(done), len(rows), f"{len(done)} of {len(rows)} rows")
+    records = [record for place in sorted(done) for record in done[place]]
+    result = Evaluation(name, records, baselines(rows), bootstrap, seed)
+    if store:
+        result.save(store.folder)
+        store.clear()
+    return result
+
+
+def encode_rows(
+    rows: Sequence[Row], tokenizer: Any, context: int | None
+) -> tuple[list[Encoding], list[list[Question]]]:
+    """Token ids of every row and its questions; ValueError if a row does not fit the context."""
+    answers = Answers(tokenizer)
+    encodings = [encode(tokenizer, row.prompt) for row in rows]
+    longest = max(len(encoding.ids) for encoding in encodings)
+    if context is not None and longest > context:
+        raise ValueError(
+            f"the longest row has {longest} tokens, the model takes {context}; generate rows with fewer examples"
+        )
+    asked = [questions(row, encoding, answers) for row, encoding in zip(rows, encodings, strict=True)]
+    return encodings, asked
+
+
+def score_batch(
+    torch: Any, forward: Forward, encodings: list[Encoding], asked: list[list[Question]], pad_id: int
+) -> Iterator[list[tuple[Question, dict[str, Any]]]]:
+    """Scores of every question of a batch of rows, row by row."""
+    ids, mask = pad(torch, encodings, pad_id)
+    logits = forward(ids, mask)
+    for place, row_questions in enumerate(asked):
+        scored = []
+        for question in row_questions:
+            at = question.positions
+            # Only the few rows of the logits that predict answers are normalised.
+            logprobs = logits[place, at.start - 1 : at.stop - 1].float().log_softmax(dim=-1).cpu()
+            scored.append((question, score(logprobs, encodings[place].ids[at.start : at.stop], question)))
+        yield scored
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[Forward]:
+    """A forward function of ids and mask for any kind of model, in evaluation mode while it is used."""
+    device = next((parameter.device for parameter in getattr(model, "parameters", lambda: iter(()))()), "cpu")
+    is_bridge = hasattr(model, "original_model")
+    is_transformers = hasattr(model, "config") and hasattr(model, "generate") and not is_bridge
+
+    def forward(ids: Any, mask: Any) -> Any:
+        if is_bridge:
+            return model(ids.to(device), return_type="logits")
+        if is_transformers:
+            return model(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False).logits
+        output = model(ids.to(device))
+        return getattr(output, "logits", output)
+
+    was_training = bool(getattr(model, "training", False))
+    if was_training:
+        model.eval()
+    try:
+        yield forward
+    finally:
+        if was_training:
+            model.train()
+
+
+def describe(rows: Sequence[Row], place: int, number: int, question: Question) -> dict[str, Any]:
+    """What the tables group by."""
+    task = find(rows[place].task_id)
+    return {
+        "row": place,
+        "shots": question.shot,
+        "task": task.id,
+        "pattern": task.qk,
+        "transformation": task.relation,
+        "family": f"{task.qk} x {task.relation}",
+        "domain": task.domain,
+        "surface": task.surface,
+        # Partner tasks share facts, so the same row number of both is one draw (tasks.md section 5).
+        "cluster": f"{task.partner}#{number}",
+        "source": question.example.source,
+        "answer": question.example.answer,
+    }
+
+
+def numbering(rows: Sequence[Row]) -> list[int]:
+    """The number of each row within its task."""
+    seen: Counter[str] = Counter()
+    numbers = []
+    for row in rows:
+        numbers.append(seen[row.task_id])
+        seen[row.task_id] += 1
+    return numbers
+
+
+def decode(tokenizer: Any, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids)).strip()
+
+
+def model_name(model: Any) -> str:
+    """The name a model states: that of its checkpoint, else of its class."""
+    inner = getattr(model, "original_model", model)
+    name = getattr(getattr(model, "cfg", None), "model_name", "") or getattr(
+        getattr(inner, "config", None), "_name_or_path", ""
+    )
+    return str(name or type(inner).__name__)
+
+
+def context_length(model: Any) -> int | None:
+    """The longest input the model states, if it states one."""
+    config = getattr(getattr(model, "original_model", model), "config", None)
+    length = getattr(config, "max_position_embeddings", None)
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def fingerprint(model: Any, rows: Sequence[Row], name: str) -> str:
+    """A hash of the rows and of a sample of every weight: an evaluation is only continued with the same of both."""
+    digest = blake2b(name.encode(), digest_size=12)
+    for row in rows:
+        digest.update(row.text.encode())
+    inner = getattr(model, "original_model", model)
+    for parameter in getattr(inner, "parameters", lambda: iter(()))():
+        digest.update(repr((tuple(parameter.shape), parameter.detach().flatten()[:4].tolist())).encode())
+    return digest.hexdigest()
+
+
+class Store:
+    """Scores of finished rows in a folder, so that an interrupted evaluation can go on."""
+
+    def __init__(self, folder: str | Path, print_: str) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / "unfinished.jsonl"
+        self.print = print_
+
+    def load(self) -> dict[int, list[dict[str, Any]]]:
+        """Rows scored before, by place; a last line cut off by a crash is ignored."""
+        done: dict[int, list[dict[str, Any]]] = {}
+        if not self.path.exists():
+            self.path.write_text(json.dumps({"fingerprint": self.print}) + "\n", encoding="utf-8")
+            return done
+        lines = self.path.read_text(encoding="utf-8").split("\n")
+        if json.loads(lines[0]) != {"fingerprint": self.print}:
+            raise ValueError(
+                f"{self.folder} holds an unfinished evaluation of another model or other rows; "
+                f"choose another folder or delete {self.path.name} in it"
+            )
+        complete = lines[1:-1]  # every whole line ends with a newline, so the last piece is empty or cut off
+        for line in complete:
+            record = json.loads(line)
+            done[record["place"]] = record["records"]
+        self.path.write_text("\n".join([lines[0], *complete, ""]), encoding="utf-8")
+        return done
+
+    def add(self, done: dict[int, list[dict[str, Any]]]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            for place, records in done.items():
+                file.write(json.dumps({"place": place, "records": records}) + "\n")
+
+    def clear(self) -> None:
+        self.path.unlink(missing_ok=True)

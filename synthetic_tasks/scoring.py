@@ -1,0 +1,160 @@
+"""From rows to token ids and back to scores: what `evaluate` does for one batch. Needs torch.
+
+Shapes: `row pos` token ids, `row pos vocab` logits. The logits at position p predict the token at p + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from synthetic_tasks.baselines import candidates
+from synthetic_tasks.example import Example, Row
+
+if TYPE_CHECKING:
+    import torch
+
+# A function from ids and mask, both [row, pos], to logits [row, pos, vocab].
+Forward = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Token ids of a text and the character span of each token; special tokens have an empty span."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+    def over(self, start: int, end: int) -> range:
+        """Positions of the tokens that share a character with text[start:end]."""
+        at = [place for place, (left, right) in enumerate(self.offsets) if left < end and right > start]
+        return range(at[0], at[-1] + 1) if at else range(0)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One scored example of an encoded row.
+
+    positions: where the answer's tokens stand in the row
+    rivals: token ids of every other candidate answer, as they would stand there
+    alternatives: token ids of the accepted answers other than the official one
+    """
+
+    shot: int
+    example: Example
+    positions: range
+    rivals: tuple[tuple[int, ...], ...]
+    alternatives: tuple[tuple[int, ...], ...]
+
+
+def encode(tokenizer: Any, text: str) -> Encoding:
+    """Encode with special tokens as the tokenizer adds them by itself.
+
+    Works for fast transformers tokenizers, for those of the `tokenizers` library, and for slow ones that can be
+    aligned by encoding prefixes.
+    """
+    if hasattr(tokenizer, "is_fast"):
+        if tokenizer.is_fast:
+            encoded = tokenizer(text, return_offsets_mapping=True)
+            return Encoding(list(encoded["input_ids"]), [tuple(pair) for pair in encoded["offset_mapping"]])
+        return encode_slowly(tokenizer, text)
+    encoded = tokenizer.encode(text)
+    return Encoding(list(encoded.ids), list(encoded.offsets))
+
+
+def encode_slowly(tokenizer: Any, text: str) -> Encoding:
+    """Encode without offsets: a token belongs to the word whose prefix of the text first contains it."""
+    ids = list(tokenizer(text)["input_ids"])
+    plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    lead = next((at for at in range(len(ids) - len(plain) + 1) if ids[at : at + len(plain)] == plain), 0)
+    offsets: list[tuple[int, int]] = [(0, 0)] * lead
+    start = 0
+    for end in range(1, len(text) + 1):
+        if end == len(text) or text[end] in " \n":
+            count = lead + len(tokenizer(text[:end], add_special_tokens=False)["input_ids"])
+            offsets += [(start, end)] * (count - len(offsets))
+            start = end
+    return Encoding(ids, offsets[: len(ids)] + [(0, 0)] * (len(ids) - len(offsets)))
+
+
+class Answers:
+    """Token ids of answers as they stand behind a prompt; remembered, since they do not depend on the prompt."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.known: dict[str, tuple[int, ...]] = {}
+
+    def ids(self, example: Example, answer: str) -> tuple[int, ...]:
+        if answer not in self.known:
+            text = f"\n{example.prompt} {answer}\n"
+            encoding = encode(self.tokenizer, text)
+            end = len(text) - 1
+            at = encoding.over(end - len(answer), end)
+            self.known[answer] = tuple(encoding.ids[place] for place in at)
+        return self.known[answer]
+
+
+def questions(row: Row, encoding: Encoding, answers: Answers) -> list[Question]:
+    """The scored examples of a row with the places of their answers in the encoded `row.prompt`."""
+    found = []
+    start = 1  # the newline before the first example
+    for shot, example in enumerate(row.examples):
+        end = start + len(example.text)
+        if shot in row.scored:
+            positions = encoding.over(end - len(example.answer), end)
+            if not positions or positions[0] == 0:
+                raise ValueError(f"the tokenizer gives no token before or for the answer of {example.text!r}")
+            others = {answer for accepted in candidates(example) for answer in accepted} - set(example.accepted)
+            rivals = tuple(answers.ids(example, answer) for answer in sorted(others))
+            alternatives = tuple(answers.ids(example, other) for other in example.accepted if other != example.answer)
+            found.append(Question(shot, example, positions, rivals, alternatives))
+        start = end + 1
+    return found
+
+
+def pad(torch: Any, encodings: Sequence[Encoding], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask [row, pos], padded on the right: what comes later cannot change a causal model's past."""
+    longest = max(len(encoding.ids) for encoding in encodings)
+    ids = torch.full((len(encodings), longest), pad_id, dtype=torch.long)
+    mask = torch.zeros((len(encodings), longest), dtype=torch.long)
+    for place, encoding in enumerate(encodings):
+        ids[place, : len(encoding.ids)] = torch.tensor(encoding.ids)
+        mask[place, : len(encoding.ids)] = 1
+    return ids, mask
+
+
+def score(logprobs: torch.Tensor, ids: Sequence[int], question: Question) -> dict[str, Any]:
+    """Score one question.
+
+    logprobs: [token, vocab], the distribution before each token of the answer
+    ids: the ids of the answer's tokens
+
+    `correct`: every token of the official answer is the most probable one. `accepted`: that, or an accepted
+    answer of one token is. `restricted`: greedy decoding among the tokens of the candidate answers arrives at the
+    official one; that is so if at every place where a rival leaves the official answer the official token is more
+    probable, so it needs no second forward pass.
+    """
+    greedy = logprobs.argmax(dim=-1).tolist()
+    correct = greedy == list(ids)
+    alternative = any(len(other) == 1 and other[0] == greedy[0] for other in question.alternatives)
+    return {
+        "correct": correct,
+        "accepted": correct or alternative,
+        "restricted": all(beats(logprobs, ids, rival) for rival in question.rivals),
+        "logprob": float(sum(logprobs[place, token] for place, token in enumerate(ids))),
+        "tokens": len(ids),
+        "greedy": greedy,
+    }
+
+
+def beats(logprobs: torch.Tensor, ids: Sequence[int], rival: Sequence[int]) -> bool:
+    """Whether the official token is more probable where the rival leaves the official answer.
+
+    A rival that only stops earlier or goes on longer leaves it behind its last token, where the answer ends; then
+    the tokens that both have decide nothing and the official answer stands.
+    """
+    for place, (official, other) in enumerate(zip(ids, rival, strict=False)):
+        if official != other:
+            return bool(logprobs[place, official] > logprobs[place, other])
+    return True
