@@ -28,18 +28,18 @@ _HOMES = {
     "composition_map": "dcinterp.analysis.composition_map",
     "attention_rows": "dcinterp.analysis.attention_rows",
     "load_result": "dcinterp.analysis.result",
-    "figures": "dcinterp.figures",
     "UserError": "dcinterp.errors",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = ["__version__", "figures", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "figures":
+        return import_module("dcinterp.figures")
     if name not in _HOMES:
         raise AttributeError(f"module 'dcinterp' has no attribute {name!r}")
-    home = import_module(_HOMES[name])
-    return home if _HOMES[name].rsplit(".", 1)[-1] == name else getattr(home, name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -63,6 +63,18 @@ def token_id(bridge: Any, token: Token) -> int:
     )
 
 
+def first_token(bridge: Any, answer: str) -> int:
+    """The id of the first token of an answer that may take several, which is where the model has to choose.
+
+    Raises:
+        UserError: the answer is empty or has a word that the tokenizer does not know.
+    """
+    ids = _encode(bridge, f" {answer.strip()}")[0]
+    if not answer.strip() or len(ids) == 0:
+        raise UserError("The answer is empty; give at least one word.")
+    return int(ids[0])
+
+
 def position(index: int, length: int, name: str) -> int:
     """A position in 0..length-1 from one that may count from the end.
 

@@ -1,0 +1,70 @@
+"""Colours and layout that all figures share: colour-blind safe, the same branch in the same colour everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+BRANCH_COLOURS = {
+    "o_b": "#8f8f8f",
+    "o_qp": "#4477aa",
+    "o_qg": "#66ccee",
+    "o_kp": "#cc6633",
+    "o_kg": "#ddaa33",
+}
+"""Grey is the head's own attention; cool colours come from the query, warm ones from the key."""
+
+BRANCH_NAMES = {
+    "o_b": "own attention",
+    "o_qp": "query projection",
+    "o_qg": "query gate",
+    "o_kp": "key projection",
+    "o_kg": "key gate",
+}
+
+
+@dataclass(frozen=True)
+class Theme:
+    """What depends on the background."""
+
+    text: str
+    muted: str
+    middle: str
+    selected: str
+
+
+THEMES = {
+    "light": Theme(text="#1f2430", muted="#6b7280", middle="#f5f5f5", selected="#111111"),
+    "dark": Theme(text="#e8eaf0", muted="#9aa3b2", middle="#23262f", selected="#ffffff"),
+}
+
+
+def diverging(theme: str) -> list[list[float | str]]:
+    """Blue for negative, the background for zero, orange for positive."""
+    middle = THEMES[theme].middle
+    return [[0.0, "#1f5fa8"], [0.25, "#6fa3d2"], [0.5, middle], [0.75, "#e39b57"], [1.0, "#b3500b"]]
+
+
+def sequential(theme: str) -> list[list[float | str]]:
+    """The background for zero, darker (or brighter) blue for more."""
+    end = "#0b3c6f" if theme == "light" else "#a9d0f5"
+    return [[0.0, THEMES[theme].middle], [0.5, "#5b94c9"], [1.0, end]]
+
+
+def finish(figure: go.Figure, theme: str, *, height: int, title: str = "") -> go.Figure:
+    """The common layout: transparent ground, quiet axes, room for the labels."""
+    colours = THEMES[theme]
+    figure.update_layout(
+        height=height,
+        title={"text": title, "font": {"size": 14}, "x": 0, "xanchor": "left"} if title else None,
+        margin={"l": 8, "r": 8, "t": 36 if title else 12, "b": 8},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": colours.text, "size": 13},
+        hoverlabel={"font": {"size": 13}},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
+    )
+    figure.update_xaxes(automargin=True, showgrid=False, zeroline=False)
+    figure.update_yaxes(automargin=True, showgrid=False, zeroline=False)
+    return figure
