@@ -21,6 +21,8 @@ from synthetic_tasks.lexicon import NAMES
 
 T = TypeVar("T")
 NOT_SCORED = -100
+FILLERS = ("has", "a", "is", "likes", "owns", "kind", "of", "the")
+"""Words of the tasks that may stand between the two parts of a pair."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +91,29 @@ def task_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Docum
 
 
 def pair_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
-    """Four `name thing` pairs and eight questions `name` -> `thing`: associative recall and nothing else."""
-    names, things = NAMES, encoder.things
+    """Four pairs of a name and a thing and eight questions about them: associative recall and nothing else.
+
+    A document keeps one order of its pairs (name first or thing first) and one direction of its questions (which of
+    the two is told); `phase.gaps` puts that many filler words between the two, drawn anew for every pair.
+    """
+    fillers = [encoder.vocabulary[word] for word in FILLERS]
     documents = []
     for _ in range(phase.batch_size):
-        facts = list(zip(_sample(random, names, 4), _sample(random, things, 4), strict=True))
+        names, things = (
+            [encoder.vocabulary[word] for word in _sample(random, words, 4)] for words in (NAMES, encoder.things)
+        )
+        facts = list(zip(names, things, strict=True))
+        if phase.both_ways and random.random() < 0.5:
+            facts = [(thing, name) for name, thing in facts]
         asked = [facts[int(random.random() * 4)] for _ in range(8)]
-        ids, answers = [], []
-        for number, (name, thing) in enumerate(facts + asked):
-            ids += [encoder.vocabulary[name], encoder.vocabulary[thing]]
-            answers += [False, number >= 4]
+        if phase.both_ways and random.random() < 0.5:
+            asked = [(second, first) for first, second in asked]
+        ids: list[int] = []
+        answers: list[bool] = []
+        for number, (first, second) in enumerate(facts + asked):
+            gap = phase.gaps[int(random.random() * len(phase.gaps))]
+            ids += [first, *(fillers[int(random.random() * len(fillers))] for _ in range(gap)), second]
+            answers += [False] * (1 + gap) + [number >= 4]
         documents.append(Document(tuple(ids), tuple(answers)))
     return documents
 

@@ -32,6 +32,8 @@ class Phase:
     batch_size: rows in a batch.
     patterns: QK patterns to draw from; all when empty.
     score: which tokens carry loss: "all", or "answer" for the words after each question.
+    gaps: of "pairs", how many filler words may stand between the two parts.
+    both_ways: of "pairs", whether the thing may come first and whether the name may be asked for.
     """
 
     source: Literal["tasks", "questions", "pairs"] = "tasks"
@@ -40,6 +42,8 @@ class Phase:
     batch_size: int = 64
     patterns: tuple[str, ...] = ()
     score: Literal["all", "answer"] = "all"
+    gaps: tuple[int, ...] = (0,)
+    both_ways: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +56,13 @@ class DataSection:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSection:
-    """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B)."""
+    """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B).
+
+    compose_learning_rate_fraction: the learning rate of the composition's parameters, as a share of the others'.
+    """
 
     learning_rate: float = 1e-3
+    compose_learning_rate_fraction: float = 1.0
     final_learning_rate_fraction: float = 0.1
     warmup_fraction: float = 0.01
     beta1: float = 0.9

@@ -50,6 +50,7 @@ def train(config: TrainConfig, *, resume: bool = False, progress: Progress | Non
         data_collator=_unwrap,
         callbacks=[HeldOutAccuracy(config.evaluation, tokenizer, metrics), Reporter(metrics, progress)],
     )
+    trainer.compose_learning_rate_fraction = config.recipe.compose_learning_rate_fraction
     trainer.train(resume_from_checkpoint=checkpoint)
     folder = output / "model"
     model.save_pretrained(folder)
@@ -105,7 +106,32 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
 
 
 class DocumentTrainer(Trainer):
-    """Trainer that knows how many tokens it has seen (padding left out), on every machine the same."""
+    """Trainer that counts the tokens it has seen (padding left out) and gives the composition its own learning rate."""
+
+    compose_learning_rate_fraction = 1.0
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            composed = {id(p) for p in compose_parameters(self.model)}
+            decayed = set(self.get_decay_parameter_names(self.model))
+            groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
+            for name, parameter in self.model.named_parameters():
+                groups.setdefault((id(parameter) in composed, name in decayed), []).append(parameter)
+            rate, decay = self.args.learning_rate, self.args.weight_decay
+            self.optimizer = torch.optim.AdamW(
+                [
+                    {
+                        "params": parameters,
+                        "lr": rate * (self.compose_learning_rate_fraction if composition else 1.0),
+                        "weight_decay": decay if decays else 0.0,
+                    }
+                    for (composition, decays), parameters in groups.items()
+                ],
+                lr=rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+            )
+        return self.optimizer
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         pad = self.model.config.pad_token_id
@@ -115,6 +141,12 @@ class DocumentTrainer(Trainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         logs["tokens"] = self.state.num_input_tokens_seen
         super().log(logs, *args, **kwargs)
+
+
+def compose_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters of every Compose of a model."""
+    stages = [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in ("pre", "post")]
+    return [parameter for stage in stages for parameter in stage.parameters()]
 
 
 def _prepare(output: Path, config: TrainConfig, resume: bool) -> str | None:
