@@ -1,0 +1,57 @@
+"""Configurations that cannot work say so in one sentence that names the field and the way out."""
+
+import json
+
+import pytest
+
+from dcinterp.errors import UserError
+from dcinterp.model.config import DCFormerConfig
+
+WRONG = {
+    "heads": (dict(hidden_size=100, num_attention_heads=3), "3 heads do not divide the width 100"),
+    "unknown": (dict(compose_rnak=2), "no field 'compose_rnak'. Did you mean compose_rank"),
+    "norm": (dict(norm_type="batchnorm"), "norm_type is 'batchnorm'; choose one of rmsnorm, layernorm"),
+    "compose": (dict(compose="dynamite"), "compose is 'dynamite'; choose one of dynamic"),
+    "stage": (dict(compose_stages=("mid",)), "compose_stages has 'mid'; choose from 'pre' and 'post'"),
+    "rank": (dict(compose_rank=0), "compose_rank is 0; it must be a whole number of at least 1"),
+    "groups": (dict(num_attention_heads=8, compose_groups=3), "8 heads do not divide into 3 composition groups"),
+    "window": (dict(attention_windows=(0,)), "attention_windows has 0; each entry is a number of keys >= 1, or None"),
+    "windows": (dict(attention_windows=()), "attention_windows is empty; use (None,)"),
+    "gates": (
+        dict(intermediate_size=352, mlp_gate_groups=5),
+        "intermediate_size 352 does not divide into 5 gate groups",
+    ),
+    "rotary": (dict(hidden_size=24, num_attention_heads=8), "rotary positions turn pairs of channels"),
+    "size": (dict(vocab_size=-1), "vocab_size is -1"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_field_is_named_with_a_remedy(case: str) -> None:
+    fields, message = WRONG[case]
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        DCFormerConfig(**fields)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_preset_suggests_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"no preset 'tiny-dcfromer\+\+'; did you mean tiny-dcformer\+\+"):
+        DCFormerConfig.preset("tiny-dcfromer++")
+
+
+def test_a_config_survives_json() -> None:
+    config = DCFormerConfig(attention_windows=(256, None), compose_stages=("post",))
+    again = DCFormerConfig.from_dict(json.loads(config.to_json_string()))
+    assert again.to_dict() == config.to_dict()
+    assert again.attention_windows == (256, None)
+    assert [again.window(layer) for layer in range(4)] == [256, None, 256, None]
+
+
+def test_a_window_may_include_its_edge() -> None:
+    assert DCFormerConfig(attention_windows=(16,), window_includes_edge=True).window(0) == 17
+
+
+def test_stages_follow_the_order_of_computation() -> None:
+    assert DCFormerConfig(compose_stages=("post", "pre")).stages == ("pre", "post")
+    assert DCFormerConfig(compose="none").stages == ()

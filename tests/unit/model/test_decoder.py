@@ -1,0 +1,146 @@
+"""The whole decoder against its equations, and its life as a transformers model."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+
+Build = Callable[..., DCFormerForCausalLM]
+
+
+def rms(x: Tensor, eps: float = 1e-6) -> Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+
+
+def compose(a: Tensor, x: Tensor, p: dict[str, Tensor], stage: str) -> Tensor:
+    total = a
+    for side, move in (
+        ("query", lambda w: w.transpose(1, 2)[..., None]),
+        ("key", lambda w: w.transpose(1, 2)[:, :, None]),
+    ):
+        u = x @ p[f"{stage}.{side}.down.weight"].T
+        w = (u * 0.5 * (1 + torch.erf(u / math.sqrt(2)))) @ p[f"{stage}.{side}.up"][0]
+        w1, w2 = w.view(*x.shape[:2], 2, 2, -1).unbind(2)
+        for r in range(2):
+            total = total + move(w2[:, :, r]) * (move(rms(w1)[:, :, r]) * a).sum(1, keepdim=True)
+        total = total + move(torch.tanh(x @ p[f"{stage}.{side}.gate.weight"].T)) * a
+    return total
+
+
+def turn(x: Tensor) -> Tensor:
+    """Rotary positions as complex numbers: channel i and channel i + d/2 are real and imaginary part."""
+    half = x.shape[-1] // 2
+    angle = torch.arange(x.shape[2])[:, None] * 10000.0 ** -(torch.arange(half, dtype=torch.float64) / half)
+    z = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag], dim=-1)
+
+
+def dcformer_plus_plus(ids: Tensor, p: dict[str, Tensor], heads: int, windows: tuple[int | None, ...]) -> Tensor:
+    x = p["model.embed_tokens.weight"][ids]
+    batch, length, width = x.shape
+    ahead = torch.arange(length)[:, None] - torch.arange(length)
+    for layer, window in enumerate(windows):
+        at = {k.removeprefix(f"model.layers.{layer}."): v for k, v in p.items()}
+        n = rms(x) * at["input_layernorm.weight"]
+        own = {k.removeprefix("self_attn."): v for k, v in at.items()}
+        q, k, v = ((n @ own[f"{m}_proj.weight"].T).view(batch, length, heads, -1).transpose(1, 2) for m in "qkv")
+        a = compose(turn(q) @ turn(k).transpose(-1, -2) / math.sqrt(width / heads), n, own, "pre")
+        hidden = (ahead < 0) | (ahead >= (window or length))
+        a = compose(a.masked_fill(hidden, -torch.inf).softmax(-1), n, own, "post")
+        x = x + (a @ v).transpose(1, 2).flatten(2) @ own["o_proj.weight"].T
+        n = rms(x) * at["post_attention_layernorm.weight"]
+        gate = n @ at["mlp.gate_proj.weight"].T
+        x = x + (gate * torch.sigmoid(gate) * (n @ at["mlp.up_proj.weight"].T)) @ at["mlp.down_proj.weight"].T
+    return rms(x) * p["model.norm.weight"] @ p["lm_head.weight"].T
+
+
+@pytest.mark.parametrize("windows", [(None, None), (3, None)])
+def test_logits_are_the_equations(model: Build, windows: tuple[int | None, ...]) -> None:
+    built = model(attention_windows=windows)
+    ids = torch.randint(0, 29, (2, 7), generator=torch.Generator().manual_seed(3))
+    expected = dcformer_plus_plus(ids, dict(built.state_dict()), heads=4, windows=windows)
+    with torch.no_grad():
+        torch.testing.assert_close(built(ids).logits, expected, atol=1e-10, rtol=0)
+        tapped = built(ids, output_attentions=True)
+    torch.testing.assert_close(tapped.logits, expected, atol=1e-10, rtol=0)
+    assert [a.shape for a in tapped.attentions] == [(2, 4, 7, 7)] * 2
+
+
+def test_no_token_sees_a_later_one(model: Build) -> None:
+    built, ids = model(), torch.randint(0, 29, (1, 8))
+    changed = ids.clone()
+    changed[0, 5] = (ids[0, 5] + 1) % 29
+    with torch.no_grad():
+        before, after = built(ids).logits, built(changed).logits
+    torch.testing.assert_close(before[:, :5], after[:, :5], atol=1e-12, rtol=0)
+    assert (before[:, 5:] != after[:, 5:]).any(-1).all()
+
+
+@pytest.mark.parametrize(
+    "preset",
+    ["tiny-dcformer++", "tiny-transformer++", "tiny-dcformer", "tiny-transformer", "tiny-dcpythia", "tiny-pythia"],
+)
+def test_save_and_load_give_identical_logits(preset: str, model: Build, tmp_path: Path) -> None:
+    built, ids = model(preset, dtype=torch.float32), torch.randint(0, 29, (2, 9))
+    built.save_pretrained(tmp_path)
+    again = DCFormerForCausalLM.from_pretrained(tmp_path)
+    incidental = {"dtype": None, "_name_or_path": None}
+    assert again.config.to_dict() | incidental == built.config.to_dict() | incidental
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, built(ids).logits)
+    assert [f.suffix for f in tmp_path.iterdir() if "model" in f.name] == [".safetensors"]
+
+
+def test_initial_standard_deviations() -> None:
+    config = DCFormerConfig(
+        hidden_size=512, num_attention_heads=16, num_hidden_layers=2, intermediate_size=600, vocab_size=300
+    )
+    torch.manual_seed(0)
+    built = DCFormerForCausalLM(config)
+    side, heads, rank, width = built.model.layers[1].self_attn.post.key, 16, 2, 512
+    inner = 2 * heads * rank
+    expected = {
+        side.up: 0.02 / (math.sqrt(inner) * (heads + rank)),
+        side.gate.weight: 0.05 * math.sqrt(2 / (width + heads)),
+        side.down.weight: math.sqrt(2 / (width + inner)),
+        built.lm_head.weight: 0.02,
+        built.model.embed_tokens.weight: 0.02,
+        built.model.layers[0].self_attn.o_proj.weight: 0.02,
+        built.model.layers[0].mlp.up_proj.weight: 0.02,
+    }
+    for parameter, std in expected.items():
+        assert parameter.std().item() == pytest.approx(std, rel=0.05)
+        assert abs(parameter.mean().item()) < 0.1 * std
+    scaled = DCFormerForCausalLM(DCFormerConfig(**(config.to_diff_dict() | {"depth_scaled_init": True})))
+    assert scaled.model.layers[0].mlp.down_proj.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * 2), rel=0.05)
+
+
+def test_a_fresh_model_starts_close_to_its_twin_without_composition() -> None:
+    torch.manual_seed(0)
+    built = DCFormerForCausalLM(DCFormerConfig.preset("tiny-dcformer++", vocab_size=50))
+    twin = DCFormerForCausalLM(DCFormerConfig.preset("tiny-transformer++", vocab_size=50))
+    twin.load_state_dict(built.state_dict(), strict=False)
+    ids = torch.randint(0, 50, (1, 20))
+    with torch.no_grad():
+        a, b = built(ids).logits, twin(ids).logits
+    assert (a - b).std() < 0.1 * a.std()
+
+
+def test_every_parameter_gets_a_gradient(model: Build) -> None:
+    built = model(compose_static=True, mlp_gate_groups=4, use_qk_norm=True)
+    ids = torch.randint(0, 29, (2, 9))
+    built(ids, labels=ids).loss.backward()
+    assert [n for n, p in built.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+
+
+def test_a_text_longer_than_the_context_is_one_sentence(model: Build) -> None:
+    with pytest.raises(
+        ValueError, match=r"The text is 41 tokens long, but this model's context is 40; shorten the text"
+    ):
+        model()(torch.zeros(1, 41, dtype=torch.long))
