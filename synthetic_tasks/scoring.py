@@ -26,9 +26,17 @@ class Encoding:
     ids: list[int]
     offsets: list[tuple[int, int]]
 
-    def over(self, start: int, end: int) -> range:
-        """Positions of the tokens that share a character with text[start:end]."""
-        at = [place for place, (left, right) in enumerate(self.offsets) if left < end and right > start]
+    def answer(self, start: int, end: int) -> range:
+        """Positions of the tokens of the answer text[start:end], the space before it included.
+
+        Some tokenizers give that space a token of its own; the model has to produce it, so it counts. A token that
+        also holds something before the space does not.
+        """
+        at = [
+            place
+            for place, (left, right) in enumerate(self.offsets)
+            if left < min(end, right) and (right > start or left >= start - 1)
+        ]
         return range(at[0], at[-1] + 1) if at else range(0)
 
 
@@ -90,7 +98,7 @@ class Answers:
             text = f"\n{example.prompt} {answer}\n"
             encoding = encode(self.tokenizer, text)
             end = len(text) - 1
-            at = encoding.over(end - len(answer), end)
+            at = encoding.answer(end - len(answer), end)
             self.known[answer] = tuple(encoding.ids[place] for place in at)
         return self.known[answer]
 
@@ -102,7 +110,7 @@ def questions(row: Row, encoding: Encoding, answers: Answers) -> list[Question]:
     for shot, example in enumerate(row.examples):
         end = start + len(example.text)
         if shot in row.scored:
-            positions = encoding.over(end - len(example.answer), end)
+            positions = encoding.answer(end - len(example.answer), end)
             if not positions or positions[0] == 0:
                 raise ValueError(f"the tokenizer gives no token before or for the answer of {example.text!r}")
             others = {answer for accepted in candidates(example) for answer in accepted} - set(example.accepted)

@@ -5,6 +5,7 @@ The pattern works in Python's `re` and in the regular expressions of the `tokeni
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from string import Formatter
 
 from synthetic_tasks.catalogue import EXTRA_TASKS, TASKS
@@ -37,6 +38,7 @@ def join(tokens: Iterable[str]) -> str:
     return "".join(text)
 
 
+@cache
 def vocabulary(include_extra: bool = False) -> tuple[str, ...]:
     """Every word that can occur in a generated text, sorted; `include_extra` adds those of the extra tasks."""
     found = {"\n", "[", "]", *NAMES}
