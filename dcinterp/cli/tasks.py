@@ -1,0 +1,321 @@
+"""`dcinterp tasks`: the synthetic tasks on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from synthetic_tasks import Evaluation, Row, Solution, Task
+
+app = typer.Typer(help="List, generate, solve, corrupt and evaluate the synthetic tasks.", no_args_is_help=True)
+
+TasksOption = Annotated[
+    str, typer.Option("--tasks", help="Ids, numbers, ranges, patterns or relations, comma-separated; empty: all 74.")
+]
+SplitOption = Annotated[str | None, typer.Option(help="Only facts of this part: train or held-out.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def chosen(selection: str) -> list[Task]:
+    """The tasks a selection names: `0-7,task40,same-person,obj->superclass`; all 74 if it is empty."""
+    from synthetic_tasks import TASKS, find
+
+    tasks: list[Task] = []
+    for part in filter(None, (piece.strip() for piece in selection.split(","))):
+        first, dash, last = part.partition("-")
+        named = [task for task in TASKS.values() if part in (task.qk, task.relation)]
+        if named:
+            tasks += named
+        elif dash and first.isdigit() and last.isdigit():
+            tasks += [find(number) for number in range(int(first), int(last) + 1)]
+        else:
+            tasks.append(find(part))
+    return list(dict.fromkeys(tasks)) or list(TASKS.values())
+
+
+@app.command("list")
+def list_tasks(
+    tasks: TasksOption = "",
+    extra: Annotated[bool, typer.Option(help="Also list the tasks the released file lacks.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List tasks with an example of each.
+
+    Examples:
+
+        dcinterp tasks list --tasks same-person
+
+        dcinterp tasks list --extra --json
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from synthetic_tasks import EXTRA_TASKS, generate
+
+    listed = chosen(tasks) + (list(EXTRA_TASKS.values()) if extra else [])
+    fields = [
+        {
+            "id": task.id,
+            "pattern": task.qk,
+            "relation": task.relation,
+            "domain": task.domain,
+            "surface": task.surface,
+            "example": generate(task, 1, 0, examples=1)[0].examples[0].released_text,
+        }
+        for task in listed
+    ]
+    if as_json:
+        typer.echo(json.dumps(fields, indent=1, ensure_ascii=False))
+        return
+    table = Table(*fields[0])
+    for line in fields:
+        table.add_row(*(value.replace("[", "\\[") for value in line.values()))  # or rich takes it for markup
+    Console().print(table)
+
+
+@app.command()
+def generate(
+    output: Annotated[Path, typer.Argument(help="File to write (.jsonl), or - for the terminal.")],
+    tasks: TasksOption = "",
+    rows: Annotated[int, typer.Option(help="Rows per task.")] = 12,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes on every machine.")] = 0,
+    examples: Annotated[int, typer.Option(help="Examples per row.")] = 8,
+    split: SplitOption = None,
+    holdout: Annotated[
+        list[str] | None,
+        typer.Option(help="Hold out PATTERN:RELATION and write the other tasks. Repeatable."),
+    ] = None,
+    test: Annotated[bool, typer.Option("--test", help="With --holdout: write only the held-out tasks.")] = False,
+) -> None:
+    """Write rows in the released format.
+
+    Examples:
+
+        dcinterp tasks generate dataset.jsonl --rows 12 --seed 1
+
+        dcinterp tasks generate train.jsonl --holdout "same-person:city->country"
+
+        dcinterp tasks generate test.jsonl --holdout "same-person:city->country" --test
+    """
+    from synthetic_tasks import generate as generate_rows
+    from synthetic_tasks import write_jsonl
+    from synthetic_tasks.dataset import format_record
+
+    selected = divided(chosen(tasks), holdout or [], test)
+    made = [row for task in selected for row in generate_rows(task, rows, seed, examples=examples, split=split)]  # type: ignore[arg-type]
+    if str(output) == "-":
+        for row in made:
+            typer.echo(format_record(row))
+        return
+    write_jsonl(made, output)
+    typer.echo(f"{output}: {len(made)} rows of {len(selected)} tasks")
+
+
+def divided(tasks: list[Task], holdout: list[str], test: bool) -> list[Task]:
+    """The training or the test side of a recombination split; all tasks without one."""
+    from synthetic_tasks import recombination_split
+
+    if not holdout:
+        if test:
+            raise ValueError("--test needs --holdout PATTERN:RELATION")
+        return tasks
+    pairs = [tuple(pair.split(":", 1)) for pair in holdout]
+    wrong = [pair for pair, parts in zip(holdout, pairs, strict=True) if len(parts) != 2]
+    if wrong:
+        raise ValueError(f"--holdout takes PATTERN:RELATION, such as same-person:city->country, not {wrong[0]!r}")
+    split = recombination_split([(pair[0], pair[-1]) for pair in pairs], tasks)
+    return list(split.test if test else split.train)
+
+
+@app.command()
+def solve(
+    lines: Annotated[list[str] | None, typer.Argument(help="Lines, with or without their answer.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A file of lines, or of the released format (.jsonl); - for the terminal.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="The task the lines belong to, if known.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Solve lines: pattern, relation, source and accepted answers. Exit code 1 if one cannot be solved or is wrong.
+
+    Examples:
+
+        dcinterp tasks solve "< Ruth has a lime. Karen has a pear. John has a dog. >. John has a kind of"
+
+        dcinterp tasks solve --file synthetic_dataset.jsonl --json
+    """
+    from synthetic_tasks import UnsolvableLine
+    from synthetic_tasks import solve as solve_line
+
+    failed = 0
+    for line, task_id in given_lines(lines or [], file, task):
+        try:
+            solution = solve_line(line, task_id)
+        except UnsolvableLine as error:
+            failed += 1
+            typer.echo(json.dumps({"line": line, "error": error.reason}) if as_json else f"UNSOLVED  {error}")
+            continue
+        failed += solution.correct is False
+        typer.echo(json.dumps(fields_of(solution, line), ensure_ascii=False) if as_json else sentence(solution))
+    if failed:
+        raise typer.Exit(1)
+
+
+def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[tuple[str, str | None]]:
+    """(line, task id if known) from the arguments or a file."""
+    if not lines and file is None:
+        raise ValueError("give lines to solve, or --file")
+    if file is None:
+        return [(line, task) for line in lines]
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    found: list[tuple[str, str | None]] = []
+    for number, line in enumerate(filter(str.strip, text.split("\n")), start=1):
+        if not line.startswith("{"):
+            found.append((line, task))
+            continue
+        try:
+            record = json.loads(line)
+            found += [(one, record["task_id"]) for one in record["texts"].strip("\n").split("\n")]
+        except (json.JSONDecodeError, KeyError) as error:
+            raise ValueError(f"{file}, record {number}: not in the released format ({error})") from error
+    return found
+
+
+def fields_of(solution: Solution, line: str) -> dict[str, object]:
+    return {
+        "line": line,
+        "task": solution.task_id,
+        "also": solution.task_ids[1:],
+        "pattern": solution.pattern,
+        "transformation": solution.transformation,
+        "facts": solution.facts,
+        "sources": solution.sources,
+        "accepted": solution.accepted,
+        "given": solution.given,
+        "correct": solution.correct,
+    }
+
+
+def sentence(solution: Solution) -> str:
+    """One line for the terminal."""
+    verdict = {None: "", True: "  (right)", False: f"  (WRONG: {solution.given})"}[solution.correct]
+    sources = " or ".join(str(place + 1) for place in solution.sources)
+    return (
+        f"{' or '.join(solution.accepted)}{verdict}  <- fact {sources}, {solution.pattern}, "
+        f"{solution.transformation}, {' = '.join(solution.task_ids)}"
+    )
+
+
+@app.command()
+def twins(
+    line: Annotated[str, typer.Argument(help="One line, with or without its answer.")],
+    seed: Annotated[int, typer.Option(help="Which of several possible twins.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the counterfactual twins of a line: one thing changed, and the new answer.
+
+    Example:
+
+        dcinterp tasks twins "< Ruth has a lime. Karen has a pear. John has a dog. >. John has"
+    """
+    from synthetic_tasks import NoTwin
+    from synthetic_tasks import solve as solve_line
+    from synthetic_tasks import twins as twins_of
+
+    made = twins_of(solve_line(line).example(), seed=seed)
+    fields: dict[str, dict[str, object]] = {
+        kind: {"missing": str(twin)}
+        if isinstance(twin, NoTwin)
+        else {"prompt": twin.corrupt.prompt, "accepted": twin.corrupt.accepted, "foil": twin.foil}
+        for kind, twin in made.items()
+    }
+    if as_json:
+        typer.echo(json.dumps(fields, indent=1, ensure_ascii=False))
+        return
+    for kind, twin in made.items():
+        typer.echo(
+            f"{kind:9} "
+            + (
+                str(twin)
+                if isinstance(twin, NoTwin)
+                else f"{twin.corrupt.prompt} [ {' | '.join(twin.corrupt.accepted)} ]"
+            )
+        )
+
+
+@app.command()
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A shipped model, a local folder or a hub id.")],
+    data: Annotated[
+        Path | None, typer.Option(help="A file of the released format; without it held-out rows are generated.")
+    ] = None,
+    tasks: TasksOption = "",
+    rows: Annotated[int, typer.Option(help="Generated rows per task.")] = 12,
+    seed: Annotated[int, typer.Option(help="Seed of the generated rows and of the intervals.")] = 0,
+    by: Annotated[
+        str, typer.Option(help="What the table is made by: all, task, pattern, transformation, family, shots, .")
+    ] = "pattern",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for answers (CSV, parquet) and tables (JSON); an interrupted run resumes."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Rows per forward pass.")] = 16,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a model, beside readers without understanding.
+
+    Examples:
+
+        dcinterp tasks evaluate dcformer++
+
+        dcinterp tasks evaluate dcformer++ --data synthetic_dataset.jsonl --by family --output results/
+
+        dcinterp tasks evaluate EleutherAI/pythia-70m --tasks same-person --rows 4 --batch-size 4
+    """
+    from synthetic_tasks import evaluate as evaluate_rows
+    from synthetic_tasks.evaluation import GROUPINGS
+
+    if by not in GROUPINGS:
+        raise ValueError(f"--by takes one of {', '.join(GROUPINGS)}, not {by!r}")
+    chosen_rows = rows_to_evaluate(data, chosen(tasks), bool(tasks), rows, seed)
+    import dcinterp
+    from dcinterp.progress import console
+
+    bridge = dcinterp.load(model, device=device)
+    with console("evaluating") as progress:
+        result = evaluate_rows(
+            bridge, chosen_rows, batch_size=batch_size, progress=progress, folder=output, name=model, seed=seed
+        )
+    typer.echo(json.dumps(result.summary(), indent=1) if as_json else report(result, by))
+
+
+def rows_to_evaluate(data: Path | None, tasks: list[Task], selected: bool, rows: int, seed: int) -> list[Row]:
+    """Rows of a file, or generated ones of the held-out part; only of the selected tasks."""
+    from synthetic_tasks import generate as generate_rows
+    from synthetic_tasks import read_jsonl
+
+    if data is None:
+        return [row for task in tasks for row in generate_rows(task, rows, seed, split="held-out")]
+    names = {task.id for task in tasks}
+    read = [row for row in read_jsonl(data) if not selected or row.task_id in names]
+    if not read:
+        raise ValueError(f"{data} has no rows of the chosen tasks")
+    return read
+
+
+def report(result: Evaluation, by: str) -> str:
+    """The table for the terminal: model and baselines, in percent, and the total."""
+    from synthetic_tasks.evaluation import render
+
+    table = result.table(by) if by in ("shots", "source") else result.compare(by)
+    total = result.table("all").iloc[0]
+    return (
+        f"{render(table)}\n\n{result.model}: {100 * total['accuracy']:.1f} % of {len(result.records)} answers "
+        f"(95 % interval {100 * total['low']:.1f} to {100 * total['high']:.1f}), perplexity {total['perplexity']:.2f}"
+    )
