@@ -27,6 +27,7 @@ _HOMES = {
     "compose_breakdown": "dcinterp.analysis.compose_breakdown",
     "composition_map": "dcinterp.analysis.composition_map",
     "attention_rows": "dcinterp.analysis.attention_rows",
+    "case_study": "dcinterp.story",
     "load_result": "dcinterp.analysis.result",
     "UserError": "dcinterp.errors",
 }

@@ -9,7 +9,8 @@ from pkgutil import iter_modules
 
 import typer
 
-app = typer.Typer(
+# Not named `app`: importing the verb of that name would put its module in the name's place.
+verbs = typer.Typer(
     name="dcinterp",
     help="Look inside DCFormer, the transformer whose attention heads are composed on the fly.",
     no_args_is_help=True,
@@ -19,15 +20,15 @@ app = typer.Typer(
 for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
     _verb = import_module(f"{__name__}.{_module.name}")
     if hasattr(_verb, "app"):
-        app.add_typer(_verb.app, name=_module.name)
+        verbs.add_typer(_verb.app, name=_module.name)
     else:
-        app.command(_module.name.replace("_", "-"))(_verb.command)
+        verbs.command(_module.name.replace("_", "-"))(_verb.command)
 
 
 def main() -> None:
     """Run the command line; bad input ends with one sentence and exit code 2, Ctrl-C with 130."""
     try:
-        app()
+        verbs()
     except (ValueError, OSError) as error:
         if os.environ.get("DCINTERP_DEBUG"):
             raise

@@ -1,7 +1,7 @@
 """Figures: a function from a result to a Plotly figure, one file a kind of figure.
 
-A kind is a module here with `RESULT` (the name of the result class that it draws) and
-`plot(result, *, theme, **options) -> go.Figure`. `plot` below finds the one for any result.
+A kind is a module here with `RESULT` (the name of the result class that it draws), `KIND` (empty for the figure that a
+result gets when nobody asks for another) and `plot(result, *, theme, **options) -> go.Figure`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["kinds", "plot"]
 
 
-def plot(result: Any, *, theme: str = "light", **options: Any) -> go.Figure:
+def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -> go.Figure:
     """The figure of a result.
 
     Args:
         result: what an analysis returned.
+        kind: another figure of the same result, such as "lending" of a `ComposeBreakdown`.
         theme: "light" or "dark", the background it will stand on.
         options: of the kind of figure; see its module.
 
@@ -32,13 +33,14 @@ def plot(result: Any, *, theme: str = "light", **options: Any) -> go.Figure:
         UserError: nothing draws this kind of result.
     """
     name = type(result).__name__
-    if name not in kinds():
-        raise UserError(f"There is no figure for a {name}; figures exist for {', '.join(sorted(kinds()))}.")
-    return kinds()[name].plot(result, theme=theme, **options)
+    if (name, kind) not in kinds():
+        known = ", ".join(sorted(f"{n} {k!r}" if k else n for n, k in kinds()))
+        raise UserError(f"There is no figure{f' {kind!r}' if kind else ''} for a {name}; figures exist for {known}.")
+    return kinds()[name, kind].plot(result, theme=theme, **options)
 
 
 @cache
-def kinds() -> dict[str, ModuleType]:
-    """The modules that draw, by the name of the result they draw."""
+def kinds() -> dict[tuple[str, str], ModuleType]:
+    """The modules that draw, by the result and the kind of figure."""
     modules = (import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__))
-    return {module.RESULT: module for module in modules if hasattr(module, "RESULT")}
+    return {(module.RESULT, module.KIND): module for module in modules if hasattr(module, "RESULT")}

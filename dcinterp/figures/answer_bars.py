@@ -8,6 +8,7 @@ from dcinterp.analysis.prediction import Prediction
 from dcinterp.figures.style import THEMES, finish
 
 RESULT = "Prediction"
+KIND = ""
 
 
 def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figure:

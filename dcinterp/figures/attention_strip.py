@@ -9,6 +9,7 @@ from dcinterp.analysis.attention_rows import AttentionRows
 from dcinterp.figures.grid import grid
 
 RESULT = "AttentionRows"
+KIND = ""
 
 
 def plot(

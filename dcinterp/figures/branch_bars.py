@@ -8,6 +8,7 @@ from dcinterp.analysis.compose_breakdown import TERMS, ComposeBreakdown
 from dcinterp.figures.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
 
 RESULT = "ComposeBreakdown"
+KIND = ""
 
 
 def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None = None) -> go.Figure:

@@ -8,6 +8,7 @@ from dcinterp.analysis.head_attribution import HeadAttribution
 from dcinterp.figures.grid import grid
 
 RESULT = "HeadAttribution"
+KIND = ""
 
 
 def plot(result: HeadAttribution, *, theme: str = "light", selected: tuple[int, int] | None = None) -> go.Figure:

@@ -8,6 +8,7 @@ from dcinterp.analysis.composition_map import CompositionMap
 from dcinterp.figures.grid import grid
 
 RESULT = "CompositionMap"
+KIND = ""
 
 
 def plot(
