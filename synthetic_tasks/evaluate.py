@@ -33,7 +33,7 @@ def evaluate(
     rows: Sequence[Row],
     *,
     tokenizer: Any = None,
-    batch_size: int = 16,
+    batch_size: int = 4,
     progress: Progress | None = None,
     folder: str | Path | None = None,
     name: str = "",

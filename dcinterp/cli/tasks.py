@@ -264,7 +264,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Folder for answers (CSV, parquet) and tables (JSON); an interrupted run resumes."),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Rows per forward pass.")] = 16,
+    batch_size: Annotated[int, typer.Option(help="Rows per forward pass; small is fast on a CPU.")] = 4,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     as_json: JsonOption = False,
 ) -> None:

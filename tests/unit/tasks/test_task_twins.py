@@ -125,3 +125,25 @@ def test_unknown_kind() -> None:
     with pytest.raises(ValueError, match="no corruption is called 'colour'"):
         corrupt(one_example("task0", 0), "colour")  # type: ignore[arg-type]
     assert KINDS == ("asked", "source", "relation", "polarity", "position")
+
+
+def test_tokenizers_of_both_libraries_count_alike() -> None:
+    """Byte-level BPE, where words differ in length: clean and corrupt prompt still have as many tokens."""
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    bare = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bare.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    texts = [row.prompt for task in ("task0", "task18", "task52") for row in generate(task, 3, 0)]
+    bare.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(vocab_size=500, special_tokens=["<s>"]))
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=bare)
+    made = 0
+    for task in TASKS:
+        clean = one_example(task, 1)
+        for kind, twin in twins(clean, tokenizer=bare).items():
+            if isinstance(twin, NoTwin):
+                continue
+            made += 1
+            lengths = [len(bare.encode(one.prompt).ids) for one in (clean, twin.corrupt)]
+            assert lengths[0] == lengths[1]
+            assert corrupt(clean, kind, tokenizer=wrapped) == twin
+    assert made > 150
