@@ -1,7 +1,8 @@
 """The workbench: theme, sidebar and navigation. Pages are files in app_pages/."""
 
-import state
 import streamlit as st
+
+import state
 
 st.set_page_config(page_title="dcinterp", page_icon=":material/hub:", layout="wide")
 st.html("<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {padding-top: 3.2rem}</style>")

@@ -1,8 +1,8 @@
 """The five-step story of one answer: from a prompt to the head that borrowed attention."""
 
-import state
 import streamlit as st
 
+import state
 import synthetic_tasks
 from dcinterp import figures
 from dcinterp.errors import UserError

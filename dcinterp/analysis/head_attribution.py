@@ -83,6 +83,7 @@ def attribute_heads(
     *,
     at: int = -1,
     method: Literal["ig", "gradient"] = "ig",
+    baseline: Prompt | None = None,
     steps: int = 32,
     max_steps: int = 512,
     tolerance: float = 0.01,
@@ -97,7 +98,8 @@ def attribute_heads(
         target: the answer, one token.
         foil: the token it competes with.
         at: the position whose next-token logits are explained.
-        method: "ig" integrates from a zero output; "gradient" is z * df/dz at z, the one-step approximation.
+        method: "ig" integrates from the baseline to z; "gradient" is (z - b) * df/dz at z, the one-step approximation.
+        baseline: a counterfactual prompt with as many tokens, whose head outputs are b; b is zero when None.
         steps: Gauss-Legendre points per path to start with.
         max_steps: the points are doubled until the gap is below `tolerance`, but not beyond this.
         tolerance: acceptable |gap| as a share of the metric difference.
@@ -107,7 +109,8 @@ def attribute_heads(
     Cost: 1 + layers forwards and, per layer, steps / batch_size forwards and backwards of a batch of batch_size.
 
     Raises:
-        UserError: prompt, target, foil or position do not fit the model, or the method is unknown.
+        UserError: prompt, target, foil or position do not fit the model, the baseline has another length, or the
+            method is unknown.
     """
     if method not in ("ig", "gradient"):
         raise UserError(f"There is no method {method!r}; choose 'ig' or 'gradient'.")
@@ -126,15 +129,16 @@ def attribute_heads(
     names = [f"blocks.{layer}.attn.hook_z" for layer in layers]
     with torch.no_grad():
         logits, cache = bridge.run_with_cache(ids, names_filter=names)
+        start = _baselines(bridge, ids, baseline, names)
     actual = float(metric(logits))
     rows = []
     for layer, name in zip(layers, names, strict=True):
-        run = _path_runner(bridge, ids, name, cache[name].detach(), metric, batch_size)
+        run = _path_runner(bridge, ids, name, start[name], cache[name].detach(), metric, batch_size)
         rows.append(
             _gradient(run, actual) if method == "gradient" else _integrate(run, actual, steps, max_steps, tolerance)
         )
         progress(layer + 1, len(layers), f"layer {layer}")
-    scores, gap, start, used = zip(*rows, strict=True)
+    scores, gap, at_baseline, used = zip(*rows, strict=True)
     return HeadAttribution(
         tokens=str_tokens(bridge, ids),
         position=at,
@@ -144,20 +148,37 @@ def attribute_heads(
         metric=actual,
         scores=torch.stack(scores).float().cpu(),
         gap=torch.tensor(gap),
-        metric_at_baseline=torch.tensor(start),
+        metric_at_baseline=torch.tensor(at_baseline),
         steps=torch.tensor(used),
     )
 
 
 PathRunner = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From points a in [0, 1] to the metric at each, [point], and the per-head sum of z * gradient there, [point, head]."""
+"""From points a in [0, 1] to the metric at each [point] and the per-head sum of (z - b) * gradient [point, head]."""
 
 
-def _path_runner(bridge: Any, ids: Tensor, name: str, z: Tensor, metric: Metric, batch_size: int) -> PathRunner:
+def _baselines(bridge: Any, ids: Tensor, baseline: Prompt | None, names: list[str]) -> dict[str, Tensor]:
+    """b of every layer, [1, pos, head, d_head] or a zero that broadcasts."""
+    if baseline is None:
+        return {name: torch.zeros(()) for name in names}
+    other = token_ids(bridge, baseline)
+    if other.shape != ids.shape:
+        raise UserError(
+            f"The baseline is {other.shape[1]} tokens long and the prompt {ids.shape[1]}; give a counterfactual with as "
+            "many tokens."
+        )
+    return bridge.run_with_cache(other, names_filter=names)[1]
+
+
+def _path_runner(
+    bridge: Any, ids: Tensor, name: str, b: Tensor, z: Tensor, metric: Metric, batch_size: int
+) -> PathRunner:
+    b = b.to(z)
+
     def run(points: Tensor) -> tuple[Tensor, Tensor]:
         values, products = [], []
         for some in points.to(z).split(batch_size):
-            scaled = (some[:, None, None, None] * z).requires_grad_()
+            scaled = (b + some[:, None, None, None] * (z - b)).requires_grad_()
             with torch.enable_grad():
                 logits = bridge.run_with_hooks(
                     ids.expand(len(some), -1), fwd_hooks=[(name, lambda _, hook, value=scaled: value)]
@@ -165,7 +186,7 @@ def _path_runner(bridge: Any, ids: Tensor, name: str, z: Tensor, metric: Metric,
                 value = metric(logits)
                 (gradient,) = torch.autograd.grad(value.sum(), scaled)
             values.append(value.detach())
-            products.append((gradient * z).sum(dim=(1, 3)))
+            products.append((gradient * (z - b)).sum(dim=(1, 3)))
         return torch.cat(values), torch.cat(products)
 
     return run

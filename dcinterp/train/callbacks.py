@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import PreTrainedTokenizerFast, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 import synthetic_tasks
 from dcinterp.progress import Progress
@@ -61,7 +67,9 @@ class HeldOutAccuracy(TrainerCallback):
             self.metrics.write(step=state.global_step, tokens=state.num_input_tokens_seen, accuracy=accuracy)
 
     @torch.no_grad()
-    def measure(self, model: nn.Module, rows: list[tuple[str, Document]], batch_size: int = 16) -> dict[str, float]:
+    def measure(
+        self, model: PreTrainedModel, rows: list[tuple[str, Document]], batch_size: int = 16
+    ) -> dict[str, float]:
         """Share of scored answers whose every token is the most likely one, per QK pattern and over all."""
         right: dict[str, list[bool]] = defaultdict(list)
         training = model.training

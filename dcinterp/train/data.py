@@ -133,7 +133,7 @@ def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[D
         grammar = task.grammar
         (example,) = synthetic_tasks.generate(task, 1, random.getrandbits(48), examples=1, split="train")[0].examples
         told, stop, _ = example.prompt.partition(grammar.surface.closing)
-        parts = []
+        parts: list[tuple[str, str]] = []
         for fact in _sample(random, example.facts, len(example.facts)):
             asked, answer = grammar.key(*fact)[0], grammar.accepted(*fact)[0]
             question = grammar.question.format(asked=asked, predicate=example.predicate, unit=example.unit)

@@ -112,6 +112,7 @@ class DocumentTrainer(Trainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
+            assert isinstance(self.model, torch.nn.Module)
             composed = {id(p) for p in compose_parameters(self.model)}
             decayed = set(self.get_decay_parameter_names(self.model))
             groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}

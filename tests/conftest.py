@@ -1,0 +1,81 @@
+"""Fixtures for all tests: small models with composition that does something, and the shipped pair."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch starts its threads: the tests run side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nothing in the tests may look anything up.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+def composing(model: DCFormerForCausalLM, seed: int = 0) -> DCFormerForCausalLM:
+    """The model with dynamic weights large enough to matter: at initialisation they are close to zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".pre." in name or ".post." in name:
+                parameter.normal_(std=0.15, generator=generator)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from dcinterp.train.tokenizer import save_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(folder, 128)
+    return folder
+
+
+@pytest.fixture
+def make_bridge(tokenizer_folder: Path) -> Callable[..., Any]:
+    """Builds a bridge over a random tiny model of a preset, with the tokenizer of the tasks."""
+
+    def make(preset: str = "tiny-dcformer++", **changes: Any) -> Any:
+        from transformers import PreTrainedTokenizerFast
+
+        from dcinterp.bridge import wrap
+
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder)
+        fields = {"num_hidden_layers": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
+        torch.manual_seed(0)
+        model = DCFormerForCausalLM(DCFormerConfig.preset(preset, **(fields | changes)))
+        return wrap(composing(model), tokenizer)
+
+    return make
+
+
+@pytest.fixture
+def bridge(make_bridge: Callable[..., Any]) -> Any:
+    return make_bridge()
+
+
+@pytest.fixture
+def twin(make_bridge: Callable[..., Any]) -> Any:
+    return make_bridge("tiny-transformer++")
+
+
+@pytest.fixture(scope="session")
+def prompt() -> str:
+    return "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
+
+
+@pytest.fixture(scope="session")
+def shipped() -> Any:
+    import dcinterp
+
+    return dcinterp.load("dcformer++")

@@ -1,0 +1,99 @@
+"""Every kind of result: frozen, labelled, saved and read back, tabulated and drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import plotly.graph_objects as go
+import pytest
+import torch
+
+import dcinterp
+from dcinterp import figures
+from dcinterp.analysis.result import Result, load_result
+from dcinterp.errors import UserError
+
+
+@pytest.fixture
+def results(bridge, prompt):
+    """One result of every kind; a new analysis adds its call here."""
+    made = [
+        dcinterp.predict(bridge, prompt, "fruit"),
+        dcinterp.attribute_heads(bridge, prompt, "fruit", "animal", steps=8, max_steps=8),
+        dcinterp.compose_breakdown(bridge, prompt, 1, -1, 4),
+        dcinterp.composition_map(bridge, prompt, 1, "post", -1, 4),
+        dcinterp.attention_rows(bridge, prompt, 1),
+    ]
+    return {type(result).__name__: result for result in made}
+
+
+def test_every_kind_is_covered_here(results):
+    assert set(results) == set(Result.kinds)
+
+
+def test_frozen_detached_and_on_the_cpu(results):
+    for result in results.values():
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            result.tokens = ()
+        for tensor in result.tensors().values():
+            assert not tensor.requires_grad
+            assert tensor.device.type == "cpu"
+
+
+def test_axes_name_every_axis_with_consistent_sizes(results):
+    for result in results.values():
+        assert set(result.AXES) == set(result.tensors())
+        sizes: dict[str, int] = {}
+        for name, axes in result.AXES.items():
+            assert len(axes) == getattr(result, name).dim(), name
+            for axis, size in zip(axes, getattr(result, name).shape, strict=True):
+                assert sizes.setdefault(axis, size) == size, (name, axis)
+
+
+def test_dataframe_holds_every_number(results):
+    for result in results.values():
+        frame = result.to_dataframe()
+        shared = max(result.AXES.values(), key=len)
+        for name, axes in result.AXES.items():
+            tensor = getattr(result, name)
+            for row in (0, len(frame) // 2, len(frame) - 1):
+                index = tuple(int(frame[axis][row]) for axis in axes)
+                assert set(axes) <= set(shared)
+                assert frame[name][row] == pytest.approx(float(tensor[index]))
+
+
+def test_saved_and_read_back(results, tmp_path):
+    for name, result in results.items():
+        again = load_result(result.save(tmp_path / name))
+        assert type(again) is type(result)
+        for field in dataclasses.fields(result):
+            mine, theirs = getattr(result, field.name), getattr(again, field.name)
+            same = torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
+            assert same, (name, field.name)
+
+
+def test_reading_what_is_no_result_is_refused(results, tmp_path):
+    with pytest.raises(UserError, match="no result at"):
+        load_result(tmp_path / "missing")
+    folder = next(iter(results.values())).save(tmp_path / "damaged")
+    (folder / "tensors.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(UserError, match="damaged"):
+        load_result(folder)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_figure_draws(results, theme):
+    for name, kind in figures.kinds():
+        figure = figures.plot(results[name], kind=kind, theme=theme)
+        assert isinstance(figure, go.Figure)
+        assert figure.data
+        for trace in figure.data:
+            if isinstance(trace, go.Heatmap) and trace.zmin < 0:
+                assert trace.zmin == -trace.zmax, "signed data is symmetric around zero"
+
+
+def test_unknown_figure_is_refused(results):
+    with pytest.raises(UserError, match="figures exist for"):
+        figures.plot(results["Prediction"], kind="pie")
+    with pytest.raises(UserError, match="no figure"):
+        figures.plot(object())

@@ -1,0 +1,93 @@
+"""The documents: a function of seed and step, never from the held-out part, scored where they should be."""
+
+from __future__ import annotations
+
+import pytest
+import synthetic_tasks
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from dcinterp.train.data import NOT_SCORED, SOURCES, DocumentBatches, Encoder, pad
+from dcinterp.train.recipe import DataSection, Phase
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_folder):
+    return PreTrainedTokenizerFast.from_pretrained(tokenizer_folder)
+
+
+def section(**fields) -> DataSection:
+    return DataSection(seed=3, phases=(Phase(steps=4, batch_size=5, **fields), Phase(steps=2, batch_size=3)))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_step_is_the_same_whenever_it_is_asked_for(tokenizer, source):
+    one, two = (DocumentBatches(section(source=source), tokenizer) for _ in range(2))
+    assert len(one) == 6
+    two[0], two[3]
+    for step in (2, 5):
+        assert all(torch.equal(one[step][name], two[step][name]) for name in ("input_ids", "labels"))
+    assert not torch.equal(one[0]["input_ids"][0, :8], one[1]["input_ids"][0, :8])
+    assert len(one[3]["input_ids"]) == 5
+    assert len(one[4]["input_ids"]) == 3
+
+
+def test_every_source_scores_some_answers_and_no_padding(tokenizer):
+    for source in SOURCES:
+        batch = DocumentBatches(section(source=source, score="answer"), tokenizer)[0]
+        scored = batch["labels"] != NOT_SCORED
+        assert scored.any(dim=1).all(), source
+        assert torch.equal(batch["labels"][scored], batch["input_ids"][scored])
+        assert not (scored & (batch["input_ids"] == tokenizer.pad_token_id)).any()
+
+
+def test_encoding_by_dictionary_is_what_the_tokenizer_does(tokenizer):
+    encoder = Encoder(tokenizer)
+    for task in synthetic_tasks.TASKS:
+        row = synthetic_tasks.generate(task, 1, seed=5)[0]
+        document = encoder.document([(e.prompt, e.answer) for e in row.examples])
+        assert list(document.ids) == tokenizer(row.prompt)["input_ids"], task
+        told = " ".join(
+            tokenizer.convert_ids_to_tokens(i) for i, a in zip(document.ids, document.answers, strict=True) if a
+        )
+        assert told == " ".join(" ".join(synthetic_tasks.words(e.answer)) for e in row.examples)
+        assert tokenizer.unk_token_id not in document.ids
+
+
+def test_tasks_come_from_the_training_part_only(tokenizer):
+    """A document's facts are never those of a held-out example of its task."""
+    phase = Phase(steps=1, batch_size=200, examples=(1,))
+    batch = DocumentBatches(DataSection(seed=0, phases=(phase,)), tokenizer)[0]
+    texts = {tokenizer.decode(ids[ids != tokenizer.pad_token_id]).strip() for ids in batch["input_ids"]}
+    held_out = {
+        row.examples[0].text
+        for task in synthetic_tasks.TASKS
+        for row in synthetic_tasks.generate(task, 40, seed=1, examples=1, split="held-out")
+    }
+    assert not texts & held_out
+    facts = [text.split(">.")[0] for text in texts]
+    assert any(text.startswith("<") for text in facts)
+
+
+def test_questions_ask_about_every_fact(tokenizer):
+    phase = Phase(source="questions", steps=1, batch_size=20, patterns=("same-person",), score="answer")
+    batch = DocumentBatches(DataSection(seed=0, phases=(phase,)), tokenizer)[0]
+    for ids in batch["input_ids"]:
+        text = tokenizer.decode(ids[ids != tokenizer.pad_token_id]).strip()
+        assert len(text.split(">.")[1].strip().splitlines()) == 3
+
+
+def test_questions_refuse_patterns_that_they_cannot_ask(tokenizer):
+    phase = Phase(source="questions", steps=1, patterns=("the-other-person",))
+    with pytest.raises(ValueError, match="same-person and same-object only"):
+        DocumentBatches(DataSection(phases=(phase,)), tokenizer)[0]
+
+
+def test_pads_on_the_right(tokenizer):
+    encoder = Encoder(tokenizer)
+    batch = pad(
+        [encoder.document([("Ruth", "violin")]), encoder.document([("Ruth has a", "violin")])], 0, answers_only=False
+    )
+    assert batch["input_ids"][0, -1] == 0
+    assert batch["labels"][0, -1] == NOT_SCORED
+    assert (batch["labels"][1] == batch["input_ids"][1]).all()

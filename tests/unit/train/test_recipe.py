@@ -1,0 +1,73 @@
+"""The training config: read, overridden, saved, and refused with a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from dcinterp.errors import UserError
+from dcinterp.train.recipe import Phase, TrainConfig, read_config, write_config
+
+CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "run.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_configs_of_the_repository_are_valid(path):
+    assert read_config(path).steps > 0
+
+
+def test_defaults_are_the_papers_recipe():
+    recipe = TrainConfig().recipe
+    assert (recipe.beta1, recipe.beta2, recipe.clip, recipe.weight_decay) == (0.9, 0.95, 1.0, 0.1)
+    assert (recipe.warmup_fraction, recipe.final_learning_rate_fraction) == (0.01, 0.1)
+    assert recipe.compose_learning_rate_fraction == 1.0
+
+
+def test_overrides_win_and_numbers_may_be_written_as_people_do(tmp_path):
+    path = write(tmp_path, "recipe: {learning_rate: 1e-3}\n")
+    config = read_config(path, ["recipe.learning_rate=5e-4", "data.seed=7", "data.phases=[{steps: 3, examples: 2}]"])
+    assert config.recipe.learning_rate == 5e-4
+    assert config.data.seed == 7
+    assert config.data.phases == (Phase(steps=3, examples=(2,)),)
+    assert config.steps == 3
+
+
+def test_resolved_config_reads_back_equal(tmp_path):
+    config = read_config(CONFIGS[0])
+    write_config(config, tmp_path / "config.yaml")
+    assert read_config(tmp_path / "config.yaml") == config
+    assert "weight_decay" in (tmp_path / "config.yaml").read_text(), "every number is written, defaults too"
+    assert asdict(config)["recipe"]["weight_decay"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("recipe: {lerning_rate: 1}", "Unknown key 'lerning_rate' in recipe .* did you mean learning_rate"),
+        ("colour: red", "Unknown key 'colour' at the top level"),
+        ("recipe: {seed: many}", "recipe.seed is 'many'; it must be a whole number"),
+        ("recipe: {bf16: 1}", "recipe.bf16 is 1; it must be true or false"),
+        ("data: {phases: [{source: books}]}", r"data.phases\[0\].source is 'books'"),
+        ("recipe: 3", "recipe must hold keys and values"),
+        ("a: [1", "not valid YAML"),
+        ("- 1", "must hold keys and values"),
+    ],
+)
+def test_refuses_with_a_sentence(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        read_config(write(tmp_path, text))
+
+
+def test_missing_file_and_bad_override(tmp_path):
+    with pytest.raises(UserError, match="no training config at"):
+        read_config(tmp_path / "none.yaml")
+    with pytest.raises(UserError, match="has no '='"):
+        read_config(write(tmp_path, ""), ["recipe.seed"])

@@ -1,0 +1,119 @@
+"""A real, tiny run: it learns, it is saved whole, and stopping and resuming changes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.errors import UserError
+from dcinterp.progress import Cancelled
+from dcinterp.train.recipe import (
+    DataSection,
+    EvaluationSection,
+    ModelSection,
+    Phase,
+    RecipeSection,
+    TrainConfig,
+    read_config,
+)
+from dcinterp.train.run import compose_parameters, train
+
+
+def tiny(output, preset="tiny-dcformer++", **recipe) -> TrainConfig:
+    return TrainConfig(
+        output=str(output),
+        model=ModelSection(
+            preset=preset,
+            changes={"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48},
+        ),
+        data=DataSection(phases=(Phase(source="pairs", steps=6, batch_size=8), Phase(steps=6, batch_size=8))),
+        recipe=RecipeSection(learning_rate=3e-3, warmup_fraction=0.1, **recipe),
+        evaluation=EvaluationSection(every=6, answers_per_task=1, examples=(1,)),
+        save_every=4,
+    )
+
+
+def weights(folder):
+    return dict(dcinterp.load(folder).original_model.state_dict())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole")
+    steps = []
+    folder = train(tiny(output), progress=lambda done, total, message="": steps.append((done, total)))
+    return output, folder, steps
+
+
+def test_a_run_leaves_model_tokenizer_config_and_metrics(whole):
+    output, folder, steps = whole
+    assert steps == [(step, 12) for step in range(1, 13)]
+    bridge = dcinterp.load(folder)
+    assert bridge.to_str_tokens("Ruth has a violin.") == ["Ruth", "has", "a", "violin", "."]
+    assert read_config(output / "config.yaml").steps == 12
+    metrics = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    accuracies = [line["accuracy"]["1"] for line in metrics if "accuracy" in line]
+    assert len(accuracies) == 2
+    assert set(accuracies[0]) == {
+        "same-person",
+        "the-other-person",
+        "same-object",
+        "the-other-object",
+        "different-in-set",
+        "all",
+    }
+    assert metrics[-1]["tokens"] > 0
+
+
+def test_stopped_and_resumed_ends_with_the_same_weights(whole, tmp_path):
+    def stop(done, total, message=""):
+        if done == 9:
+            raise Cancelled
+
+    config = tiny(tmp_path / "run")
+    with pytest.raises(Cancelled):
+        train(config, progress=stop)
+    folder = train(config, resume=True)
+    mine, theirs = weights(folder), weights(whole[1])
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    ours, whole_run = ((path / "metrics.jsonl").read_text() for path in (tmp_path / "run", whole[0]))
+    assert ours == whole_run, "nothing is recorded twice"
+
+
+def test_refuses_to_overwrite_or_to_resume_another_run(whole):
+    output = whole[0]
+    with pytest.raises(UserError, match="already holds a run"):
+        train(tiny(output))
+    with pytest.raises(UserError, match="other settings"):
+        train(tiny(output, seed=5), resume=True)
+
+
+def test_the_composition_has_its_own_learning_rate(tmp_path):
+    """With a share of 0 the composition stays as it was initialised, and everything else learns."""
+    frozen = weights(train(tiny(tmp_path / "frozen", compose_learning_rate_fraction=0.0)))
+    free = weights(train(tiny(tmp_path / "free")))
+    for name, weight in frozen.items():
+        if ".post." in name and "gate" in name:
+            assert float(weight.abs().max()) < 0.1
+            assert not torch.equal(weight, free[name])
+
+
+def test_compose_parameters_are_those_of_the_stages(bridge):
+    config = dcinterp.DCFormerConfig.preset("tiny-dcformer++", vocab_size=20, num_hidden_layers=1)
+    model = dcinterp.DCFormerForCausalLM(config)
+    names = {id(p): n for n, p in model.named_parameters()}
+    found = {names[id(p)] for p in compose_parameters(model)}
+    assert found == {n for n in names.values() if ".pre." in n or ".post." in n}
+    assert len(found) == 2 * 2 * 3
+
+
+def test_gradients_reach_every_parameter_at_the_papers_initialisation():
+    config = dcinterp.DCFormerConfig.preset("tiny-dcformer++", vocab_size=20, num_hidden_layers=2)
+    model = dcinterp.DCFormerForCausalLM(config)
+    ids = torch.randint(0, 20, (4, 9))
+    model(ids, labels=ids).loss.backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
