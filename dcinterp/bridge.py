@@ -14,12 +14,17 @@ The only module that imports transformer_lens. Beside the standard hooks, every 
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformer_lens import ActivationCache
 from transformer_lens.factories import architecture_adapter_factory
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
@@ -27,6 +32,7 @@ from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapt
 from transformer_lens.model_bridge.generalized_components import (
     BlockBridge,
     EmbeddingBridge,
+    GatedMLPBridge,
     LinearBridge,
     MLPBridge,
     NormalizationBridge,
@@ -39,12 +45,13 @@ from transformer_lens.model_bridge.generalized_components import (
 from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf, configure_tokenizer
 from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
+from transformers import AutoTokenizer
 
 from dcinterp.errors import UserError, nearest
 from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS, ComposeWeights
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
-from dcinterp.shapes import Attention, Residual
+from dcinterp.shapes import Attention, PerHead, Residual
 
 ARCHITECTURE = "DCFormerForCausalLM"
 
@@ -92,16 +99,25 @@ def existing_taps(composer: nn.Module) -> set[str]:
     return taps
 
 
+class HeadNormBridge(RMSNormalizationBridge):
+    """The norm of queries or keys, [batch, head, pos, d_head]; its epsilon is its own, not that of the blocks."""
+
+    def set_original_component(self, original_component: nn.Module) -> None:
+        super().set_original_component(original_component)
+        self.config = copy.copy(self.config)
+        self.config.eps = original_component.variance_epsilon
+
+
 class DCAttentionBridge(PositionEmbeddingsAttentionBridge):
     """Attention whose arithmetic stays in the model; this class only supplies the hooks."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.config.positional_embedding_type == "rotary":
-            for name in ATTENTION_TAPS[:2]:
-                if name not in self._hook_registry:
-                    setattr(self, name, HookPoint())
-                    getattr(self, name).pos_dim = 2
+    def set_original_component(self, component: nn.Module) -> None:
+        super().set_original_component(component)
+        # A hook that never fires would swallow an intervention without a word.
+        for dead in ("hook_hidden_states", "hook_cos", "hook_sin", "hook_q_normed", "hook_k_normed"):
+            if dead in self._hook_registry:
+                del self._hook_registry[dead]
+                delattr(self, dead)
 
     def listening(self) -> bool:
         """Whether a hook inside the attention arithmetic has a listener, so that the fast path will not do."""
@@ -113,9 +129,47 @@ class DCAttentionBridge(PositionEmbeddingsAttentionBridge):
         hidden_states = kwargs.pop("hidden_states", None)
         if hidden_states is None:
             hidden_states, *args = args
-        taps = self if self.listening() else None
-        out, pattern = self.original_component(self.hook_in(hidden_states), *args, taps=taps, **kwargs)
+        attention: Any = self.original_component
+        x = self.hook_in(hidden_states)
+        forked = self.config.use_split_qkv_input or self.config.use_attn_in
+        inputs = self._forked_inputs(x) if forked else (*attention.project(x), x, x)
+        z, pattern = attention.attend(*inputs, *args, taps=self if self.listening() else None, **kwargs)
+        out = self._results(z) if self.config.use_attn_result else attention.write(z)
         return self.hook_out(out), pattern
+
+    def _forked_inputs(self, x: Residual) -> tuple[PerHead, PerHead, PerHead, Residual, Residual]:
+        """Queries, keys and values from an input per head (`hook_q_input` ...), and what the composition reads.
+
+        The dynamic weights of a position read one vector that no head owns. They get the mean over the heads' normed
+        inputs, so that the paths into the query side and the key side of the composition run through the `q_input` and
+        `k_input` nodes, an equal share through each head: the sum over a layer's nodes then misses nothing.
+        """
+        heads, width = self.config.n_heads, self.config.d_head
+        source = x if self._captured_pre_ln_residual is None else self._captured_pre_ln_residual
+        if self.config.use_split_qkv_input:
+            hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
+            per_head = [self._fork_and_norm_per_head(source, hook, heads) for hook in hooks]
+        else:
+            per_head = [self._fork_and_norm_per_head(source, self.hook_attn_in, heads)] * 3
+        q, k, v = (
+            self._project_per_head_qkv(linear, each, heads, width).transpose(1, 2)
+            for linear, each in zip((self.q, self.k, self.v), per_head, strict=True)
+        )
+        return q, k, v, per_head[0].mean(2), per_head[1].mean(2)
+
+    def _results(self, z: PerHead) -> Residual:
+        """What the heads write, each on its own at `hook_result`, and then their sum."""
+        flat = self.o.hook_in(z.transpose(1, 2).flatten(2))
+        per_head = flat.unflatten(-1, (self.config.n_heads, self.config.d_head))
+        return self._compute_per_head_result(per_head, self.config.n_heads, self.config.d_head)
+
+
+class DCGatedMLPBridge(GatedMLPBridge):
+    """Gated MLP whose arithmetic stays in the model; TransformerLens's own, once weights are folded, has no groups."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        hidden_states, *rest = args
+        return self.hook_out(self.original_component(self.hook_in(hidden_states), *rest, **kwargs))
 
 
 def _anybody_listens(hooks: Iterable[nn.Module]) -> bool:
@@ -151,19 +205,43 @@ class DCFormerAdapter(ArchitectureAdapter):
         self.cfg.uses_rms_norm = self.cfg.final_rms = rms
         self.cfg.positional_embedding_type = "rotary" if config.position_type == "rotary" else "standard"
         self.cfg.gated_mlp = config.mlp_type == "swiglu"
+        self.cfg.act_fn = "silu" if config.mlp_type == "swiglu" else "gelu"
         self.cfg.parallel_attn_mlp = config.use_parallel_residual
         self.component_mapping = self._mapping(config)
+
+    def preprocess_weights(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Before TransformerLens folds the norms' gains into q, k and v: remember them for the composition."""
+        self._norms = {}
+        if self._fold_ln_requested:
+            norms = (name for name in state_dict if name.split(".")[-2] in ("ln1", "ln2"))
+            self._norms = {name: state_dict[name].clone() for name in norms}
+        return super().preprocess_weights(state_dict)
+
+    def postprocess_weights(self, bridge: Any) -> None:
+        """Fold the gains (and biases) of a block's norms into our own maps that read their output.
+
+        TransformerLens knows of q, k, v and the MLP's weights only; left alone, the dynamic weights of the composition
+        and the MLP's group gate would read inputs without their gain.
+        """
+        super().postprocess_weights(bridge)
+        for layer, block in enumerate(bridge.blocks):
+            group_gate = getattr(block.mlp.original_component, "group_gate", None)
+            readers = {"ln1": dynamic_readers(block.attn.original_component), "ln2": filter(None, [group_gate])}
+            for norm, linears in readers.items():
+                if (gain := self._norms.get(f"blocks.{layer}.{norm}.weight")) is not None:
+                    for linear in linears:
+                        fold_norm(linear, gain, self._norms.get(f"blocks.{layer}.{norm}.bias"))
 
     def _mapping(self, config: DCFormerConfig) -> dict[str, Any]:
         norm = RMSNormalizationBridge if config.norm_type == "rmsnorm" else NormalizationBridge
         inside: dict[str, GeneralizedComponent] = {stage: ComposeBridge(stage, self.cfg) for stage in config.stages}
         if config.use_qk_norm:
-            inside |= {n: RMSNormalizationBridge(name=n, config=self.cfg) for n in ("q_norm", "k_norm")}
+            inside |= {name: HeadNormBridge(name=name, config=self.cfg) for name in ("q_norm", "k_norm")}
         parts: dict[str, Any] = {
             "ln1": norm(name="input_layernorm", config=self.cfg),
             "ln2": norm(name="post_attention_layernorm", config=self.cfg),
             "attn": self._qkvo_attention_bridge(extra_submodules=inside),
-            "mlp": self._gated_mlp() if config.mlp_type == "swiglu" else self._plain_mlp(),
+            "mlp": self._mlp(gated=config.mlp_type == "swiglu"),
         }
         if config.use_parallel_residual:
             blocks = ParallelBlockBridge(name="model.layers", submodules=parts)
@@ -182,17 +260,90 @@ class DCFormerAdapter(ArchitectureAdapter):
             "unembed": UnembeddingBridge(name="lm_head", config=self.cfg),
         }
 
-    def _plain_mlp(self) -> MLPBridge:
+    def _mlp(self, gated: bool) -> MLPBridge:
         layers = {"in": LinearBridge(name="up_proj"), "out": LinearBridge(name="down_proj")}
-        return MLPBridge(name="mlp", config=self.cfg, submodules=layers)
+        if not gated:
+            return MLPBridge(name="mlp", config=self.cfg, submodules=layers)
+        layers["gate"] = LinearBridge(name="gate_proj")
+        return DCGatedMLPBridge(name="mlp", config=self.cfg, submodules=layers)
+
+
+def dynamic_readers(attention: nn.Module) -> Iterator[nn.Linear]:
+    """The linear maps that make dynamic weights from the layer's normed input."""
+    stages = (getattr(attention, stage, None) for stage in STAGES)
+    composers = (stage.original_component if isinstance(stage, ComposeBridge) else stage for stage in stages)
+    for composer in filter(None, composers):
+        for side in filter(None, (getattr(composer, "query", None), getattr(composer, "key", None))):
+            yield from (getattr(side, name) for name in ("down", "gate") if hasattr(side, name))
+
+
+@torch.no_grad()
+def fold_norm(linear: nn.Linear, gain: Tensor, bias: Tensor | None) -> None:
+    """Make linear(x) what linear(gain * x + bias) was."""
+    if bias is not None:
+        shift = linear.weight @ bias.to(linear.weight)
+        linear.bias = nn.Parameter(shift if linear.bias is None else linear.bias + shift)
+    linear.weight *= gain.to(linear.weight)
+
+
+class CompositionWarning(UserWarning):
+    """An assumption of a tool that holds for plain attention does not hold for composed heads."""
+
+
+class DCActivationCache(ActivationCache):
+    """TransformerLens's cache, which refuses or warns where it would mislead about a model of ours."""
+
+    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens.
+
+        Raises:
+            UserError: the final norm has a gain that is not folded into the unembedding yet, which this method ignores.
+        """
+        if not self.model.final_norm_is_folded():
+            raise UserError(
+                "logit_attrs would ignore the gain of the final norm; call enable_compatibility_mode() on the bridge "
+                "first, which folds it into the unembedding, and run again."
+            )
+        return super().logit_attrs(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        # The shorthand is what pattern detectors use; who writes the full name has read where it comes from.
+        if isinstance(key, tuple) and key[0] == "pattern" and "post" in self.model.stages:
+            warnings.warn(
+                "The pattern of composed heads is signed and its rows do not sum to 1; the softmax before composition "
+                "is at blocks.{layer}.attn.post.hook_in.",
+                CompositionWarning,
+                stacklevel=2,
+            )
+        return super().__getitem__(key)
+
+
+class RunLock:
+    """A re-entrant lock that a deep copy of its owner does not share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RunLock:
+        return RunLock()
 
 
 class DCBridge(TransformerBridge):
-    """A `TransformerBridge` over one of our models. `lock` serialises runs: hooks of two threads would mix."""
+    """A `TransformerBridge` over one of our models.
+
+    Runs hold `lock`, because hooks belong to the model and those of two threads would mix. Hold it yourself around
+    several calls that belong together (`with bridge.lock:`).
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        object.__setattr__(self, "lock", threading.RLock())
+        object.__setattr__(self, "lock", RunLock())
 
     @property
     def model_config(self) -> DCFormerConfig:
@@ -204,36 +355,152 @@ class DCBridge(TransformerBridge):
         """Stages at which the model composes its heads; empty for a plain transformer."""
         return self.model_config.stages
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, one thread at a time."""
+        with self.lock:
+            return super().forward(*args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, one thread at a time."""
+        with self.lock:
+            return super().generate(*args, **kwargs)
+
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens; a name in `names_filter` that is no hook is an error, also beside right ones.
 
         Raises:
-            UserError: a misspelt name; the message suggests the nearest hooks.
+            UserError: a misspelt name (the message suggests the nearest hooks), or a filter function that selects none.
         """
-        self._check_names(kwargs.get("names_filter"))
-        return super().run_with_cache(*args, **kwargs)
+        names = kwargs.get("names_filter")
+        if isinstance(names, tuple | set | frozenset):
+            names = kwargs["names_filter"] = list(names)
+        self._check_names(names)
+        # TransformerLens asks for attention matrices of all layers, which would take the model off its fast path.
+        kwargs.setdefault("output_attentions", False)
+        with self.lock:
+            output, cache = super().run_with_cache(*args, **kwargs)
+        if isinstance(cache, ActivationCache):
+            cache = DCActivationCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
+        return output, cache
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
-        for hooks in ("fwd_hooks", "bwd_hooks"):
-            self._check_names([name for name, _ in kwargs.get(hooks, []) if isinstance(name, str)])
-        return super().run_with_hooks(*args, **kwargs)
+        self._check_hooks(kwargs)
+        with self.lock:
+            return super().run_with_hooks(*args, **kwargs)
+
+    @contextmanager
+    def hooks(self, *args: Any, **kwargs: Any) -> Iterator[DCBridge]:
+        """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
+        self._check_hooks(dict(zip(("fwd_hooks", "bwd_hooks"), args, strict=False)) | kwargs)
+        with self.lock, super().hooks(*args, **kwargs):
+            yield self
+
+    def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
+        """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
+        self._check_names(name)
+        super().add_hook(name, *args, **kwargs)
+
+    def process_weights(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
+        """As in TransformerLens, except that value biases are not folded where the weights of a head do not sum to 1.
+
+        Raises:
+            UserError: `fold_value_biases=True` for such a model.
+        """
+        sums_to_one = "post" not in self.stages
+        if fold_value_biases and not sums_to_one and self.model_config.use_bias:
+            raise UserError(
+                "Folding value biases assumes attention that sums to 1, which composed attention does not; leave "
+                "fold_value_biases out."
+            )
+        super().process_weights(*args, fold_value_biases=sums_to_one, **kwargs)
+
+    def enable_compatibility_mode(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
+        """As in TransformerLens; `fold_value_biases` None folds them where that is exact (see `process_weights`)."""
+        super().enable_compatibility_mode(*args, fold_value_biases=fold_value_biases, **kwargs)  # type: ignore[arg-type]
+
+    def final_norm_is_folded(self) -> bool:
+        """Whether the final norm has no gain or bias of its own left."""
+        norm = self.ln_final.original_component
+        bias = getattr(norm, "bias", None)
+        return bool((norm.weight == 1).all()) and (bias is None or bool((bias == 0).all()))
+
+    def all_composition_scores(self, mode: str) -> Any:
+        """As in TransformerLens: scores of heads as they are before composition."""
+        if self.stages:
+            warnings.warn(
+                "Composition scores take each head's QK and OV maps by themselves; in this model a head's attention is "
+                "mixed with that of others before it meets OV.",
+                CompositionWarning,
+                stacklevel=2,
+            )
+        return super().all_composition_scores(mode)
+
+    def state_dict(self, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
+        """As in TransformerLens, with the parameters of the composition, which it would leave out."""
+        tensors = super().state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        if destination is not None or prefix:
+            return tensors
+        return tensors | {ours: t for ours, _, t in self._composition_state(keep_vars)}
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """As in TransformerLens, and the parameters of the composition."""
+        inner = {ours: theirs for ours, theirs, _ in self._composition_state(keep_vars=True)}
+        missing = sorted(set(inner) - set(state_dict) - {k for k in inner if inner[k] in state_dict})
+        if strict and missing:
+            raise RuntimeError(f"Missing key(s) in state_dict: {', '.join(missing)}")
+        return super().load_state_dict({inner.get(k, k): t for k, t in state_dict.items()}, strict, assign)
+
+    def _composition_state(self, keep_vars: bool) -> Iterator[tuple[str, str, Tensor]]:
+        """(name here, name in the wrapped model, tensor) of every parameter of the composition."""
+        for name, tensor in self.original_model.state_dict(keep_vars=keep_vars).items():
+            clean = name.replace("._original_component", "")
+            parts = clean.split(".")
+            if "self_attn" in parts and parts[parts.index("self_attn") + 1] in STAGES:
+                yield clean.replace("model.layers.", "blocks.").replace(".self_attn.", ".attn."), name, tensor
 
     def save(self, folder: Any) -> None:
-        """Write model and tokenizer as a folder that `dcinterp.load` and `from_pretrained` read."""
+        """Write model and tokenizer as a folder that `dcinterp.load` and `from_pretrained` read.
+
+        Raises:
+            UserError: weights were folded by `enable_compatibility_mode`: they are no model of this config any more.
+        """
+        if self._weights_processed:
+            raise UserError(
+                "The weights of this bridge are folded for analysis; load the model again and save that bridge."
+            )
         model = self.original_model
         tensors = {k.replace("._original_component", ""): v for k, v in model.state_dict().items()}
-        model.save_pretrained(folder, state_dict=tensors)
+        own = set(parameter_names(model.config))
+        model.save_pretrained(folder, state_dict={k: v for k, v in tensors.items() if k in own})
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
+    def _check_hooks(self, kwargs: dict[str, Any]) -> None:
+        for hooks in ("fwd_hooks", "bwd_hooks"):
+            for name, _ in kwargs.get(hooks) or []:
+                self._check_names(name)
+
     def _check_names(self, names: str | list[str] | Callable[[str], bool] | None) -> None:
-        if names is None or callable(names):
+        if names is None:
             return
-        known = set(self.hook_dict)
+        known = self.hook_dict
+        if callable(names):
+            if not any(names(name) for name in known):
+                raise UserError(
+                    f"The filter function selects none of the {len(known)} hooks of this model; print bridge.hook_dict "
+                    "for their names."
+                )
+            return
         for name in [names] if isinstance(names, str) else names:
             if name not in known:
                 raise UserError(f"There is no hook {name!r} in this model; {nearest(name, known)}")
+
+
+def parameter_names(config: DCFormerConfig) -> list[str]:
+    """Names of the tensors that a model of this config saves (a bridge adds zero biases of its own)."""
+    with torch.device("meta"):
+        return list(DCFormerForCausalLM(config).state_dict())
 
 
 def wrap(model: DCFormerForCausalLM, tokenizer: Any = None, name: str = "dcformer") -> DCBridge:
@@ -241,20 +508,33 @@ def wrap(model: DCFormerForCausalLM, tokenizer: Any = None, name: str = "dcforme
 
     Args:
         model: one of our models, not wrapped before.
-        tokenizer: read from a folder that still exists: TransformerLens loads it again from there.
+        tokenizer: one with tokens for beginning, end and padding; None for a model of bare token ids.
         name: what the bridge calls itself.
 
     Raises:
-        UserError: the model is wrapped already.
+        UserError: the model is wrapped already, or the tokenizer lacks a special token.
     """
     parameter = next(model.parameters())
     cfg = build_bridge_config_from_hf(model.config, ARCHITECTURE, name, parameter.dtype)
     adapter = DCFormerAdapter(cfg)
     adapter.cfg.device = str(parameter.device)
     adapter.prepare_model(model)
-    tokenizer = configure_tokenizer(tokenizer, adapter.cfg) if tokenizer is not None else None
+    tokenizer = _configured(tokenizer, adapter.cfg) if tokenizer is not None else None
     model.eval()
     return DCBridge(model, adapter, tokenizer, driver=TransformersDriver(model, adapter, tokenizer))
+
+
+def _configured(tokenizer: Any, cfg: Any) -> Any:
+    """TransformerLens's set-up of a tokenizer, which reads it again from a folder: one that still exists."""
+    for token in ("bos_token", "eos_token", "pad_token"):
+        if getattr(tokenizer, token) is None:
+            raise UserError(
+                f"The tokenizer has no {token}; give it bos_token, eos_token and pad_token, or TransformerLens invents "
+                "some that its vocabulary may lack."
+            )
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return configure_tokenizer(AutoTokenizer.from_pretrained(folder), cfg)
 
 
 def boot(name_or_path: str, device: str | None = None, dtype: torch.dtype | None = None) -> TransformerBridge:

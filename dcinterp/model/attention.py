@@ -52,8 +52,16 @@ class ComposedAttention(nn.Module):
         output_attentions: bool = False,
     ) -> tuple[Residual, Attention | None]:
         x = hidden_states
-        q, k, v = self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
-        return self.attend(q, k, v, x, x, rotation, mask, cache, taps, output_attentions)
+        z, pattern = self.attend(*self.project(x), x, x, rotation, mask, cache, taps, output_attentions)
+        return self.write(z), pattern
+
+    def project(self, x: Residual) -> tuple[PerHead, PerHead, PerHead]:
+        """Queries, keys and values."""
+        return self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
+
+    def write(self, z: PerHead) -> Residual:
+        """What all heads together add to the residual stream."""
+        return self.o_proj(z.transpose(1, 2).flatten(2))
 
     def attend(
         self,
@@ -67,8 +75,8 @@ class ComposedAttention(nn.Module):
         cache: Cache | None = None,
         taps: Any = None,
         output_attentions: bool = False,
-    ) -> tuple[Residual, Attention | None]:
-        """Everything after the projections; `x_query` and `x_key` are what the dynamic weights are made from."""
+    ) -> tuple[PerHead, Attention | None]:
+        """What each head reads; `x_query` and `x_key` are what the dynamic weights are made from."""
         if hasattr(self, "q_norm"):
             q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
@@ -80,11 +88,9 @@ class ComposedAttention(nn.Module):
             k, v, full = caching.update(cache, self.layer_idx, k, v, list(stages.values()))
             stages = dict(zip(stages, full, strict=True))
         if taps is None and not output_attentions:
-            z, pattern = composed_attention(q, k, v, stages.get("pre"), stages.get("post"), mask=mask), None
-        else:
-            pattern = self.pattern(q, k, stages, mask, taps)
-            z = pattern @ v
-        return self.o_proj(z.transpose(1, 2).flatten(2)), pattern
+            return composed_attention(q, k, v, stages.get("pre"), stages.get("post"), mask=mask), None
+        pattern = self.pattern(q, k, stages, mask, taps)
+        return pattern @ v, pattern
 
     def pattern(
         self, q: PerHead, k: PerHead, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any
