@@ -1,4 +1,4 @@
-"""What readers without understanding score (tasks.md section 8): the levels a model's accuracy is compared with.
+"""What readers without understanding score (docs/tasks.md): the levels a model's accuracy is compared with.
 
 A plain total hides that most tasks fall to a reader who never reads the question. Every baseline is an expected
 accuracy in exact match with the official answer, over the scored shots only; no random numbers are drawn.

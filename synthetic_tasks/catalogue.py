@@ -1,4 +1,4 @@
-"""The 74 released tasks (tasks.md section 1) and, apart from them, tasks the released file lacks.
+"""The 74 released tasks (docs/tasks.md) and, apart from them, tasks the released file lacks.
 
 A task is one line here; generating, solving, corrupting and evaluating it follow from its names.
 """
@@ -59,7 +59,7 @@ EXTRA_TASKS: Mapping[str, Task] = MappingProxyType(
     {
         task.id: task
         for task in (
-            # The paper's other examples (tasks.md section 7), which the released file does not have.
+            # The paper's other examples (docs/tasks.md), which the released file does not have.
             Task("the-other-class", "the-other-class", "obj->superclass", "object", "which-is-not", "the-other-class"),
             Task(
                 "synonym-set", "different-meaning", "synonym->opposite", "synonym", "which-is-different", "synonym-set"

@@ -52,7 +52,7 @@ class Domain:
 
     facts: surface -> template of one fact, with the fields `person` and `item` (an Item, so `item.stated` works)
     predicates: paraphrases used in questions about persons; a row keeps one
-    person_scopes / set_scopes: items used with persons / in sets (they differ where tasks.md section 4 says so)
+    person_scopes / set_scopes: items used with persons / in sets (they differ where docs/tasks.md says so)
     copied_in_set: the word before a copied item in a set answer ("The" for nouns)
     """
 

@@ -164,7 +164,7 @@ def describe(rows: Sequence[Row], place: int, number: int, question: Question) -
         "family": f"{task.qk} x {task.relation}",
         "domain": task.domain,
         "surface": task.surface,
-        # Partner tasks share facts, so the same row number of both is one draw (tasks.md section 5).
+        # Partner tasks share facts, so the same row number of both is one draw (docs/tasks.md).
         "cluster": f"{task.partner}#{number}",
         "source": question.example.source,
         "answer": question.example.answer,

@@ -1,4 +1,4 @@
-"""Generate rows by the released file's sampling rules (tasks.md section 5), for any number of rows and any seed.
+"""Generate rows by the released file's sampling rules (docs/tasks.md), for any number of rows and any seed.
 
 A row depends on nothing but the seed, its number, the number of examples, the split and its task's partner key:
 partner tasks get the same facts, and asking for more rows leaves the first ones as they were.

@@ -1,4 +1,4 @@
-"""Items, names and articles: the words every domain is made of (tasks.md section 4)."""
+"""Items, names and articles: the words every domain is made of (docs/tasks.md)."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class Item:
 class Predicate:
     """One paraphrase of what a person does with an item: its two forms and how often the released rows use them.
 
-    The weights are the released row counts (tasks.md section 2): most of them are compatible with a uniform
+    The weights are the released row counts (docs/tasks.md): most of them are compatible with a uniform
     draw, `does not want to go to` is not.
     """
 

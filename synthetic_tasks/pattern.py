@@ -1,4 +1,4 @@
-"""What a QK pattern is: which fact the question selects, and by what (tasks.md section 1).
+"""What a QK pattern is: which fact the question selects, and by what (docs/tasks.md).
 
 A pattern is data; the rule that finds the source is one function for all of them, `select`, and reads
 only the facts and what is asked, never how the example was drawn.

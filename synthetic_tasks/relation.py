@@ -11,7 +11,7 @@ class Relation:
     values: item word -> accepted values, never empty; where there are several the official one is a free draw
     domains: the domains it is defined on
     phrase: the words before the value ("a kind of"); may hold `{unit}`
-    many_to_one: several items share a value, so that sampling goes by groups (tasks.md section 5)
+    many_to_one: several items share a value, so that sampling goes by groups (docs/tasks.md)
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""How persons and items are drawn (tasks.md section 5).
+"""How persons and items are drawn (docs/tasks.md).
 
 All draws go through `Random.random()`, whose stream is the same on every platform; the helpers of `random`
 (`choice`, `sample`, `shuffle`) have changed between Python versions and are not used.
@@ -106,7 +106,7 @@ def source_positions(rng: Random, examples: int, size: int) -> list[int]:
     """Balanced source positions for a row of `examples` with `size` facts each, in random order.
 
     Every position holds examples // size; the remainder goes to different positions, or, in 199 of 441 released
-    rows of eight, to one position twice (tasks.md section 5: patterns 3,3,2 and 4,2,2).
+    rows of eight, to one position twice (docs/tasks.md: patterns 3,3,2 and 4,2,2).
     """
     positions = list(range(size)) * (examples // size)
     rest = examples % size

@@ -6,7 +6,7 @@ applies the selection rule of the pattern and the table of the relation. Tested 
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from string import Formatter
 
@@ -104,7 +104,7 @@ def solve(line: str, task: Task | str | int | None = None) -> Solution:
         raise UnsolvableLine(line, max(failures, key=lambda failure: failure[0])[1])
     best = next((solution for solution in found if solution.source is not None), found[0])
     alike = tuple(s.task.id for s in found if s.facts == best.facts and s.accepted == best.accepted and s is not best)
-    return Solution(**{**vars(best), "task_ids": (best.task.id, *alike)})
+    return replace(best, task_ids=(best.task.id, *alike))
 
 
 def readings(line: str, tasks: Iterable[Task], failures: list[tuple[int, str]]) -> Iterator[Solution]:

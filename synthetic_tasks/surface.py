@@ -1,4 +1,4 @@
-"""The surfaces: how the facts of an example are laid out (tasks.md section 2)."""
+"""The surfaces: how the facts of an example are laid out (docs/tasks.md)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

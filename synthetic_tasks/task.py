@@ -19,7 +19,7 @@ class Task:
     """One task; every field is the name of an entry of its registry.
 
     `partner`: tasks with the same partner key share facts, predicates, questions and answers under one seed, as
-    the released partner tasks do. It is also the cluster of error bars (tasks.md section 5).
+    the released partner tasks do. It is also the cluster of error bars (docs/tasks.md).
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Adjectives with their opposites (tasks.md section 4). Three of them have two opposites; the inverse is a function."""
+"""Adjectives with their opposites (docs/tasks.md). Three of them have two opposites; the inverse is a function."""
 
 from synthetic_tasks.domain import Domain, grouped, ungrouped
 from synthetic_tasks.lexicon import Item, Predicate

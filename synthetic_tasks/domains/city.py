@@ -1,4 +1,4 @@
-"""Cities by country (tasks.md section 4). `German` and `Washington, D.C` are spelt as the released file has them."""
+"""Cities by country (docs/tasks.md). `German` and `Washington, D.C` are spelt as the released file has them."""
 
 from synthetic_tasks.domain import Domain, grouped
 from synthetic_tasks.lexicon import Item, Predicate, words_of

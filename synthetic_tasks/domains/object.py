@@ -1,4 +1,4 @@
-"""Common objects in ten classes (tasks.md section 4)."""
+"""Common objects in ten classes (docs/tasks.md)."""
 
 from synthetic_tasks.domain import Domain, grouped
 from synthetic_tasks.lexicon import Predicate, noun, words_of

@@ -1,4 +1,4 @@
-"""Points in time on five scales without wrap-around (tasks.md section 4).
+"""Points in time on five scales without wrap-around (docs/tasks.md).
 
 A person's item must have a next point, an item of a set both a next and a previous one.
 """

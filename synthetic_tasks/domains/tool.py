@@ -1,4 +1,4 @@
-"""Tools, grouped by what one can do with them (tasks.md section 4); sentence forms as for objects."""
+"""Tools, grouped by what one can do with them (docs/tasks.md); sentence forms as for objects."""
 
 from synthetic_tasks.domain import Domain, grouped
 from synthetic_tasks.domains.object import POSSESSED, POSSESSION

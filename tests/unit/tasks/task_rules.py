@@ -1,4 +1,4 @@
-"""Section 5 of tasks.md as checks of one row, written down a second time and without the generator's code."""
+"""The rules of docs/tasks.md as checks of one row, written down a second time and without the generator's code."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ def group(domain: str, word: str) -> str:
 
 
 def check_row(row: Row) -> None:
-    """Everything tasks.md says about a row of eight examples."""
+    """Everything docs/tasks.md says about a row of eight examples."""
     assert len(row.examples) == 8
     assert len(set(row.examples)) == 8, "the examples of a row are distinct"
     assert len({example.predicate for example in row.examples}) == 1, "the predicate is constant in a row"

@@ -1,4 +1,4 @@
-"""Generated rows obey every rule of tasks.md section 5, whatever the seed."""
+"""Generated rows obey every rule of docs/tasks.md, whatever the seed."""
 
 import hashlib
 from itertools import islice

@@ -6,7 +6,7 @@ from synthetic_tasks import EXTRA_TASKS, TASKS, families, recombination_split
 
 
 def test_the_74_have_31_combinations() -> None:
-    """tasks.md section 1: four person patterns with six relations each, and sets with seven."""
+    """docs/tasks.md: four person patterns with six relations each, and sets with seven."""
     assert len(families()) == 4 * 6 + 7
     assert ("same-person", "copy") in families()
 

@@ -1,4 +1,4 @@
-"""Statistics of generated rows against the tables of tasks.md, within sampling error."""
+"""Statistics of generated rows against the tables of the released file, within sampling error."""
 
 import re
 from collections import Counter
@@ -47,7 +47,7 @@ def test_source_group_is_uniform_over_classes() -> None:
 
 
 def test_distractors_are_uniform_over_words() -> None:
-    """Two distractors share a class in about 12 of 96 (tasks.md: 15, 7, 15)."""
+    """Two distractors share a class in about 12 of 96 (docs/tasks.md: 15, 7, 15)."""
     shared = Counter()
     examples = examples_of(0, 2, 6)
     for example in examples:
@@ -95,7 +95,7 @@ def test_units_are_uniform_and_vary_in_a_row() -> None:
 
 
 def test_the_answer_is_among_the_facts_as_often_as_in_the_file() -> None:
-    """tasks.md section 5: 34 and 32 of 96 in tasks 48 and 50; 18, 23, 18, 14 of 96 in tasks 70 to 73."""
+    """docs/tasks.md: 34 and 32 of 96 in tasks 48 and 50; 18, 23, 18, 14 of 96 in tasks 70 to 73."""
     for tasks, low, high in (((48, 50), 0.24, 0.44), ((70, 71, 72, 73), 0.13, 0.26)):
         examples = examples_of(*tasks)
         share = sum(example.answer in [fact.item for fact in example.facts] for example in examples) / len(examples)
@@ -110,7 +110,7 @@ def test_double_opposites_are_a_free_draw() -> None:
 
 
 def occurrences(domain: str, rows: int, seed: int) -> Counter[str]:
-    """How often each word is a fact item in the even tasks of a domain, as the tables of tasks.md count."""
+    """How often each word is a fact item in the even tasks of a domain, as the released tables count."""
     counts: Counter[str] = Counter()
     for number in range(0, 74, 2):
         if TASKS[f"task{number}"].domain == domain:

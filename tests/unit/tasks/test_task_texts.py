@@ -31,7 +31,7 @@ def test_released_layout_and_prompt() -> None:
 
 
 def test_quirks_of_nouns_are_kept() -> None:
-    """tasks.md section 4: articles, plurals, pencil(s) and the T-shirt."""
+    """docs/tasks.md: articles, plurals, pencil(s) and the T-shirt."""
     tool, thing = find("task33").grammar, find("task1").grammar
     written = {word: tool.write_fact("Ruth", tool.domain.items[word]) for word in ("pencil", "goggles", "oven")}
     assert written == {
