@@ -14,6 +14,10 @@ from dcinterp.model.config import DCFormerConfig
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
+    from dcinterp.model.decoder import DCFormerForCausalLM
+
+LAYOUTS = ("dcformer", "dcpythia")
+"""Released layouts: `model_type` in their config.json (see dcinterp.model.checkpoints)."""
 
 SHIPPED = Path(__file__).parent / "pretrained"
 
@@ -57,27 +61,58 @@ def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None) -> Transf
     kind = read_config_file(folder).get("model_type")
     if kind == DCFormerConfig.model_type:
         return _load_ours(folder, folder.name, device, dtype)
+    if kind in LAYOUTS:
+        return _wrapped(read_model(folder, device=device, dtype=dtype), folder, folder.name)
     from dcinterp.bridge import boot
 
     return boot(str(folder), device=str(device) if device else None, dtype=dtype)
 
 
 def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+    return _wrapped(read_model(folder, device=device, dtype=dtype), folder, name)
+
+
+def _wrapped(model: DCFormerForCausalLM, folder: Path, name: str) -> TransformerBridge:
     from transformers import PreTrainedTokenizerFast
 
     from dcinterp.bridge import wrap
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder) if (folder / "tokenizer.json").is_file() else None
+    return wrap(model, tokenizer, name)
+
+
+def read_model(
+    folder: str | Path, *, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+) -> DCFormerForCausalLM:
+    """The bare model in a folder of ours or of a released layout, without a bridge around it.
+
+    Args:
+        folder: as `save_pretrained` or `dcinterp convert` wrote it, or a released checkpoint.
+        device, dtype: where to put the weights, and as what; as stored when None.
+
+    Raises:
+        UserError: the folder is incomplete or damaged, or its model is of another kind.
+    """
+    from dcinterp.model.checkpoints import read_foreign
     from dcinterp.model.decoder import DCFormerForCausalLM
 
+    folder = Path(folder)
     fields = read_config_file(folder)
+    kind = fields.get("model_type")
+    if kind in LAYOUTS:
+        return read_foreign(folder, fields, device=device, dtype=dtype)
+    if kind != DCFormerConfig.model_type:
+        raise UserError(f"{folder} holds a model of type {kind!r}, which is none of ours; use dcinterp.load for it.")
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
     try:
         config = DCFormerConfig.from_dict(fields)
-        model, report = DCFormerForCausalLM.from_pretrained(
+        loaded: Any = DCFormerForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype or "auto", output_loading_info=True, ignore_mismatched_sizes=True
         )
     except (SafetensorError, OSError, EOFError) as error:
         raise UserError(f"The weights in {folder} are damaged ({error}); copy or download them again.") from error
+    model, report = loaded
     wrong = [
         f"{problem.replace('_', ' ')}: {name}" for problem, names in report.items() for name in sorted(map(str, names))
     ]
@@ -85,8 +120,7 @@ def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) 
         raise UserError(
             f"The weights in {folder} do not fit its config.json ({wrong[0]}); use the pair that belongs together."
         )
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder) if (folder / "tokenizer.json").is_file() else None
-    return wrap(model.to(device) if device else model, tokenizer, name)
+    return model.to(device) if device else model
 
 
 def _load_hub(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:

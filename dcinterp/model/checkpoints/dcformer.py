@@ -1,0 +1,94 @@
+"""The released `dcformer` layout (DCFormer++: RMSNorm, SwiGLU, rotary positions, sequential blocks)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from dcinterp.errors import UserError
+from dcinterp.model.checkpoints.released_attention import (
+    IGNORED_FIELDS,
+    attention_to_ours,
+    attention_to_theirs,
+    shared_config,
+    shared_fields,
+)
+from dcinterp.model.checkpoints.tensor_files import CheckpointTensors
+from dcinterp.model.config import DCFormerConfig
+
+TOP = {"tok_embeddings.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight"}
+TOP |= {"norm.weight": "model.norm.weight"}
+BLOCK = {"attention_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "post_attention_layernorm.weight"}
+BLOCK |= {
+    "feed_forward.w1.weight": "mlp.gate_proj.weight",
+    "feed_forward.w3.weight": "mlp.up_proj.weight",
+    "feed_forward.w2.weight": "mlp.down_proj.weight",
+    "feed_forward.mg.weight": "mlp.group_gate.weight",
+}
+
+FIELDS = IGNORED_FIELDS | set(
+    "vocab_size n_layer n_head dim intermediate_size block_size rope_base norm_eps use_qk_norm use_dcmha window_size "
+    "window_type query_wise mgate".split()
+)
+
+
+def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
+    """Our config for a folder with these config.json fields."""
+    gates = next((tensors.shape(name)[0] for name in tensors if name.endswith("feed_forward.mg.weight")), 0)
+    return DCFormerConfig(
+        norm_type="rmsnorm",
+        mlp_type="swiglu",
+        mlp_gate_groups=gates if fields.get("mgate", bool(gates)) else 0,
+        window_includes_edge=False,  # the released inference code: s > t - window
+        **shared_config(fields, tensors),
+    )
+
+
+def to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
+    """(our name, tensor) of what the foreign tensor holds; KeyError if the layout knows no such tensor."""
+    if name in TOP:
+        yield TOP[name], tensor
+        return
+    prefix, layer, part = name.split(".", 2)
+    if prefix != "layers":
+        raise KeyError(name)
+    if part in BLOCK:
+        if "mg." not in part or config.mlp_gate_groups:
+            yield f"model.layers.{layer}.{BLOCK[part]}", tensor
+    elif part.startswith("attention."):
+        for ours, value in attention_to_ours(part.removeprefix("attention."), tensor, config):
+            yield f"model.layers.{layer}.self_attn.{ours}", value
+    else:
+        raise KeyError(name)
+
+
+def write_config(config: DCFormerConfig) -> dict[str, Any]:
+    """The config.json fields of the layout.
+
+    Raises:
+        UserError: it has no place for something in `config`.
+    """
+    needed: dict[str, Any] = dict(norm_type="rmsnorm", mlp_type="swiglu", use_parallel_residual=False, use_bias=False)
+    needed |= dict(rotary_fraction=1.0, window_includes_edge=False)
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"The dcformer layout has no place for {name}={getattr(config, name)!r}; keep this model in our own "
+                "layout, or try dcpythia."
+            )
+    gates = dict(mgate=bool(config.mlp_gate_groups), mgate_dim=config.mlp_gate_groups or 44)
+    return {"model_type": "dcformer"} | shared_fields(config) | gates
+
+
+def to_theirs(tensors: Mapping[str, Tensor], config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
+    """(foreign name, tensor) of a whole model."""
+    yield from ((theirs, tensors[ours]) for theirs, ours in TOP.items())
+    for layer in range(config.num_hidden_layers):
+        prefix = f"model.layers.{layer}."
+        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        yield from ((f"layers.{layer}.{theirs}", own[ours]) for theirs, ours in BLOCK.items() if ours in own)
+        attention = {k.removeprefix("self_attn."): t for k, t in own.items() if k.startswith("self_attn.")}
+        for name, tensor in attention_to_theirs(attention, config):
+            yield f"layers.{layer}.attention.{name}", tensor
