@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
@@ -11,6 +13,16 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.dynamic import pack_key_weights, unpack_key_weights
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.shapes import PerHead
+
+
+class LocalLayer(DynamicSlidingWindowLayer):
+    """The cache of a local layer: it keeps window - 1 keys, also when that is none."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        if self.sliding_window == 1:  # transformers keeps [-0:], which is everything
+            self.keys, self.values = keys[:, :, :0], values[:, :, :0]
+        return keys, values
 
 
 def new_cache(config: DCFormerConfig) -> DynamicCache:
@@ -27,9 +39,9 @@ def fit_cache(cache: Cache, config: DCFormerConfig) -> Cache:
     return cache
 
 
-def _layers(config: DCFormerConfig) -> list[DynamicLayer]:
+def _layers(config: DCFormerConfig) -> list[Any]:
     windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-    return [DynamicLayer() if w is None else DynamicSlidingWindowLayer(sliding_window=w) for w in windows]
+    return [DynamicLayer() if w is None else LocalLayer(sliding_window=w) for w in windows]
 
 
 def update(

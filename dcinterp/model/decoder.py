@@ -89,6 +89,11 @@ class DCFormerModel(DCFormerPreTrainedModel):
                 f"The text is {int(slots[-1]) + 1} tokens long, but this model's context is "
                 f"{self.config.max_position_embeddings}; shorten the text."
             )
+        if attention_mask is not None and attention_mask.shape[-1] <= slots[-1]:
+            raise ValueError(
+                f"attention_mask covers {attention_mask.shape[-1]} positions, but the cache and the new tokens are "
+                f"{int(slots[-1]) + 1}; it must cover the cached positions too."
+            )
         positions = position_ids if position_ids is not None else _positions(slots, attention_mask, x.shape[0])
         turn = self._rotation(positions, x.dtype)
         if self.config.position_type == "learned":
@@ -128,11 +133,6 @@ class DCFormerModel(DCFormerPreTrainedModel):
 
     def _masks(self, slots: Tensor, padding: Tensor | None) -> dict[int | None, Mask]:
         keys = torch.arange(int(slots[-1]) + 1, device=slots.device)
-        if padding is not None and padding.shape[-1] < len(keys):
-            raise ValueError(
-                f"attention_mask covers {padding.shape[-1]} positions, but the cache and the new tokens are {len(keys)}"
-                "; it must cover the cached positions too."
-            )
         if padding is not None and bool(padding.all()):
             padding = None
         windows = set(self.config.attention_windows)
