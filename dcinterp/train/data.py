@@ -79,7 +79,8 @@ class Encoder:
 
 def task_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
     """Rows of the 74 tasks, each row of one task; only examples of the training split."""
-    tasks = [t for t in synthetic_tasks.TASKS.values() if not phase.patterns or t.qk in phase.patterns]
+    everything = tuple(synthetic_tasks.TASKS.values())
+    tasks = [t for pattern in phase.patterns for t in everything if t.qk == pattern] or everything
     examples = phase.examples[int(random.random() * len(phase.examples))]
     documents = []
     for _ in range(phase.batch_size):

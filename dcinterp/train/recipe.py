@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -30,7 +31,7 @@ class Phase:
     steps: optimiser steps.
     examples: examples of a task in a row; several numbers are drawn from with equal chance, one number a batch.
     batch_size: rows in a batch.
-    patterns: QK patterns to draw from; all when empty.
+    patterns: QK patterns to draw from, one named twice twice as often; all when empty.
     score: which tokens carry loss: "all", or "answer" for the words after each question.
     gaps: of "pairs", how many filler words may stand between the two parts.
     both_ways: of "pairs", whether the thing may come first and whether the name may be asked for.
@@ -59,12 +60,17 @@ class RecipeSection:
     """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B).
 
     compose_learning_rate_fraction: the learning rate of the composition's parameters, as a share of the others'.
+    schedule_steps: length of the cosine, in steps; 0 for the length of the run. A run may be shorter than its cosine
+        and end with a cooldown instead, so that a long schedule can be cut without starting again.
+    cooldown_steps: last steps, over which the rate falls in a straight line to its final value.
     """
 
     learning_rate: float = 1e-3
     compose_learning_rate_fraction: float = 1.0
     final_learning_rate_fraction: float = 0.1
     warmup_fraction: float = 0.01
+    schedule_steps: int = 0
+    cooldown_steps: int = 0
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 0.1
@@ -75,6 +81,23 @@ class RecipeSection:
     gradient_checkpointing: bool = False
     gradient_accumulation: int = 1
     threads: int = 0
+
+    def learning_rate_share(self, step: int, steps: int) -> float:
+        """The learning rate after `step` of `steps`, as a share of the peak: linear warmup, cosine, cooldown."""
+        horizon = self.schedule_steps or steps
+        warmup = max(1, round(self.warmup_fraction * horizon))
+        final = self.final_learning_rate_fraction
+
+        def cosine(at: int) -> float:
+            progress = min(1.0, (at - warmup) / max(1, horizon - warmup))
+            return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+        if step < warmup:
+            return step / warmup
+        cooling = step - (steps - self.cooldown_steps)
+        if cooling <= 0 or not self.cooldown_steps:
+            return cosine(step)
+        return final + (cosine(step - cooling) - final) * (1 - cooling / self.cooldown_steps)
 
 
 @dataclass(frozen=True, kw_only=True)

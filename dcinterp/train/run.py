@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -15,7 +16,7 @@ from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.progress import Progress
 from dcinterp.train.callbacks import HeldOutAccuracy, Metrics, Reporter
 from dcinterp.train.data import DocumentBatches
-from dcinterp.train.recipe import TrainConfig, write_config
+from dcinterp.train.recipe import RecipeSection, TrainConfig, write_config
 from dcinterp.train.tokenizer import save_tokenizer
 
 CONTEXT = 512
@@ -50,7 +51,7 @@ def train(config: TrainConfig, *, resume: bool = False, progress: Progress | Non
         data_collator=_unwrap,
         callbacks=[HeldOutAccuracy(config.evaluation, tokenizer, metrics), Reporter(metrics, progress)],
     )
-    trainer.compose_learning_rate_fraction = config.recipe.compose_learning_rate_fraction
+    trainer.recipe = config.recipe
     trainer.train(resume_from_checkpoint=checkpoint)
     folder = output / "model"
     model.save_pretrained(folder)
@@ -83,9 +84,6 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
         gradient_accumulation_steps=recipe.gradient_accumulation,
         gradient_checkpointing=recipe.gradient_checkpointing,
         learning_rate=recipe.learning_rate,
-        lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": recipe.final_learning_rate_fraction},
-        warmup_steps=max(1, round(recipe.warmup_fraction * config.steps)),
         adam_beta1=recipe.beta1,
         adam_beta2=recipe.beta2,
         weight_decay=recipe.weight_decay,
@@ -106,9 +104,17 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
 
 
 class DocumentTrainer(Trainer):
-    """Trainer that counts the tokens it has seen (padding left out) and gives the composition its own learning rate."""
+    """Trainer that counts the tokens it has seen (padding left out) and follows the recipe's learning rates."""
 
-    compose_learning_rate_fraction = 1.0
+    recipe = RecipeSection()
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        if self.lr_scheduler is None:
+            recipe = self.recipe
+            self.lr_scheduler = LambdaLR(
+                optimizer or self.optimizer, lambda step: recipe.learning_rate_share(step, num_training_steps)
+            )
+        return self.lr_scheduler
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -123,7 +129,7 @@ class DocumentTrainer(Trainer):
                 [
                     {
                         "params": parameters,
-                        "lr": rate * (self.compose_learning_rate_fraction if composition else 1.0),
+                        "lr": rate * (self.recipe.compose_learning_rate_fraction if composition else 1.0),
                         "weight_decay": decay if decays else 0.0,
                     }
                     for (composition, decays), parameters in groups.items()

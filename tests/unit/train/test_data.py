@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import synthetic_tasks
 import torch
 from transformers import PreTrainedTokenizerFast
 
+import synthetic_tasks
 from dcinterp.train.data import NOT_SCORED, SOURCES, DocumentBatches, Encoder, pad
 from dcinterp.train.recipe import DataSection, Phase
 
