@@ -53,6 +53,16 @@ def model(name: str) -> Any:
     return dcinterp.load(name)
 
 
+def require(name: str) -> None:
+    """Load the model, or say in one sentence why it cannot be loaded and end the page."""
+    try:
+        model(name)
+    except (ValueError, OSError) as problem:
+        reason = str(problem).splitlines()[0]
+        st.error(f"{name} does not load: {reason} Choose another model in the sidebar.", icon=":material/error:")
+        st.stop()
+
+
 @st.cache_resource
 def lock(name: str) -> threading.RLock:
     """Hooks of two sessions on one bridge would mix: every run holds its model's lock."""

@@ -67,6 +67,7 @@ kind = st.segmented_control(
     bind="query-params",
     label_visibility="collapsed",
 )
+state.require(name)
 best_task, best_number = state.showcase(name)
 task, number, source = None, None, None
 if kind == OWN_TEXT:
