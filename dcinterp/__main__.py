@@ -1,0 +1,5 @@
+"""`python -m dcinterp` is `dcinterp`."""
+
+from dcinterp.cli import main
+
+main()
