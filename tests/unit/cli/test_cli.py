@@ -1,0 +1,44 @@
+"""The command line as a person uses it: help with examples, one-sentence errors, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dcinterp.cli import verbs
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dcinterp", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_every_verb_is_found_and_has_an_example():
+    names = {c.name for c in verbs.registered_commands} | {g.name for g in verbs.registered_groups}
+    assert {"app", "train", "tasks", "presets", "bench"} <= names
+    for command in verbs.registered_commands:
+        assert f"dcinterp {command.name}" in command.callback.__doc__, command.name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "missing.yaml"), "There is no training config at missing.yaml"),
+        (("app", str(Path(__file__).parent)), "has no config.json"),
+        (("tasks", "generate", "out.jsonl", "--tasks", "task99"), "task99"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_presets_are_listed_with_their_sizes():
+    done = run("presets")
+    assert done.returncode == 0
+    assert "tiny-dcformer++" in done.stdout
