@@ -43,6 +43,7 @@ from transformer_lens.model_bridge.generalized_components import (
     UnembeddingBridge,
 )
 from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
+from transformer_lens.model_bridge.generalized_components.vision_classifier_head import VisionClassifierHeadBridge
 from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf, configure_tokenizer
 from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
 from transformers import AutoTokenizer
@@ -51,9 +52,11 @@ from dcinterp.errors import UserError, nearest
 from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS, ComposeWeights
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.model.presets import build_model
+from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.shapes import Attention, PerHead, Residual
 
-ARCHITECTURE = "DCFormerForCausalLM"
+ARCHITECTURES = {DCFormerForCausalLM: "DCFormerForCausalLM", DCViTForImageClassification: "DCViTForImageClassification"}
 
 ATTENTION_TAPS = ("hook_rot_q", "hook_rot_k", "hook_attn_scores", "hook_pattern")
 """Hooks inside the attention arithmetic; the first two exist in rotary models."""
@@ -196,7 +199,7 @@ class DCFormerAdapter(ArchitectureAdapter):
             UserError: the model is wrapped already.
         """
         config: DCFormerConfig = hf_model.config
-        if isinstance(hf_model.model.embed_tokens, GeneralizedComponent):
+        if isinstance(hf_model.model.norm, GeneralizedComponent):
             raise UserError(
                 "This model is wrapped in a bridge already; use that bridge, or wrap a deep copy made before wrapping."
             )
@@ -233,32 +236,35 @@ class DCFormerAdapter(ArchitectureAdapter):
                         fold_norm(linear, gain, self._norms.get(f"blocks.{layer}.{norm}.bias"))
 
     def _mapping(self, config: DCFormerConfig) -> dict[str, Any]:
-        norm = RMSNormalizationBridge if config.norm_type == "rmsnorm" else NormalizationBridge
-        inside: dict[str, GeneralizedComponent] = {stage: ComposeBridge(stage, self.cfg) for stage in config.stages}
-        if config.use_qk_norm:
-            inside |= {name: HeadNormBridge(name=name, config=self.cfg) for name in ("q_norm", "k_norm")}
-        parts: dict[str, Any] = {
-            "ln1": norm(name="input_layernorm", config=self.cfg),
-            "ln2": norm(name="post_attention_layernorm", config=self.cfg),
-            "attn": self._qkvo_attention_bridge(extra_submodules=inside),
-            "mlp": self._mlp(gated=config.mlp_type == "swiglu"),
-        }
-        if config.use_parallel_residual:
-            blocks = ParallelBlockBridge(name="model.layers", submodules=parts)
-        else:
-            # Stock TransformerLens aliases hook_resid_mid to the MLP's input, where an edit would miss the stream.
-            parts["resid_mid"] = GeneralizedComponent("resid_mid", config=self.cfg)
-            blocks = BlockBridge(
-                name="model.layers", submodules=parts, hook_alias_overrides={"hook_resid_mid": "resid_mid.hook_out"}
-            )
         mapping: dict[str, Any] = {"embed": EmbeddingBridge(name="model.embed_tokens")}
         if config.position_type == "learned":
             mapping["pos_embed"] = PosEmbedBridge(name="model.embed_positions")
         return mapping | {
-            "blocks": blocks,
-            "ln_final": norm(name="model.norm", config=self.cfg),
+            "blocks": self._blocks(config),
+            "ln_final": self._norm(config, "model.norm"),
             "unembed": UnembeddingBridge(name="lm_head", config=self.cfg),
         }
+
+    def _norm(self, config: DCFormerConfig, name: str) -> GeneralizedComponent:
+        kind = RMSNormalizationBridge if config.norm_type == "rmsnorm" else NormalizationBridge
+        return kind(name=name, config=self.cfg)
+
+    def _blocks(self, config: DCFormerConfig) -> GeneralizedComponent:
+        inside: dict[str, GeneralizedComponent] = {stage: ComposeBridge(stage, self.cfg) for stage in config.stages}
+        if config.use_qk_norm:
+            inside |= {name: HeadNormBridge(name=name, config=self.cfg) for name in ("q_norm", "k_norm")}
+        parts: dict[str, Any] = {
+            "ln1": self._norm(config, "input_layernorm"),
+            "ln2": self._norm(config, "post_attention_layernorm"),
+            "attn": self._qkvo_attention_bridge(extra_submodules=inside),
+            "mlp": self._mlp(gated=config.mlp_type == "swiglu"),
+        }
+        if config.use_parallel_residual:
+            return ParallelBlockBridge(name="model.layers", submodules=parts)
+        # Stock TransformerLens aliases hook_resid_mid to the MLP's input, where an edit would miss the stream.
+        parts["resid_mid"] = GeneralizedComponent("resid_mid", config=self.cfg)
+        middle = {"hook_resid_mid": "resid_mid.hook_out"}
+        return BlockBridge(name="model.layers", submodules=parts, hook_alias_overrides=middle)
 
     def _mlp(self, gated: bool) -> MLPBridge:
         layers = {"in": LinearBridge(name="up_proj"), "out": LinearBridge(name="down_proj")}
@@ -266,6 +272,25 @@ class DCFormerAdapter(ArchitectureAdapter):
             return MLPBridge(name="mlp", config=self.cfg, submodules=layers)
         layers["gate"] = LinearBridge(name="gate_proj")
         return DCGatedMLPBridge(name="mlp", config=self.cfg, submodules=layers)
+
+
+class DCViTAdapter(DCFormerAdapter):
+    """The same for the image classifiers. They have no unembedding, so weights cannot be folded for text tools."""
+
+    supports_generation = False
+    supports_compatibility_mode = False
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self.cfg.is_visual_model = True
+
+    def _mapping(self, config: DCFormerConfig) -> dict[str, Any]:
+        return {
+            "embed": GeneralizedComponent("model.embeddings", config=self.cfg),
+            "blocks": self._blocks(config),
+            "ln_final": self._norm(config, "model.norm"),
+            "classifier_head": VisionClassifierHeadBridge(name="classifier", config=self.cfg),
+        }
 
 
 def dynamic_readers(attention: nn.Module) -> Iterator[nn.Linear]:
@@ -500,10 +525,12 @@ class DCBridge(TransformerBridge):
 def parameter_names(config: DCFormerConfig) -> list[str]:
     """Names of the tensors that a model of this config saves (a bridge adds zero biases of its own)."""
     with torch.device("meta"):
-        return list(DCFormerForCausalLM(config).state_dict())
+        return list(build_model(config).state_dict())
 
 
-def wrap(model: DCFormerForCausalLM, tokenizer: Any = None, name: str = "dcformer") -> DCBridge:
+def wrap(
+    model: DCFormerForCausalLM | DCViTForImageClassification, tokenizer: Any = None, name: str = "dcformer"
+) -> DCBridge:
     """A bridge over `model`, which it changes in place (its submodules become bridge components).
 
     Args:
@@ -515,8 +542,8 @@ def wrap(model: DCFormerForCausalLM, tokenizer: Any = None, name: str = "dcforme
         UserError: the model is wrapped already, or the tokenizer lacks a special token.
     """
     parameter = next(model.parameters())
-    cfg = build_bridge_config_from_hf(model.config, ARCHITECTURE, name, parameter.dtype)
-    adapter = DCFormerAdapter(cfg)
+    cfg = build_bridge_config_from_hf(model.config, ARCHITECTURES[type(model)], name, parameter.dtype)
+    adapter = (DCViTAdapter if isinstance(model, DCViTForImageClassification) else DCFormerAdapter)(cfg)
     adapter.cfg.device = str(parameter.device)
     adapter.prepare_model(model)
     tokenizer = _configured(tokenizer, adapter.cfg) if tokenizer is not None else None
@@ -526,12 +553,14 @@ def wrap(model: DCFormerForCausalLM, tokenizer: Any = None, name: str = "dcforme
 
 def _configured(tokenizer: Any, cfg: Any) -> Any:
     """TransformerLens's set-up of a tokenizer, which reads it again from a folder: one that still exists."""
-    for token in ("bos_token", "eos_token", "pad_token"):
+    for token in ("bos_token", "eos_token"):
         if getattr(tokenizer, token) is None:
             raise UserError(
                 f"The tokenizer has no {token}; give it bos_token, eos_token and pad_token, or TransformerLens invents "
                 "some that its vocabulary may lack."
             )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         return configure_tokenizer(AutoTokenizer.from_pretrained(folder), cfg)
@@ -546,7 +575,7 @@ def _register() -> None:
     """Let foreign code boot our models: the factory knows the entry point, `boot_transformers` reads only this dict."""
     table = getattr(architecture_adapter_factory, "SUPPORTED_ARCHITECTURES", None)
     if isinstance(table, dict):
-        table.setdefault(ARCHITECTURE, DCFormerAdapter)
+        table.setdefault(ARCHITECTURES[DCFormerForCausalLM], DCFormerAdapter)
 
 
 _register()

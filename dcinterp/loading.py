@@ -10,14 +10,15 @@ import torch
 from safetensors import SafetensorError
 
 from dcinterp.errors import UserError, nearest
-from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.config import DCFormerConfig, DCViTConfig
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
     from dcinterp.model.decoder import DCFormerForCausalLM
 
+OURS = (DCFormerConfig.model_type, DCViTConfig.model_type)
 LAYOUTS = ("dcformer", "dcpythia")
-"""Released layouts: `model_type` in their config.json (see dcinterp.model.checkpoints)."""
+"""`model_type` in the config.json of our layout and of the released ones (see dcinterp.model.checkpoints)."""
 
 SHIPPED = Path(__file__).parent / "pretrained"
 
@@ -59,24 +60,19 @@ def load(
 
 def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
     kind = read_config_file(folder).get("model_type")
-    if kind == DCFormerConfig.model_type:
+    if kind in OURS or kind in LAYOUTS:
         return _load_ours(folder, folder.name, device, dtype)
-    if kind in LAYOUTS:
-        return _wrapped(read_model(folder, device=device, dtype=dtype), folder, folder.name)
     from dcinterp.bridge import boot
 
     return boot(str(folder), device=str(device) if device else None, dtype=dtype)
 
 
 def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
-    return _wrapped(read_model(folder, device=device, dtype=dtype), folder, name)
-
-
-def _wrapped(model: DCFormerForCausalLM, folder: Path, name: str) -> TransformerBridge:
     from transformers import PreTrainedTokenizerFast
 
     from dcinterp.bridge import wrap
 
+    model = read_model(folder, device=device, dtype=dtype)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder) if (folder / "tokenizer.json").is_file() else None
     return wrap(model, tokenizer, name)
 
@@ -95,19 +91,21 @@ def read_model(
     """
     from dcinterp.model.checkpoints import read_foreign
     from dcinterp.model.decoder import DCFormerForCausalLM
+    from dcinterp.model.vit import DCViTForImageClassification
 
     folder = Path(folder)
     fields = read_config_file(folder)
     kind = fields.get("model_type")
     if kind in LAYOUTS:
         return read_foreign(folder, fields, device=device, dtype=dtype)
-    if kind != DCFormerConfig.model_type:
+    if kind not in OURS:
         raise UserError(f"{folder} holds a model of type {kind!r}, which is none of ours; use dcinterp.load for it.")
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
     try:
-        config = DCFormerConfig.from_dict(fields)
-        loaded: Any = DCFormerForCausalLM.from_pretrained(
+        images = kind == DCViTConfig.model_type
+        config = (DCViTConfig if images else DCFormerConfig).from_dict(fields)
+        loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
             folder, config=config, dtype=dtype or "auto", output_loading_info=True, ignore_mismatched_sizes=True
         )
     except (SafetensorError, OSError, EOFError) as error:

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import typer
 
 
-def command() -> None:
-    """List the named models with their shapes and parameter counts.
+def command(
+    name: Annotated[str | None, typer.Argument(help="Show everything about this one.")] = None,
+) -> None:
+    """List the named models with their shapes, parameter counts and the paper's training recipe.
 
-    Example:
+    Examples:
 
         dcinterp presets
+
+        dcinterp presets dcformer++-405m
     """
-    import torch
+    import json
+
     from rich.console import Console
     from rich.table import Table
 
-    from dcinterp.model.decoder import DCFormerForCausalLM
-    from dcinterp.model.presets import presets
+    from dcinterp.model.presets import count_parameters, preset, presets
 
-    table = Table("preset", "family", "layers", "width", "heads", "parameters")
-    for preset in presets().values():
-        config = preset.config()
-        with torch.device("meta"):
-            count = sum(p.numel() for p in DCFormerForCausalLM(config).parameters())
-        shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads)
-        table.add_row(preset.name, preset.family, *map(str, shape), f"{count / 1e6:,.1f}M")
+    if name is not None:
+        chosen = preset(name)
+        shown = {"family": chosen.family} | chosen.fields | {"training": chosen.training}
+        typer.echo(json.dumps({chosen.name: shown | {"parameters": count_parameters(chosen.config())}}, indent=1))
+        return
+    table = Table(box=None)
+    for column in ("preset", "layers", "width", "heads", "windows", "parameters", "lr", "tokens"):
+        table.add_column(column, no_wrap=True)
+    for each in presets().values():
+        config = each.config()
+        windows = ":".join("all" if window is None else str(window) for window in config.attention_windows)
+        shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, windows)
+        rate, tokens = each.training.get("learning_rate"), each.training.get("tokens")
+        count = _short(count_parameters(config))
+        table.add_row(each.name, *map(str, shape), count, _rate(rate), _short(tokens) if tokens else "")
     Console().print(table)
-    typer.echo(f"A vocabulary of {config.vocab_size:,} tokens is counted in; a tokenizer may set another.")
+    typer.echo("Parameters with 50,257 tokens (text) or 1,000 classes (images); a tokenizer may set another number.")
+
+
+def _short(count: float) -> str:
+    return f"{count / 1e9:.4g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"
+
+
+def _rate(rate: Any) -> str:
+    return f"{rate:.2g}" if rate else ""

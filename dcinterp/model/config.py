@@ -214,3 +214,47 @@ class DCFormerConfig(PreTrainedConfig):
                 f"rotary positions turn pairs of channels, but {self.rotary_fraction:g} of head_dim {self.head_dim} is "
                 "odd; choose another head_dim or rotary_fraction."
             )
+
+
+class DCViTConfig(DCFormerConfig):
+    """Shape and ingredients of an image classifier; the fields of `DCFormerConfig`, and:
+
+    Args:
+        image_size, patch_size: edges in pixels; the image is cut into (image_size / patch_size)^2 patches.
+        num_channels: colours of a pixel.
+        num_labels: number of classes (a field of every config of transformers).
+
+    Raises:
+        ValueError: as `DCFormerConfig`; also for positions and windows, which order tokens in a line.
+    """
+
+    model_type = "dcmha_vit"
+
+    image_size: int = 224
+    patch_size: int = 16
+    num_channels: int = 3
+    vocab_size: int = 1
+    norm_type: NormKind = "layernorm"
+    norm_eps: float = 1e-6
+    mlp_type: MLPKind = "gelu"
+    position_type: PositionKind = "learned"
+    use_bias: bool = True
+    use_cache: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        for field in ("image_size", "patch_size", "num_channels"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"image_size {self.image_size} does not divide into patches of {self.patch_size}; choose a multiple."
+            )
+        if self.position_type != "learned" or tuple(self.attention_windows) != (None,):
+            raise ValueError("Patches have no order: leave position_type 'learned' and attention_windows (None,).")
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_patches(self) -> int:
+        """How many patches an image has."""
+        return (self.image_size // self.patch_size) ** 2

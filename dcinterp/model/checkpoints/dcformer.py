@@ -37,12 +37,13 @@ FIELDS = IGNORED_FIELDS | set(
 def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
     """Our config for a folder with these config.json fields."""
     gates = next((tensors.shape(name)[0] for name in tensors if name.endswith("feed_forward.mg.weight")), 0)
+    width = -(-(8 * fields.get("dim", 0) // 3) // 256) * 256  # as the released config class: up to a multiple of 256
     return DCFormerConfig(
         norm_type="rmsnorm",
         mlp_type="swiglu",
         mlp_gate_groups=gates if fields.get("mgate", bool(gates)) else 0,
         window_includes_edge=False,  # the released inference code: s > t - window
-        **shared_config(fields, tensors),
+        **shared_config(fields, tensors, default_rope_base=500_000, default_mlp_width=width),
     )
 
 

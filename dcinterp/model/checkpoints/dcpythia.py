@@ -50,7 +50,7 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
         use_parallel_residual=fields.get("use_parallel_residual", True),
         use_bias=fields.get("use_linear_bias", True),
         window_includes_edge=True,  # the released code: s >= t - window
-        **shared_config(fields, tensors),
+        **shared_config(fields, tensors, default_rope_base=10_000, default_mlp_width=4 * fields.get("dim", 0)),
     )
 
 

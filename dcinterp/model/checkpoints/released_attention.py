@@ -42,28 +42,33 @@ IGNORED_FIELDS = frozenset(
 """Fields that say nothing about the arithmetic, or that transformers itself writes."""
 
 
-def shared_config(fields: dict[str, Any], tensors: CheckpointTensors) -> dict[str, Any]:
+def shared_config(
+    fields: dict[str, Any], tensors: CheckpointTensors, *, default_rope_base: float, default_mlp_width: int
+) -> dict[str, Any]:
     """The config fields that both layouts have, by our names.
 
     Raises:
         UserError: a field is missing, or asks for something that this model family does not have.
     """
-    try:
-        heads, width = fields["n_head"], fields["dim"]
-        ours = dict(
-            vocab_size=fields["vocab_size"],
-            hidden_size=width,
-            intermediate_size=fields["intermediate_size"],
-            num_hidden_layers=fields["n_layer"],
-            num_attention_heads=heads,
-            max_position_embeddings=fields["block_size"],
-            rotary_base=float(fields["rope_base"]),
-            norm_eps=fields["norm_eps"],
-        )
-    except KeyError as error:
+    missing = [name for name in ("vocab_size", "n_layer", "n_head", "dim") if name not in fields]
+    if missing:
         raise UserError(
-            f"The config.json in {tensors.folder} has no field {error}; copy the one that belongs to these weights."
-        ) from error
+            f"The config.json in {tensors.folder} has no field {missing[0]!r}; copy the one that belongs to these "
+            "weights."
+        )
+    # What a config.json leaves out has these values in the released config classes.
+    fields = dict(block_size=2048, rope_base=default_rope_base, norm_eps=1e-5) | fields
+    heads, width = fields["n_head"], fields["dim"]
+    ours = dict(
+        vocab_size=fields["vocab_size"],
+        hidden_size=width,
+        intermediate_size=fields.get("intermediate_size") or default_mlp_width,
+        num_hidden_layers=fields["n_layer"],
+        num_attention_heads=heads,
+        max_position_embeddings=fields["block_size"],
+        rotary_base=float(fields["rope_base"]),
+        norm_eps=fields["norm_eps"],
+    )
     if fields.get("n_local_heads", heads) not in (heads, -1):
         raise UserError(
             f"n_local_heads is {fields['n_local_heads']} and n_head {heads}: keys shared by several heads cannot be "
@@ -88,7 +93,8 @@ def _composition(fields: dict[str, Any], tensors: CheckpointTensors) -> dict[str
 
 
 def _windows(fields: dict[str, Any]) -> tuple[int | None, ...]:
-    size, kind = fields.get("window_size"), fields.get("window_type")
+    # The released config class has 256 where config.json says nothing; null means global.
+    size, kind = fields.get("window_size", 256), fields.get("window_type")
     if size is None:
         return (None,)
     if kind is None:

@@ -1,0 +1,128 @@
+"""Image classification with the same blocks: patches instead of tokens, and attention without a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
+
+from dcinterp.model.block import Block
+from dcinterp.model.config import DCViTConfig
+from dcinterp.model.decoder import DCFormerPreTrainedModel
+from dcinterp.model.norm import build_norm
+from dcinterp.shapes import Attention, Residual
+
+Images = Float[Tensor, "batch channel height width"]
+
+
+class PatchEmbeddings(nn.Module):
+    """One vector per patch, row by row from the top left, plus a learned vector per place."""
+
+    def __init__(self, config: DCViTConfig) -> None:
+        super().__init__()
+        self.shape = (config.num_channels, config.image_size, config.image_size)
+        self.projection = nn.Conv2d(config.num_channels, config.hidden_size, config.patch_size, config.patch_size)
+        self.positions = nn.Parameter(torch.empty(config.num_patches, config.hidden_size))
+
+    def forward(self, pixel_values: Images) -> Residual:
+        if tuple(pixel_values.shape[1:]) != self.shape:
+            raise ValueError(
+                f"The images are {tuple(pixel_values.shape[1:])} (channels, height, width), but this model takes "
+                f"{self.shape}; resize them."
+            )
+        return self.projection(pixel_values).flatten(2).transpose(1, 2) + self.positions
+
+
+class DCViTPreTrainedModel(DCFormerPreTrainedModel):
+    """What the image models share."""
+
+    config_class = DCViTConfig
+    config: DCViTConfig
+    main_input_name = "pixel_values"
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, PatchEmbeddings):
+            init.normal_(module.positions, std=self.config.initializer_range)
+
+
+class DCViTModel(DCViTPreTrainedModel):
+    """Patches, blocks, final norm."""
+
+    def __init__(self, config: DCViTConfig) -> None:
+        super().__init__(config)
+        self.embeddings = PatchEmbeddings(config)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = build_norm(config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def forward(
+        self,
+        pixel_values: Images,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        x = self.embeddings(pixel_values)
+        streams = [x] if output_hidden_states else None
+        patterns: list[Attention | None] | None = [] if output_attentions else None
+        for block in self.layers:
+            x = block(x, None, None, None, patterns)
+            if streams is not None:
+                streams.append(x)
+        x = self.norm(x)
+        if streams is not None:
+            streams[-1] = x
+        return BaseModelOutput(
+            last_hidden_state=x,
+            hidden_states=tuple(streams) if streams is not None else None,
+            attentions=tuple(patterns) if patterns is not None else None,  # type: ignore[arg-type]
+        )
+
+
+class DCViTForImageClassification(DCViTPreTrainedModel):
+    """ViT or DCViT: the mean over the patches of the last stream, and a linear map to the classes."""
+
+    def __init__(self, config: DCViTConfig) -> None:
+        super().__init__(config)
+        self.model = DCViTModel(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        pixel_values: Images,
+        labels: Int[Tensor, " batch"] | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> ImageClassifierOutput:
+        """Logits [batch, class], and with `labels` the mean cross-entropy in nats."""
+        output = self.model(
+            pixel_values, output_attentions=output_attentions, output_hidden_states=output_hidden_states
+        )
+        logits = self.classifier(output.last_hidden_state.mean(1))
+        return ImageClassifierOutput(
+            loss=cross_entropy(logits.float(), labels) if labels is not None else None,
+            logits=logits,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+
+
+def register() -> None:
+    """Make AutoConfig, AutoModel and AutoModelForImageClassification find our models; safe to call again."""
+    AutoConfig.register(DCViTConfig.model_type, DCViTConfig, exist_ok=True)
+    AutoModel.register(DCViTConfig, DCViTModel, exist_ok=True)
+    AutoModelForImageClassification.register(DCViTConfig, DCViTForImageClassification, exist_ok=True)
+
+
+register()
