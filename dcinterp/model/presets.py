@@ -39,7 +39,7 @@ _DC = {"dcformer": "transformer", "dcformer++": "transformer++", "dcpythia": "py
 
 
 def family(name: str) -> dict[str, Any]:
-    """Config fields of a family: "transformer", "dcformer", "transformer++", "dcformer++", "pythia", "dcpythia", "vit" or
+    """Config fields of a family: "transformer", "dcformer", "transformer++", "dcformer++", "pythia", "dcpythia", "vit",
     "dcvit"."""
     if name in FAMILIES:
         return dict(FAMILIES[name])
