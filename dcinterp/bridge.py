@@ -84,7 +84,8 @@ class ComposeBridge(GeneralizedComponent):
         return _anybody_listens(self._hook_registry.values())
 
     def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
-        return self.original_component(attention, weights, taps=self if self.listening() else None)
+        composer: Any = self.original_component
+        return composer(attention, weights, taps=self if self.listening() else None)
 
 
 def existing_taps(composer: nn.Module) -> set[str]:
@@ -129,14 +130,13 @@ class DCAttentionBridge(PositionEmbeddingsAttentionBridge):
         return _anybody_listens(own) or any(stage.listening() for stage in stages)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        hidden_states = kwargs.pop("hidden_states", None)
-        if hidden_states is None:
-            hidden_states, *args = args
+        rest = list(args)
+        hidden_states = kwargs.pop("hidden_states") if "hidden_states" in kwargs else rest.pop(0)
         attention: Any = self.original_component
         x = self.hook_in(hidden_states)
         forked = self.config.use_split_qkv_input or self.config.use_attn_in
         inputs = self._forked_inputs(x) if forked else (*attention.project(x), x, x)
-        z, pattern = attention.attend(*inputs, *args, taps=self if self.listening() else None, **kwargs)
+        z, pattern = attention.attend(*inputs, *rest, taps=self if self.listening() else None, **kwargs)
         out = self._results(z) if self.config.use_attn_result else attention.write(z)
         return self.hook_out(out), pattern
 
@@ -172,7 +172,8 @@ class DCGatedMLPBridge(GatedMLPBridge):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         hidden_states, *rest = args
-        return self.hook_out(self.original_component(self.hook_in(hidden_states), *rest, **kwargs))
+        mlp: Any = self.original_component
+        return self.hook_out(mlp(self.hook_in(hidden_states), *rest, **kwargs))
 
 
 def _anybody_listens(hooks: Iterable[nn.Module]) -> bool:
@@ -267,7 +268,10 @@ class DCFormerAdapter(ArchitectureAdapter):
         return BlockBridge(name="model.layers", submodules=parts, hook_alias_overrides=middle)
 
     def _mlp(self, gated: bool) -> MLPBridge:
-        layers = {"in": LinearBridge(name="up_proj"), "out": LinearBridge(name="down_proj")}
+        layers: dict[str, GeneralizedComponent] = {
+            "in": LinearBridge(name="up_proj"),
+            "out": LinearBridge(name="down_proj"),
+        }
         if not gated:
             return MLPBridge(name="mlp", config=self.cfg, submodules=layers)
         layers["gate"] = LinearBridge(name="gate_proj")
@@ -317,6 +321,8 @@ class CompositionWarning(UserWarning):
 
 class DCActivationCache(ActivationCache):
     """TransformerLens's cache, which refuses or warns where it would mislead about a model of ours."""
+
+    model: Any
 
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens.
@@ -373,7 +379,8 @@ class DCBridge(TransformerBridge):
     @property
     def model_config(self) -> DCFormerConfig:
         """The configuration of the wrapped model (`cfg` is TransformerLens's view of it)."""
-        return self.original_model.config
+        model: Any = self.original_model
+        return model.config
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -438,11 +445,11 @@ class DCBridge(TransformerBridge):
                 "Folding value biases assumes attention that sums to 1, which composed attention does not; leave "
                 "fold_value_biases out."
             )
-        super().process_weights(*args, fold_value_biases=sums_to_one, **kwargs)
+        super().process_weights(*args, fold_value_biases=sums_to_one, **kwargs)  # type: ignore[misc]
 
     def enable_compatibility_mode(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
         """As in TransformerLens; `fold_value_biases` None folds them where that is exact (see `process_weights`)."""
-        super().enable_compatibility_mode(*args, fold_value_biases=fold_value_biases, **kwargs)  # type: ignore[arg-type]
+        super().enable_compatibility_mode(*args, fold_value_biases=fold_value_biases, **kwargs)  # type: ignore[misc, arg-type]
 
     def final_norm_is_folded(self) -> bool:
         """Whether the final norm has no gain or bias of its own left."""
@@ -494,7 +501,7 @@ class DCBridge(TransformerBridge):
             raise UserError(
                 "The weights of this bridge are folded for analysis; load the model again and save that bridge."
             )
-        model = self.original_model
+        model: Any = self.original_model
         tensors = {k.replace("._original_component", ""): v for k, v in model.state_dict().items()}
         own = set(parameter_names(model.config))
         model.save_pretrained(folder, state_dict={k: v for k, v in tensors.items() if k in own})

@@ -12,6 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from dcinterp.model.block import Block
 from dcinterp.model.cache import fit_cache, new_cache
+from dcinterp.model.card import write_card
 from dcinterp.model.compose.dynamic import SideWeights
 from dcinterp.model.compose.static import StaticMap
 from dcinterp.model.config import DCFormerConfig
@@ -43,8 +44,13 @@ class DCFormerPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
         elif isinstance(module, RMSNorm | nn.LayerNorm):
             init.ones_(module.weight)
-            if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)
+            if isinstance(bias := getattr(module, "bias", None), Tensor):
+                init.zeros_(bias)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, and a model card where the folder has none."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        write_card(self.config, self.num_parameters(), save_directory)
 
 
 class DCFormerModel(DCFormerPreTrainedModel):
@@ -64,7 +70,7 @@ class DCFormerModel(DCFormerPreTrainedModel):
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embed_tokens = value
+        self.embed_tokens = value  # type: ignore[assignment]
 
     def forward(
         self,

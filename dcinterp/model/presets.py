@@ -186,7 +186,7 @@ def _scaling_presets() -> Iterator[Preset]:
         width = shape["hidden_size"]
         for name in ("transformer", "dcformer", "transformer++", "dcformer++"):
             inner = _SWIGLU_WIDTH[width] if name.endswith("++") else 4 * width
-            composed = _LOCAL_GLOBAL if name.startswith("dc") else {}
+            composed: dict[str, Any] = dict(_LOCAL_GLOBAL) if name.startswith("dc") else {}
             if name == "dcformer++":
                 composed = composed | dict(use_qk_norm=True)
             yield Preset(f"{name}-{size}", name, _PAPER | shape | dict(intermediate_size=inner) | composed, training)

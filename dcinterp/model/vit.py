@@ -94,7 +94,7 @@ class DCViTForImageClassification(DCViTPreTrainedModel):
     def __init__(self, config: DCViTConfig) -> None:
         super().__init__(config)
         self.model = DCViTModel(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels or 1)
         self.post_init()
 
     def forward(

@@ -67,7 +67,8 @@ class SafetensorsFile:
         with self.path.open("rb") as file:
             file.seek(self.data + start)
             if tensor.numel():
-                file.readinto(tensor.flatten().view(torch.uint8).numpy())  # type: ignore[attr-defined]
+                octets: Any = tensor.flatten().view(torch.uint8).numpy()
+                file.readinto(octets)
         return tensor
 
 

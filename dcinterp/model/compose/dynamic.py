@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -110,11 +111,11 @@ def unpack_key_weights(channels: Tensor, stages: list[ComposeWeights]) -> list[C
 
     unpacked = []
     for stage in stages:
-        full: dict[str, Tensor] = {}
+        full = dict(stage.dynamic())
         for name in ("w_k1", "w_k2"):
             if (w := getattr(stage, name)) is not None:
                 full[name] = take(w.shape[2]).permute(0, 2, 3, 1)
         if stage.w_kg is not None:
             full["w_kg"] = take(1).squeeze(-1).transpose(1, 2)
-        unpacked.append(stage.with_dynamic(lambda name, w, full=full: full.get(name, w)))
+        unpacked.append(replace(stage, **full))  # type: ignore[arg-type]
     return unpacked

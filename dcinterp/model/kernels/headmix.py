@@ -40,15 +40,14 @@ def mix_heads(a: Attention, w: ComposeWeights | None) -> Attention:
     if w is None:
         return a
     by_query, by_key = head_maps(w)
-    if by_query is None and by_key is None:
-        return a if w.skip else a * 0
-    mixed = None
+    parts = []
     if by_query is not None:
-        mixed = (by_query @ a.transpose(1, 2)).transpose(1, 2)
+        parts.append((by_query @ a.transpose(1, 2)).transpose(1, 2))
     elif w.skip:
-        mixed = a
+        parts.append(a)
     if by_key is not None:
         # [batch, key, head, query] on the right of the map: the key is the batch of the product.
-        keyed = (by_key @ a.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        mixed = keyed if mixed is None else mixed + keyed
-    return mixed
+        parts.append((by_key @ a.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+    if not parts:
+        return a * 0
+    return parts[0] + parts[1] if len(parts) == 2 else parts[0]

@@ -1,4 +1,4 @@
-"""TransformerLens's own tools, unmodified, on a composed model and its twin: each is held to a value, not to running."""
+"""TransformerLens's own tools, unmodified, on a composed model and its twin: each is held to a value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -238,7 +238,7 @@ def test_direct_path_into_values_moves_one_head(pair: DCBridge, clean: Tensor, c
 
 
 def test_direct_logit_attribution(folded: DCBridge, ids: Tensor) -> None:
-    logits, cache = folded.run_with_cache(ids[:1])
+    logits = folded(ids[:1])
     result = analysis.direct_logit_attribution(folded, ids[:1], answer_tokens=3, incorrect_tokens=11, unit="component")
     total = result.attribution.sum() + folded.b_U[3] - folded.b_U[11]
     close(total, metric(logits), atol=1e-4)

@@ -1,0 +1,100 @@
+"""The model card that `save_pretrained` writes beside a model that has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dcinterp.model.config import DCFormerConfig, DCViTConfig
+
+
+def write_card(config: DCFormerConfig, parameters: int, folder: str | Path) -> None:
+    """Write README.md into `folder`, unless it has one: what the model is, how to load it, what it is not."""
+    path = Path(folder) / "README.md"
+    if not path.exists():
+        path.write_text(card(config, parameters, path.parent.resolve().name), encoding="utf-8")
+
+
+def card(config: DCFormerConfig, parameters: int, name: str) -> str:
+    """The text of the card."""
+    images = isinstance(config, DCViTConfig)
+    return f"""---
+library_name: transformers
+pipeline_tag: {"image-classification" if images else "text-generation"}
+tags:
+- dcformer
+- dcmha
+- interpretability
+---
+
+# {name}
+
+{_sentence(config, images)} {parameters:,} parameters.
+
+| | |
+|---|---|
+| layers, width, heads | {config.num_hidden_layers}, {config.hidden_size}, {config.num_attention_heads} |
+| {_size_row(config)} |
+| norm, MLP, positions | {config.norm_type}, {config.mlp_type} ({config.intermediate_size}), {config.position_type} |
+| composition | {_composition(config)} |
+| attention windows | {_windows(config)} |
+
+## Use
+
+```python
+import dcinterp
+
+model = dcinterp.load("path/to/{name}")        # with a hook on every branch of the composition
+```
+
+```python
+import dcinterp.model.{"vit" if images else "decoder"}  # registers the architecture
+from transformers import {"AutoModelForImageClassification" if images else "AutoModelForCausalLM"}
+
+model = {"AutoModelForImageClassification" if images else "AutoModelForCausalLM"}.from_pretrained("path/to/{name}")
+```
+
+## Limits
+
+This card was written when the model was saved and knows only its configuration: what it was trained on, how well it
+does and what it must not be used for has to be added by whoever trained it. Attention matrices after composition are
+signed and their rows do not sum to one.
+
+## Source
+
+Xiao, Meng, Li, Yuan: Improving Transformers with Dynamically Composable Multi-Head Attention (ICML 2024),
+arXiv:2405.08553.
+"""
+
+
+def _sentence(config: DCFormerConfig, images: bool) -> str:
+    kind = "image classifier" if images else "causal language model"
+    if not config.stages:
+        return f"A plain transformer, {kind}: its attention heads work independently."
+    how = "for every pair of positions" if config.compose == "dynamic" else "by one learned map"
+    return f"A DCFormer, {kind}: its attention heads are composed {how}."
+
+
+def _size_row(config: DCFormerConfig) -> str:
+    if isinstance(config, DCViTConfig):
+        return f"image, patch, classes | {config.image_size}, {config.patch_size}, {config.num_labels}"
+    return f"vocabulary, context | {config.vocab_size}, {config.max_position_embeddings}"
+
+
+def _composition(config: DCFormerConfig) -> str:
+    if not config.stages:
+        return "none"
+    parts = [config.compose, " and ".join(config.stages) + "-softmax", f"rank {config.compose_rank}"]
+    parts += [f"{config.compose_groups} groups"] if config.compose_groups > 1 else []
+    off = {
+        "projection": config.compose_projection,
+        "gate": config.compose_gate,
+        "query side": config.compose_query_wise,
+        "key side": config.compose_key_wise,
+        "skip": config.compose_skip,
+    }
+    parts += [f"without {name}" for name, on in off.items() if not on and config.compose == "dynamic"]
+    return ", ".join(parts)
+
+
+def _windows(config: DCFormerConfig) -> str:
+    return ", ".join("all" if window is None else str(window) for window in config.attention_windows)

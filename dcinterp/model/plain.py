@@ -1,0 +1,159 @@
+"""The whole decoder once more, from the equations: slow, in float64, sharing no arithmetic with the model.
+
+`dcinterp verify` and the tests compare the model, a converted checkpoint or a new kernel with it. It reads a config and
+a state dict, loops over heads and ranks, and knows neither caches nor padding nor taps.
+
+    scores   A  = q k^T / sqrt(d)                 A' = Compose_pre(A, X, X)
+    weights  P  = softmax(masked A')              P' = Compose_post(P, X, X)
+    output      = sum over heads of P'_h v_h W_O,h
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.shapes import Attention, Residual, TokenIds
+
+
+@dataclass
+class PlainRun:
+    """Logits [batch, pos, vocab], the stream after each block, and (input, output) of every Compose."""
+
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    streams: list[Residual] = field(default_factory=list)
+    stages: dict[tuple[int, str], tuple[Attention, Attention]] = field(default_factory=dict)
+
+
+@torch.no_grad()
+def plain_forward(config: DCFormerConfig, tensors: Mapping[str, Tensor], ids: TokenIds) -> PlainRun:
+    """Run a decoder of this config with these weights (names as in its state dict).
+
+    Cost: one forward pass in float64, with one layer's weights as float64 at a time.
+    """
+    run = PlainRun()
+    x = tensors["model.embed_tokens.weight"][ids].double()
+    if config.position_type == "learned":
+        x = x + tensors["model.embed_positions.weight"][: ids.shape[1]].double()
+    for layer in range(config.num_hidden_layers):
+        prefix = f"model.layers.{layer}."
+        p = {name.removeprefix(prefix): t.double() for name, t in tensors.items() if name.startswith(prefix)}
+        attended = _attention(config, p, _norm(config, x, p, "input_layernorm"), layer, run)
+        if config.use_parallel_residual:
+            x = x + attended + _mlp(config, p, _norm(config, x, p, "post_attention_layernorm"))
+        else:
+            x = x + attended
+            x = x + _mlp(config, p, _norm(config, x, p, "post_attention_layernorm"))
+        run.streams.append(x)
+    top = {name.removeprefix("model."): t.double() for name, t in tensors.items() if name.startswith("model.norm.")}
+    unembedding = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"]).double()
+    run.logits = _norm(config, x, top, "norm") @ unembedding.T
+    return run
+
+
+def _attention(config: DCFormerConfig, p: dict[str, Tensor], x: Residual, layer: int, run: PlainRun) -> Residual:
+    batch, length, _ = x.shape
+    heads, d = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    q, k, v = (_linear(p, f"self_attn.{name}_proj", x).view(batch, length, heads, d) for name in "qkv")
+    scores = torch.empty(batch, heads, length, length, dtype=torch.float64)
+    for h in range(heads):
+        q_h, k_h = q[:, :, h], k[:, :, h]
+        if config.use_qk_norm:
+            q_h = _rms(q_h, 1e-6) * p["self_attn.q_norm.weight"]
+            k_h = _rms(k_h, 1e-6) * p["self_attn.k_norm.weight"]
+        if config.position_type == "rotary":
+            q_h, k_h = _turned(config, q_h), _turned(config, k_h)
+        scores[:, h] = q_h @ k_h.transpose(1, 2) / math.sqrt(d)
+    scores = _composed(config, p, x, scores, "pre", layer, run)
+    ahead = torch.arange(length)[:, None] - torch.arange(length)[None]
+    window = config.window(layer) or length
+    weights = scores.masked_fill((ahead < 0) | (ahead >= window), -torch.inf).softmax(-1)
+    weights = _composed(config, p, x, weights, "post", layer, run)
+    z = torch.cat([weights[:, h] @ v[:, :, h] for h in range(heads)], dim=-1)
+    return _linear(p, "self_attn.o_proj", z)
+
+
+def _composed(
+    config: DCFormerConfig, p: dict[str, Tensor], x: Residual, a: Attention, stage: str, layer: int, run: PlainRun
+) -> Attention:
+    if stage not in config.stages:
+        return a
+    out = torch.zeros_like(a)
+    size = config.num_attention_heads // config.compose_groups
+    for group in range(config.compose_groups):
+        own = slice(group * size, (group + 1) * size)
+        out[:, own] = _composed_group(config, p, x, a[:, own], f"self_attn.{stage}.", group)
+    run.stages[layer, stage] = (a, out)
+    return out
+
+
+def _composed_group(
+    config: DCFormerConfig, p: dict[str, Tensor], x: Residual, a: Attention, at: str, group: int
+) -> Attention:
+    size, rank = a.shape[1], config.compose_rank
+    out = a.clone() if config.compose_skip else torch.zeros_like(a)
+    if f"{at}static.weight" in p:
+        static = p[f"{at}static.weight"][group]
+        for to in range(size):
+            for h in range(size):
+                out[:, to] += static[h, to] * a[:, h]
+    for side, shape in (("query", (-1, x.shape[1], 1)), ("key", (-1, 1, x.shape[1]))):
+        if f"{at}{side}.up" in p:
+            inner = 2 * size * rank
+            hidden = x @ p[f"{at}{side}.down.weight"][group * inner : (group + 1) * inner].T
+            both = (hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2) @ p[f"{at}{side}.up"][group]
+            w1, w2 = both.view(*x.shape[:2], 2, rank, size).unbind(2)
+            w1 = _rms(w1, 1e-6)
+            for r in range(rank):
+                gathered = sum(w1[:, :, r, h].reshape(shape) * a[:, h] for h in range(size))
+                for to in range(size):
+                    out[:, to] += w2[:, :, r, to].reshape(shape) * gathered
+        if f"{at}{side}.gate.weight" in p:
+            gate = torch.tanh(x @ p[f"{at}{side}.gate.weight"].T)
+            for h in range(size):
+                out[:, h] += gate[:, :, group * size + h].reshape(shape) * a[:, h]
+    return out
+
+
+def _mlp(config: DCFormerConfig, p: dict[str, Tensor], x: Residual) -> Residual:
+    up = _linear(p, "mlp.up_proj", x)
+    if config.mlp_type == "swiglu":
+        gate = _linear(p, "mlp.gate_proj", x)
+        hidden = gate / (1 + torch.exp(-gate)) * up
+    else:
+        hidden = up * (1 + torch.erf(up / math.sqrt(2))) / 2
+    if config.mlp_gate_groups:
+        share = (x @ p["mlp.group_gate.weight"].T).softmax(-1)
+        hidden = hidden * share.repeat_interleave(hidden.shape[-1] // config.mlp_gate_groups, dim=-1)
+    return _linear(p, "mlp.down_proj", hidden)
+
+
+def _linear(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    y = x @ p[f"{name}.weight"].T
+    return y + p[f"{name}.bias"] if f"{name}.bias" in p else y
+
+
+def _norm(config: DCFormerConfig, x: Residual, p: dict[str, Tensor], name: str) -> Residual:
+    if config.norm_type == "layernorm":
+        x = x - x.mean(-1, keepdim=True)
+    x = _rms(x, config.norm_eps) * p[f"{name}.weight"]
+    return x + p[f"{name}.bias"] if f"{name}.bias" in p else x
+
+
+def _rms(x: Tensor, eps: float) -> Tensor:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+
+
+def _turned(config: DCFormerConfig, x: Tensor) -> Tensor:
+    """Rotary positions as complex numbers: channel i and channel i + width/2 are real and imaginary part."""
+    width = int(x.shape[-1] * config.rotary_fraction)
+    half = width // 2
+    speed = config.rotary_base ** -(torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * speed
+    z = torch.complex(x[..., :half], x[..., half:width]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag, x[..., width:]], dim=-1)
