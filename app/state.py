@@ -12,9 +12,6 @@ from typing import Any
 
 import streamlit as st
 
-MODELS_VARIABLE = "DCINTERP_MODELS"
-"""Folders or hub ids that `dcinterp app MODEL ...` was started with, separated as in PATH."""
-
 HELP = {
     "head": "An attention head: one of several parallel readers of a layer. It decides where to look (attention) and "
     "copies something from there (its values).",
@@ -39,6 +36,7 @@ def choose_model() -> None:
 
 def available_models() -> list[str]:
     """Names that `dcinterp.load` takes: those given at the start, then the shipped ones."""
+    from dcinterp.cli.app import MODELS_VARIABLE
     from dcinterp.loading import shipped_models
 
     given = [name for name in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if name]

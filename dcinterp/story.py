@@ -20,6 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dcinterp.analysis.attention_rows import AttentionRows, attention_rows
 from dcinterp.analysis.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.head_attribution import HeadAttribution, attribute_heads
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 # Below this share the attention counts as the head's own: composition is a detail of this entry.
 NOTABLE_SHARE = 0.1
+# Below this weight, before and after, a head does not read a token.
+NOTABLE_WEIGHT = 0.1
 ACCEPTABLE_GAP = 0.01
 
 
@@ -86,8 +90,8 @@ def case_study(
         example: a `synthetic_tasks.Example`, or a prompt as text or token ids.
         answer: the expected answer of a prompt; the model's own answer when None.
         foil: id of the token the answer competes with; the most likely other token when None.
-        layer: the layer to follow; that of the head with the largest contribution when None.
-        head: the head to follow; the largest contributor (of `layer`) when None.
+        layer: the layer to follow; that of the head which contributes most at the last token when None.
+        head: the head to follow; the largest contributor there (of `layer`) when None.
         key: the source token; the example's source, else where the followed head looks most, when None.
         attribution: head scores of this prompt computed before, to be used again.
         progress: called as the attribution proceeds.
@@ -138,17 +142,18 @@ def source_position(bridge: Any, example: Example) -> int | None:
 
 
 def _followed(attribution: HeadAttribution, layer: int | None, head: int | None) -> tuple[int, int]:
-    layers, heads = attribution.scores.shape
-    if layer is None:
-        best = attribution.best if head is None else (int(attribution.scores[:, head].argmax()), head)
-        return best
-    if not 0 <= layer < layers:
+    """The head to follow: the one asked for, or the one that contributes most at the position of the answer."""
+    there = attribution.by_position[:, :, attribution.position]
+    layers, heads = there.shape
+    if layer is not None and not 0 <= layer < layers:
         raise UserError(f"There is no layer {layer}; this model has layers 0..{layers - 1}.")
-    if head is None:
-        head = int(attribution.scores[layer].argmax())
-    if not 0 <= head < heads:
+    if head is not None and not 0 <= head < heads:
         raise UserError(f"There is no head {head}; this model has heads 0..{heads - 1}.")
-    return layer, head
+    choice = torch.full_like(there, -torch.inf)
+    chosen = (slice(None) if layer is None else layer, slice(None) if head is None else head)
+    choice[chosen] = there[chosen]
+    best, best_head = divmod(int(choice.argmax()), heads)
+    return best, best_head
 
 
 def _answer_step(prediction: Prediction, answer: str | None) -> Step:
@@ -168,16 +173,17 @@ def _answer_step(prediction: Prediction, answer: str | None) -> Step:
 
 
 def _head_step(attribution: HeadAttribution, layer: int, head: int) -> Step:
-    score, layer_total = float(attribution.scores[layer, head]), float(attribution.scores[layer].sum())
-    best = attribution.best == (layer, head)
+    here = float(attribution.by_position[layer, head, attribution.position])
+    everywhere = float(attribution.scores[layer, head])
+    best = _followed(attribution, None, None) == (layer, head)
     gap = float(attribution.relative_gap[layer])
     sentence = (
-        f"Head {head} of layer {layer} {'contributes most' if best else 'contributes'}: {score:+.2f} logits of "
-        f'"{attribution.target}" against "{attribution.foil}"; its whole layer adds {layer_total:+.2f}.'
+        f"Head {head} of layer {layer} {'writes most' if best else 'contributes'} at the last token: {here:+.2f} "
+        f'logits of "{attribution.target}" against "{attribution.foil}" ({everywhere:+.2f} over all positions).'
     )
     if gap > ACCEPTABLE_GAP:
         sentence += f" The integral misses {gap:.0%} of the layer's effect, so read the scores with care."
-    return Step("Which head writes it?", sentence, holds=score > 0 and gap <= ACCEPTABLE_GAP)
+    return Step("Which head writes it?", sentence, holds=here > 0 and gap <= ACCEPTABLE_GAP)
 
 
 def _source_step(rows: AttentionRows, breakdown: ComposeBreakdown | None, head: int, key: int) -> Step:
@@ -191,6 +197,14 @@ def _source_step(rows: AttentionRows, breakdown: ComposeBreakdown | None, head: 
     largest = max(added, key=lambda name: abs(added[name]))
     change = sum(added.values())
     share = abs(change) / max(abs(own), abs(after), 1e-9)
+    if max(abs(own), abs(after)) < NOTABLE_WEIGHT:
+        most = int(rows.composed[head].abs().argmax())
+        return Step(
+            title,
+            f'Head {head} hardly attends to "{token}": {own:.2f} before composition, {after:.2f} after. It looks most '
+            f'at "{rows.tokens[most]}" (position {most}): choose that token to take its attention there apart.',
+            holds=False,
+        )
     if share < NOTABLE_SHARE:
         return Step(
             title,
@@ -235,10 +249,10 @@ def _lender_step(breakdown: ComposeBreakdown | None, head: int) -> Step:
             f"No other head lends head {head} a notable part of this attention (most: {lent[lender]:+.3f}).",
             False,
         )
-    verb = "lends" if lent[lender] > 0 else "takes"
+    verb = f"lends head {head} most" if lent[lender] > 0 else f"takes most from head {head}"
     return Step(
         title,
-        f"Head {lender}, which attends there with {attends:.2f}, {verb} head {head} most: {lent[lender]:+.2f}, of "
+        f"Head {lender}, which attends there with {attends:.2f}, {verb}: {lent[lender]:+.2f}, of "
         f"which {through:+.2f} by the {side} token (w_{letter}1 gathers from head {lender}, w_{letter}2 shares to head "
         f"{head}).",
     )

@@ -132,7 +132,7 @@ positions = [SOURCE, *map(str, range(len(tokens)))]
 
 
 def cell_label(cell):
-    return f"the strongest (L{scores.best[0]}H{scores.best[1]})" if cell == BEST else cell
+    return "the one that writes most at the last token" if cell == BEST else cell
 
 
 def position_label(position):
@@ -193,7 +193,9 @@ with slot_2:
         width="stretch",
         config={"displayModeBar": False},
     )
-    st.caption("Click a cell to follow that head. Orange pushes towards the answer, blue away from it.")
+    st.caption(
+        "Over all positions. Click a cell to follow that head. Orange pushes towards the answer, blue away from it."
+    )
 with steps[1]:
     numbers(scores)
 with slot_3:

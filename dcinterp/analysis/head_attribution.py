@@ -41,12 +41,14 @@ Metric = Callable[[Tensor], Tensor]
 class HeadAttribution(Result):
     """Scores of all heads, in units of the metric (logits).
 
-    scores [layer, head]; gap [layer] = f(z) - f(b) - sum of the layer's scores; metric_at_baseline [layer] = f(b);
+    scores [layer, head]; by_position [layer, head, pos], what each position contributes to them;
+    gap [layer] = f(z) - f(b) - sum of the layer's scores; metric_at_baseline [layer] = f(b);
     steps [layer]: points at which the path was evaluated.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "scores": ("layer", "head"),
+        "by_position": ("layer", "head", "pos"),
         "gap": ("layer",),
         "metric_at_baseline": ("layer",),
         "steps": ("layer",),
@@ -59,6 +61,7 @@ class HeadAttribution(Result):
     method: str
     metric: float
     scores: Float[Tensor, "layer head"]
+    by_position: Float[Tensor, "layer head pos"]
     gap: Float[Tensor, " layer"]
     metric_at_baseline: Float[Tensor, " layer"]
     steps: Tensor
@@ -68,6 +71,9 @@ class HeadAttribution(Result):
         """(layer, head) of the largest score."""
         layer, head = divmod(int(self.scores.argmax()), self.scores.shape[1])
         return layer, head
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.tokens) if axis == "pos" else None
 
     @property
     def relative_gap(self) -> Float[Tensor, " layer"]:
@@ -138,7 +144,8 @@ def attribute_heads(
             _gradient(run, actual) if method == "gradient" else _integrate(run, actual, steps, max_steps, tolerance)
         )
         progress(layer + 1, len(layers), f"layer {layer}")
-    scores, gap, at_baseline, used = zip(*rows, strict=True)
+    by_position, gap, at_baseline, used = zip(*rows, strict=True)
+    contributions = torch.stack(by_position).float().cpu()
     return HeadAttribution(
         tokens=str_tokens(bridge, ids),
         position=at,
@@ -146,7 +153,8 @@ def attribute_heads(
         foil="" if minus is None else str_tokens(bridge, torch.tensor([[minus]]))[0],
         method=method,
         metric=actual,
-        scores=torch.stack(scores).float().cpu(),
+        scores=contributions.sum(-1),
+        by_position=contributions,
         gap=torch.tensor(gap),
         metric_at_baseline=torch.tensor(at_baseline),
         steps=torch.tensor(used),
@@ -154,7 +162,7 @@ def attribute_heads(
 
 
 PathRunner = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From points a in [0, 1] to the metric at each [point] and the per-head sum of (z - b) * gradient [point, head]."""
+"""From points a in [0, 1] to the metric [point] and (z - b) * gradient summed over d_head [point, head, pos]."""
 
 
 def _baselines(bridge: Any, ids: Tensor, baseline: Prompt | None, names: list[str]) -> dict[str, Tensor]:
@@ -164,8 +172,8 @@ def _baselines(bridge: Any, ids: Tensor, baseline: Prompt | None, names: list[st
     other = token_ids(bridge, baseline)
     if other.shape != ids.shape:
         raise UserError(
-            f"The baseline is {other.shape[1]} tokens long and the prompt {ids.shape[1]}; give a counterfactual with as "
-            "many tokens."
+            f"The baseline is {other.shape[1]} tokens long and the prompt {ids.shape[1]}; give a counterfactual with "
+            "as many tokens."
         )
     return bridge.run_with_cache(other, names_filter=names)[1]
 
@@ -186,7 +194,7 @@ def _path_runner(
                 value = metric(logits)
                 (gradient,) = torch.autograd.grad(value.sum(), scaled)
             values.append(value.detach())
-            products.append((gradient * (z - b)).sum(dim=(1, 3)))
+            products.append((gradient * (z - b)).sum(-1).transpose(1, 2))
         return torch.cat(values), torch.cat(products)
 
     return run
@@ -195,13 +203,13 @@ def _path_runner(
 def _integrate(
     run: PathRunner, actual: float, steps: int, max_steps: int, tolerance: float
 ) -> tuple[Tensor, float, float, int]:
-    """(scores [head], gap, metric at the baseline, steps used), with as many points as the tolerance needs."""
+    """(scores [head, pos], gap, metric at the baseline, steps used), with as many points as the tolerance needs."""
     start = float(run(torch.zeros(1))[0])
     while True:
         # Gauss-Legendre: exact for polynomials up to degree 2 steps - 1, so few points go far on a smooth path.
         points, weights = (torch.from_numpy(x / 2) for x in np.polynomial.legendre.leggauss(steps))
         _, products = run((points + 0.5).float())
-        scores = (weights.to(products)[:, None] * products).sum(0)
+        scores = (weights.to(products)[:, None, None] * products).sum(0)
         gap = actual - start - float(scores.sum())
         if abs(gap) <= tolerance * abs(actual - start) or 2 * steps > max_steps:
             return scores, gap, start, steps

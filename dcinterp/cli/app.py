@@ -13,6 +13,7 @@ import typer
 from dcinterp.errors import UserError
 
 MODELS_VARIABLE = "DCINTERP_MODELS"
+"""How the app learns which models it was started with: folders and hub ids, separated as in PATH."""
 
 
 def command(

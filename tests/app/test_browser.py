@@ -32,7 +32,7 @@ def sentence(page, step: int) -> str:
 def test_opens_on_a_right_answer_and_tells_five_steps(page, server):
     open_page(page, server)
     assert "that is right" in sentence(page, 1)
-    assert re.search(r"Head \d of layer \d contributes most", sentence(page, 2))
+    assert re.search(r"Head \d of layer \d writes most", sentence(page, 2))
     for step in range(1, 6):
         assert page.locator(f"h3#step-{step}").is_visible()
     assert page.locator(".js-plotly-plot").count() == 6

@@ -17,7 +17,8 @@ def example():
 
 def test_follows_the_strongest_head_to_the_source(bridge, example):
     story = dcinterp.case_study(bridge, example)
-    assert (story.layer, story.head) == story.attribution.best
+    there = story.attribution.by_position[:, :, -1]
+    assert float(there[story.layer, story.head]) == float(there.max())
     assert story.prediction.tokens[story.key] in synthetic_tasks.words(example.facts[example.source].item)
     assert [step.title[-1] for step in story.steps] == ["?"] * 5
     assert story.breakdown.key == story.key
@@ -25,7 +26,8 @@ def test_follows_the_strongest_head_to_the_source(bridge, example):
 
 def test_numbers_in_the_sentences_are_those_of_the_evidence(bridge, example):
     story = dcinterp.case_study(bridge, example, layer=1, head=2)
-    assert f"{float(story.attribution.scores[1, 2]):+.2f} logits" in story.steps[1].sentence
+    assert f"{float(story.attribution.by_position[1, 2, -1]):+.2f} logits" in story.steps[1].sentence
+    assert f"{float(story.attribution.scores[1, 2]):+.2f} over all" in story.steps[1].sentence
     assert f"{float(story.breakdown.out[2]):.2f}" in story.steps[2].sentence
     assert story.lender != 2
 
@@ -44,8 +46,19 @@ def test_a_head_that_attends_by_itself_is_said(make_bridge, example):
             if ".post" in name:
                 parameter.zero_()
     story = dcinterp.case_study(bridge, example)
+    most = int(story.rows.weights[story.head].argmax())
+    story = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=most)
     assert "by itself" in story.steps[2].sentence
     assert "No other head" in story.steps[3].sentence
+    assert not story.steps[2].holds
+
+
+def test_a_source_that_the_head_does_not_read_is_said(bridge, example):
+    story = dcinterp.case_study(bridge, example)
+    composed = story.rows.composed[story.head].abs() + story.rows.weights[story.head]
+    unread = int(composed.argmin())
+    story = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=unread)
+    assert "hardly attends" in story.steps[2].sentence
     assert not story.steps[2].holds
 
 
