@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +107,15 @@ def read_model(
     try:
         images = kind == DCViTConfig.model_type
         config = (DCViTConfig if images else DCFormerConfig).from_dict(fields)
-        loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
-            folder, config=config, dtype=dtype or "auto", output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        with _without_bars():
+            loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype or "auto",
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
     except (SafetensorError, OSError, EOFError) as error:
         raise UserError(f"The weights in {folder} are damaged ({error}); copy or download them again.") from error
     model, report = loaded
@@ -119,6 +127,20 @@ def read_model(
             f"The weights in {folder} do not fit its config.json ({wrong[0]}); use the pair that belongs together."
         )
     return model.to(device) if device else model
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """No progress bars of transformers inside the block: a small model loads before anybody could read them."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _load_hub(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
