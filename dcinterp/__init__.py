@@ -29,6 +29,7 @@ _HOMES = {
     "attention_rows": "dcinterp.analysis.attention_rows",
     "case_study": "dcinterp.story",
     "load_result": "dcinterp.analysis.result",
+    "training_curves": "dcinterp.analysis.training_curves",
     "UserError": "dcinterp.errors",
 }
 

@@ -56,3 +56,28 @@ def attention(
     Console().print(table)
     if output is not None:
         output.write_text(json.dumps(records, indent=1), encoding="utf-8")
+
+
+@app.command()
+def load(
+    preset: Annotated[str, typer.Option(help="Shape of the random bfloat16 checkpoint.")] = "dcformer++-2.8b",
+    folder: Annotated[Path | None, typer.Option(help="Measure this checkpoint instead.")] = None,
+) -> None:
+    """Loading a released checkpoint: seconds, and peak memory against the size of its tensors.
+
+    Example:
+
+        dcinterp bench load --preset dcformer++-405m
+    """
+    from tempfile import TemporaryDirectory
+
+    from dcinterp.bench.load import measure_load, write_random
+    from dcinterp.progress import console
+
+    if folder is not None:
+        typer.echo(f"{folder}: {measure_load(folder)}")
+        return
+    with TemporaryDirectory() as scratch:
+        with console("writing") as progress:
+            write_random(preset, Path(scratch), progress=progress)
+        typer.echo(f"{preset}: {measure_load(Path(scratch))}")

@@ -23,6 +23,7 @@ def results(bridge, prompt):
         dcinterp.compose_breakdown(bridge, prompt, 1, -1, 4),
         dcinterp.composition_map(bridge, prompt, 1, "post", -1, 4),
         dcinterp.attention_rows(bridge, prompt, 1),
+        dcinterp.training_curves("dcformer++"),
     ]
     return {type(result).__name__: result for result in made}
 

@@ -1,0 +1,44 @@
+"""Accuracy per QK pattern against the tokens that the model had read."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.training_curves import TrainingCurves
+from dcinterp.errors import UserError
+from dcinterp.figures.style import THEMES, finish
+
+RESULT = "TrainingCurves"
+KIND = ""
+
+# Okabe and Ito's colours, in an order that keeps neighbours apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+
+
+def plot(result: TrainingCurves, *, theme: str = "light", examples: int | None = None) -> go.Figure:
+    """One line a pattern, and a thick one over all.
+
+    Args:
+        result: the curves.
+        theme: "light" or "dark".
+        examples: rows of how many examples; the longest measured when None.
+    """
+    examples = max(result.examples) if examples is None else examples
+    if examples not in result.examples:
+        raise UserError(f"This run measured rows of {', '.join(map(str, result.examples))} examples, not {examples}.")
+    column = result.examples.index(examples)
+    figure = go.Figure()
+    colours = iter(COLOURS)
+    for number, pattern in enumerate(result.patterns):
+        whole = pattern == "all"
+        figure.add_scatter(
+            x=result.tokens_read.tolist(),
+            y=result.accuracy[:, column, number].tolist(),
+            name=pattern,
+            mode="lines",
+            line={"color": THEMES[theme].text if whole else next(colours), "width": 4 if whole else 2},
+            hovertemplate=f"{pattern}: %{{y:.1%}} after %{{x:,}} tokens<extra></extra>",
+        )
+    figure.update_xaxes(title="tokens read", rangemode="tozero")
+    figure.update_yaxes(title=f"accuracy, rows of {examples}", range=[0, 1.02], tickformat=".0%")
+    return finish(figure, theme, height=380)

@@ -1,0 +1,56 @@
+"""Curves are what the run recorded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import dcinterp
+from dcinterp import UserError
+
+
+def record(folder, **values):
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def test_reads_what_the_run_wrote(tmp_path):
+    record(tmp_path, step=50, tokens=900, loss=3.0)
+    record(tmp_path, step=60, tokens=1000, accuracy={"1": {"same-person": 0.5, "all": 0.25}})
+    record(tmp_path, step=100, tokens=1800, loss=2.0)
+    record(tmp_path, step=120, tokens=2000, accuracy={"1": {"same-person": 1.0, "all": 0.75}})
+    curves = dcinterp.training_curves(tmp_path)
+    assert curves.tokens_read.tolist() == [1000, 2000]
+    assert curves.loss.tolist() == [3.0, 2.0]
+    assert curves.accuracy[:, 0].tolist() == [[0.5, 0.25], [1.0, 0.75]]
+    assert curves.to_dataframe()["pattern_label"].tolist() == ["same-person", "all"] * 2
+
+
+@pytest.mark.parametrize("model", ["dcformer++", "transformer++"])
+def test_the_shipped_models_come_with_theirs(model):
+    curves = dcinterp.training_curves(model)
+    sets = curves.patterns.index("different-in-set")
+    assert curves.tokens_read[-1] > 10_000_000
+    answers = {
+        "different-in-set": 18,
+        "same-person": 14,
+        "the-other-person": 14,
+        "same-object": 14,
+        "the-other-object": 14,
+    }
+    for row in curves.accuracy.flatten(0, 1):
+        mean = sum(share * float(row[curves.patterns.index(p)]) for p, share in answers.items()) / 74
+        assert mean == pytest.approx(float(row[curves.patterns.index("all")]), abs=1e-6)
+    assert curves.accuracy[0, 0, sets] < 0.5
+
+
+def test_refuses_with_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="output folder of a training run"):
+        dcinterp.training_curves(tmp_path)
+    record(tmp_path, step=50, tokens=900, loss=3.0)
+    with pytest.raises(UserError, match="no accuracy yet"):
+        dcinterp.training_curves(tmp_path)
+    record(tmp_path, step=60, tokens=1000, accuracy={"1": {"all": 0.25}})
+    with pytest.raises(UserError, match="measured rows of 1"):
+        dcinterp.figures.plot(dcinterp.training_curves(tmp_path), examples=8)
