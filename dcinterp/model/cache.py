@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -46,7 +47,7 @@ def _layers(config: DCFormerConfig) -> list[Any]:
 
 def update(
     cache: Cache, layer: int, k: PerHead, v: PerHead, stages: list[ComposeWeights]
-) -> tuple[PerHead, PerHead, list[ComposeWeights]]:
+) -> tuple[Float[Tensor, "batch head key d_head"], Float[Tensor, "batch head key d_head"], list[ComposeWeights]]:
     """Add the new positions to the cache and return everything it holds for this layer.
 
     The key-side weights travel as extra channels of the values, so that reordering beams, selecting a batch and

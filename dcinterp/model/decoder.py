@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
@@ -145,7 +146,7 @@ class DCFormerModel(DCFormerPreTrainedModel):
         windows = {self.config.window(layer) for layer in range(self.config.num_hidden_layers)} if windows else set()
         return {w: attention_mask(slots, keys, window=w, padding=padding) for w in windows}
 
-    def _last_keys(self, mask: Mask, cache: Cache, layer: int, new: int) -> Mask:
+    def _last_keys(self, mask: Mask, cache: Cache, layer: int, new: int) -> Bool[Tensor, "#batch 1 query cached_key"]:
         """The columns of `mask` for the keys that a local layer's cache still holds."""
         window = self.config.window(layer)
         if window is None:

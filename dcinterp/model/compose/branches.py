@@ -38,12 +38,12 @@ class ComposeWeights:
     w_kg to the key positions; `static` is W_b [head_from, head_to].
     """
 
-    w_q1: LowRank | None = None
-    w_q2: LowRank | None = None
-    w_qg: Gate | None = None
-    w_k1: LowRank | None = None
-    w_k2: LowRank | None = None
-    w_kg: Gate | None = None
+    w_q1: Float[Tensor, "batch query rank head"] | None = None
+    w_q2: Float[Tensor, "batch query rank head"] | None = None
+    w_qg: Float[Tensor, "batch query head"] | None = None
+    w_k1: Float[Tensor, "batch key rank head"] | None = None
+    w_k2: Float[Tensor, "batch key rank head"] | None = None
+    w_kg: Float[Tensor, "batch key head"] | None = None
     static: HeadMap | None = None
     skip: bool = True
     groups: int = 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 from transformers import initialization as init
@@ -74,7 +75,9 @@ class DynamicCompose(nn.Module):
         self.query = SideWeights(config) if config.compose_query_wise else None
         self.key = SideWeights(config) if config.compose_key_wise else None
 
-    def weights(self, x_query: Residual, x_key: Residual) -> ComposeWeights:
+    def weights(
+        self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
+    ) -> ComposeWeights:
         """The weights of this stage from the normed input of the layer at the query and at the key positions."""
         w_q1, w_q2, w_qg = self.query(x_query) if self.query is not None else (None, None, None)
         w_k1, w_k2, w_kg = self.key(x_key) if self.key is not None else (None, None, None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from transformers import initialization as init
 
 from dcinterp.model.compose.branches import ComposeWeights, compose
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.shapes import Attention, HeadMap, Residual
+from dcinterp.shapes import Attention, HeadMap
 
 
 class StaticMap(nn.Module):
@@ -39,7 +40,9 @@ class StaticCompose(nn.Module):
         self.skip = config.compose_skip
         self.static = StaticMap(config)
 
-    def weights(self, x_query: Residual, x_key: Residual) -> ComposeWeights:
+    def weights(
+        self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
+    ) -> ComposeWeights:
         """Static composition reads no token: only W_b."""
         return ComposeWeights(static=self.static.head_map(), skip=self.skip)
 

@@ -10,23 +10,24 @@ from __future__ import annotations
 import math
 
 from dcinterp.model.compose.branches import ComposeWeights, head_maps
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
 from dcinterp.model.mask import mask_scores
-from dcinterp.shapes import Attention, Mask, PerHead
+from dcinterp.shapes import Attention, Mask
 
 
 def headmix_attention(
-    q: PerHead,
-    k: PerHead,
-    v: PerHead,
+    q: QueryHeads,
+    k: KeyHeads,
+    v: KeyHeads,
     pre: ComposeWeights | None = None,
     post: ComposeWeights | None = None,
     *,
     mask: Mask | None = None,
-) -> PerHead:
+) -> QueryHeads:
     """What `reference_attention` computes, to rounding.
 
     Args:
-        q, k, v: [batch, head, pos, d_head].
+        q, k, v: [batch, head, query or key, d_head].
         pre, post: weights of the two stages; None for a stage that does not exist.
         mask: True where a query may look; None for everywhere.
     """

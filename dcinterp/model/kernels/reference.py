@@ -5,25 +5,31 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+
 from dcinterp.model.compose.branches import ComposeWeights, compose
 from dcinterp.model.mask import mask_scores
-from dcinterp.shapes import Attention, Mask, PerHead
+from dcinterp.shapes import Attention, Mask
+
+QueryHeads = Float[Tensor, "batch head query d_head"]
+KeyHeads = Float[Tensor, "batch head key d_head"]
 
 
 def reference_attention(
-    q: PerHead,
-    k: PerHead,
-    v: PerHead,
+    q: QueryHeads,
+    k: KeyHeads,
+    v: KeyHeads,
     pre: ComposeWeights | None,
     post: ComposeWeights | None,
     mask: Mask | None = None,
-) -> PerHead:
+) -> QueryHeads:
     """Compose_post(softmax(mask(Compose_pre(q k^T / sqrt d)))) v, with None for a stage that does not exist."""
     return apply_attention(attention_pattern(q, k, pre, post, mask), v)
 
 
 def attention_pattern(
-    q: PerHead, k: PerHead, pre: ComposeWeights | None, post: ComposeWeights | None, mask: Mask | None = None
+    q: QueryHeads, k: KeyHeads, pre: ComposeWeights | None, post: ComposeWeights | None, mask: Mask | None = None
 ) -> Attention:
     """The matrix that multiplies the values: signed and with rows of any sum, once `post` composes."""
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
@@ -32,7 +38,7 @@ def attention_pattern(
     return _stage(weights, post)
 
 
-def apply_attention(pattern: Attention, v: PerHead) -> PerHead:
+def apply_attention(pattern: Attention, v: KeyHeads) -> QueryHeads:
     """What each head reads: its pattern times its values."""
     return pattern @ v
 
