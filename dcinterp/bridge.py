@@ -211,6 +211,7 @@ class DCFormerAdapter(ArchitectureAdapter):
         self.cfg.gated_mlp = config.mlp_type == "swiglu"
         self.cfg.act_fn = "silu" if config.mlp_type == "swiglu" else "gelu"
         self.cfg.parallel_attn_mlp = config.use_parallel_residual
+        self._rows_sum_to_anything = "post" in config.stages and config.use_bias
         self.component_mapping = self._mapping(config)
 
     def preprocess_weights(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -228,6 +229,12 @@ class DCFormerAdapter(ArchitectureAdapter):
         and the MLP's group gate would read inputs without their gain.
         """
         super().postprocess_weights(bridge)
+        values = [block.attn.v.original_component.bias for block in bridge.blocks]
+        if self._rows_sum_to_anything and not any(bias is not None and bias.any() for bias in values):
+            raise UserError(
+                "Value biases were folded as if attention summed to 1, which composed attention does not; load the "
+                "model with dcinterp.load, or pass fold_value_biases=False to a fresh bridge."
+            )
         for layer, block in enumerate(bridge.blocks):
             group_gate = getattr(block.mlp.original_component, "group_gate", None)
             readers = {"ln1": dynamic_readers(block.attn.original_component), "ln2": filter(None, [group_gate])}
@@ -401,7 +408,8 @@ class DCBridge(TransformerBridge):
         """As in TransformerLens; a name in `names_filter` that is no hook is an error, also beside right ones.
 
         Raises:
-            UserError: a misspelt name (the message suggests the nearest hooks), or a filter function that selects none.
+            UserError: a misspelt name; the message suggests the nearest hooks. A filter function that selects none
+                is only warned about.
         """
         names = kwargs.get("names_filter")
         if isinstance(names, tuple | set | frozenset):
@@ -519,9 +527,10 @@ class DCBridge(TransformerBridge):
         known = self.hook_dict
         if callable(names):
             if not any(names(name) for name in known):
-                raise UserError(
+                warnings.warn(
                     f"The filter function selects none of the {len(known)} hooks of this model; print bridge.hook_dict "
-                    "for their names."
+                    "for their names.",
+                    stacklevel=3,
                 )
             return
         for name in [names] if isinstance(names, str) else names:

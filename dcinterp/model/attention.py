@@ -12,6 +12,7 @@ from dcinterp.model import cache as caching
 from dcinterp.model.compose import COMPOSERS, ComposeWeights
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import composed_attention
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
 from dcinterp.model.mask import mask_scores
 from dcinterp.model.norm import WEIGHT_NORM_EPS, RMSNorm
 from dcinterp.model.rotary import Rotation, rotate
@@ -93,7 +94,7 @@ class ComposedAttention(nn.Module):
         return pattern @ v, pattern
 
     def pattern(
-        self, q: PerHead, k: PerHead, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any
+        self, q: QueryHeads, k: KeyHeads, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any
     ) -> Attention:
         """The composed attention matrix, stage by stage."""
         a = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)

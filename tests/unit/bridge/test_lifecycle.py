@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -180,6 +181,37 @@ def test_foreign_code_boots_our_folder(folder: Path) -> None:
         ids = torch.tensor([[4, 5, 6, 7]])
         torch.testing.assert_close(booted(ids), dcinterp.load(folder)(ids), atol=1e-5, rtol=0)
     assert "blocks.0.attn.post.hook_o_kp" in booted.hook_dict
+
+
+def test_a_stock_bridge_refuses_to_fold_what_does_not_sum_to_one(
+    raw: Callable[..., DCFormerForCausalLM], ids: Tensor
+) -> None:
+    """`build_bridge_from_module` gives a stock bridge, whose defaults fold value biases."""
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    def stock() -> Any:
+        model = raw("tiny-dcpythia")
+        return build_bridge_from_module(model, "DCFormerForCausalLM", hf_config=model.config)
+
+    with pytest.raises(UserError, match=r"load the model with dcinterp\.load, or pass fold_value_biases=False"):
+        stock().enable_compatibility_mode(disable_warnings=True)
+    expected, folded = stock()(ids).log_softmax(-1), stock()
+    folded.enable_compatibility_mode(disable_warnings=True, fold_value_biases=False)
+    torch.testing.assert_close(folded(ids).log_softmax(-1), expected, atol=2e-5, rtol=0)
+
+
+def test_another_model_gets_the_stock_bridge(folder: Path, tmp_path: Path, ids: Tensor) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4)
+    llama = LlamaForCausalLM(LlamaConfig(vocab_size=29, **shape)).eval()
+    llama.save_pretrained(tmp_path)
+    for file in folder.glob("tokenizer*"):
+        shutil.copy(file, tmp_path)
+    bridge = dcinterp.load(tmp_path)
+    assert not isinstance(bridge, DCBridge)
+    with torch.no_grad():
+        torch.testing.assert_close(bridge(ids), llama(ids).logits, atol=1e-5, rtol=0)
 
 
 def test_the_entry_point_names_the_adapter() -> None:
