@@ -21,7 +21,7 @@ class LocalLayer(DynamicSlidingWindowLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         keys, values = super().update(key_states, value_states, *args, **kwargs)
-        if self.sliding_window == 1:  # transformers keeps [-0:], which is everything
+        if self.sliding_window == 1 and not self.record_past:  # transformers keeps [-0:], which is everything
             self.keys, self.values = keys[:, :, :0], values[:, :, :0]
         return keys, values
 
@@ -35,7 +35,10 @@ def new_cache(config: DCFormerConfig) -> DynamicCache:
 
 def fit_cache(cache: Cache, config: DCFormerConfig) -> Cache:
     """`cache`, with layers that know our windows if it is still empty (`generate` builds a generic one)."""
-    if isinstance(cache, DynamicCache) and cache.get_seq_length() == 0:
+    fitted = len(cache.layers) == config.num_hidden_layers and all(
+        config.window(layer) is None or isinstance(held, LocalLayer) for layer, held in enumerate(cache.layers)
+    )
+    if isinstance(cache, DynamicCache) and cache.get_seq_length() == 0 and not fitted:
         cache.layers = _layers(config)
     return cache
 

@@ -183,6 +183,26 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.lm_head = value
 
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> bool:
+        """As in transformers, with layers that know our windows from the start (rolling back needs them then).
+
+        Raises:
+            ValueError: a kind of cache is asked for that has no room for the key side of the composition.
+        """
+        kind = generation_config.cache_implementation
+        if kind not in (None, "dynamic", "dynamic_full"):
+            raise ValueError(
+                f"cache_implementation {kind!r} has no room for what composition caches beside keys and values; leave "
+                "it out."
+            )
+        returned = super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
+        cache = model_kwargs.get("past_key_values")
+        if isinstance(cache, Cache) and cache.get_seq_length() == 0:
+            fit_cache(cache, self.config)
+            if generation_config.is_assistant:
+                cache.activate_past_recording()
+        return returned
+
     def forward(
         self,
         input_ids: TokenIds | None = None,

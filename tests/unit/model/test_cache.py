@@ -101,6 +101,20 @@ def test_generate_does_not_depend_on_the_cache(preset: str, how: dict[str, Any],
     assert torch.equal(alone[0], cached[1, 2:])
 
 
+@pytest.mark.parametrize("windows", [(None,), (3, None), (1, None)], ids=str)
+def test_assisted_generation_rolls_the_cache_back(windows: tuple[int | None, ...], model: Build) -> None:
+    built, ids = model(dtype=torch.float32, attention_windows=windows), tokens(6)[:1]
+    ids = torch.cat([ids, ids], dim=1)  # repetitions, so that looking up the prompt proposes something
+    plain = built.generate(ids, max_new_tokens=10, do_sample=False)
+    looked_up = built.generate(ids, max_new_tokens=10, do_sample=False, prompt_lookup_num_tokens=3)
+    assert torch.equal(plain, looked_up)
+
+
+def test_a_cache_without_room_for_the_composition_is_refused(model: Build) -> None:
+    with pytest.raises(ValueError, match="cache_implementation 'static' has no room for what composition caches"):
+        model(dtype=torch.float32).generate(tokens(6), max_new_tokens=2, cache_implementation="static")
+
+
 def test_a_mask_that_forgets_the_cache_is_one_sentence(model: Build) -> None:
     built = model()
     with torch.no_grad():
