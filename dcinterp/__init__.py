@@ -10,6 +10,7 @@
 Names are imported when they are first used, so that `import dcinterp` loads neither torch nor plotly.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +21,11 @@ _HOMES = {
     "shipped_models": "dcinterp.loading",
     "DCFormerConfig": "dcinterp.model.config",
     "DCFormerForCausalLM": "dcinterp.model.decoder",
+    "DCViTConfig": "dcinterp.model.config",
+    "DCViTForImageClassification": "dcinterp.model.vit",
     "presets": "dcinterp.model.presets",
+    "read_model": "dcinterp.loading",
+    "verify": "dcinterp.verification",
     "composed_attention": "dcinterp.model.kernels",
     "predict": "dcinterp.analysis.prediction",
     "attribute_heads": "dcinterp.analysis.head_attribution",
@@ -42,6 +47,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'dcinterp' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+if "transformers" in sys.modules:
+    # Whoever works with transformers expects its Auto classes to know our models from now on.
+    import_module("dcinterp.model.decoder")
 
 
 def __dir__() -> list[str]:

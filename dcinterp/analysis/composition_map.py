@@ -66,8 +66,10 @@ def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: 
     layer = layer_number(bridge, layer)
     query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
     prefix = f"blocks.{layer}.attn.{stage}.hook_w_"
+    hooks = [name for name in bridge.hook_dict if name.startswith(prefix)]
     with torch.no_grad():
-        _, cache = bridge.run_with_cache(ids, names_filter=lambda name: name.startswith(prefix))
+        # A static map has no dynamic weights to look at.
+        cache = bridge.run_with_cache(ids, names_filter=hooks)[1] if hooks else {}
     at = {"q": query, "k": key}
     w = {
         name.removeprefix(prefix): tensor[0, at[name.removeprefix(prefix)[0]]].float().cpu()

@@ -48,7 +48,8 @@ class TrainingCurves(Result):
     accuracy: Float[Tensor, "measurement examples pattern"]
 
     def labels(self, axis: str) -> list[Any] | None:
-        return {"pattern": list(self.patterns), "examples": list(self.examples)}.get(axis)
+        names: dict[str, list[Any]] = {"pattern": list(self.patterns), "examples": list(self.examples)}
+        return names.get(axis)
 
 
 def training_curves(run: str | Path) -> TrainingCurves:

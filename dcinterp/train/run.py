@@ -110,10 +110,9 @@ class DocumentTrainer(Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:
-            recipe = self.recipe
-            self.lr_scheduler = LambdaLR(
-                optimizer or self.optimizer, lambda step: recipe.learning_rate_share(step, num_training_steps)
-            )
+            recipe, optimizer = self.recipe, optimizer or self.optimizer
+            assert optimizer is not None
+            self.lr_scheduler = LambdaLR(optimizer, lambda s: recipe.learning_rate_share(s, num_training_steps))
         return self.lr_scheduler
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:

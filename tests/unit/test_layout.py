@@ -17,6 +17,7 @@ ALLOWED = {
     "model": BASE,
     "loading": BASE | {"bridge", "model"},
     "bridge": BASE | {"model"},
+    "verification": BASE | {"model", "loading"},
     "train": BASE | {"model"},
     "bench": BASE | {"model", "loading"},
     "analysis": BASE,
