@@ -67,18 +67,30 @@ def lock(name: str) -> threading.RLock:
     return threading.RLock()
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
+SHOWCASE_TASKS = ("task2", "task10", "task6", "task58", "task56")
+SHOWCASE_EXAMPLES, SHOWCASE_RIGHT = 10, 8
+
+
+@st.cache_data(max_entries=64, show_spinner="Looking for an example that this model can do ...")
 def showcase(name: str) -> tuple[str, int]:
-    """(task, number) of a held-out example that the model answers rightly: retrieval by person if it can."""
+    """(task, number) of a held-out example that the model answers rightly, of a task that it can do at all.
+
+    Retrieval by person comes first. A task counts as learnt with 8 of 10 right answers: a guess among three facts gets
+    there once in three hundred times.
+    """
     import dcinterp
     import synthetic_tasks
 
     with lock(name):
-        for task in ("task2", "task10", "task6", "task56", "task58"):
-            for number in range(12):
-                if answers_rightly(dcinterp.predict, model(name), synthetic_tasks, task, number):
-                    return task, number
-    return "task2", 0
+        for task in SHOWCASE_TASKS:
+            right = [
+                number
+                for number in range(SHOWCASE_EXAMPLES)
+                if answers_rightly(dcinterp.predict, model(name), synthetic_tasks, task, number)
+            ]
+            if len(right) >= SHOWCASE_RIGHT:
+                return task, right[0]
+    return SHOWCASE_TASKS[0], 0
 
 
 def answers_rightly(predict: Any, bridge: Any, synthetic_tasks: Any, task: str, number: int) -> bool:

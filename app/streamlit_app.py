@@ -2,17 +2,21 @@
 
 import streamlit as st
 
+import preload
 import state
 
-st.set_page_config(page_title="dcinterp", page_icon=":material/hub:", layout="wide")
+# No icons for the page: Streamlit would fetch the picture for the browser tab from the network.
+st.set_page_config(page_title="dcinterp", layout="wide")
 st.html("<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {padding-top: 3.2rem}</style>")
+
+with st.spinner("Loading PyTorch ..."):
+    preload.heavy_imports()
 
 page = st.navigation(
     [
         st.Page(
             "app_pages/case_study.py",
             title="Case study",
-            icon=":material/auto_stories:",
             url_path="case-study",
             default=True,
         )

@@ -208,10 +208,10 @@ with steps[2]:
 with steps[3]:
     heading(4, told.steps[3], state.HELP["lending"])
     if breakdown is not None:
-        first, second = st.columns(2)
-        with first:
+        pair = st.grid(2, min_column_width=420)
+        with pair.container():
             figure(breakdown, "lending", kind="lending", selected=told.head)
-        with second:
+        with pair.container():
             figure(breakdown, "weights", kind="weights", side="key", selected=told.head)
             st.caption("The key token's dynamic weights: which heads it gathers attention from and shares it to.")
 with steps[4]:

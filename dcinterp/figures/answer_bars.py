@@ -28,10 +28,11 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
             orientation="h",
             marker_color=["#cc6633" if hit else THEMES[theme].muted for hit in right],
             text=[f"{p:.1%}" for p in result.probability[:shown].tolist()],
-            textposition="auto",
+            textposition="outside",
+            cliponaxis=False,
             hovertemplate="%{y}: %{x:.2%}<extra></extra>",
         )
     )
-    figure.update_xaxes(title="probability of the next token", range=[0, 1], tickformat=".0%")
+    figure.update_xaxes(title="probability of the next token", range=[0, 1.1], tickformat=".0%")
     figure.update_yaxes(autorange="reversed", type="category")
     return finish(figure, theme, height=70 + 30 * len(tokens))

@@ -36,7 +36,7 @@ def plot(
         y=list(rows),
         x_title="head",
         y_title="",
-        quantity="weight, as a share of the row's largest",
+        quantity="share of the row's largest",
         theme=theme,
         limit=1.0,
         selected=(len(ranks), selected) if selected is not None else None,
