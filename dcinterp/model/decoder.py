@@ -183,7 +183,7 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.lm_head = value
 
-    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> bool:
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> Any:
         """As in transformers, with layers that know our windows from the start (rolling back needs them then).
 
         Raises:
