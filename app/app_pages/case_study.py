@@ -17,7 +17,10 @@ theme = state.theme()
 def figure(result, chart, /, **options):
     """A figure that follows the theme, with its numbers below it as a table."""
     st.plotly_chart(
-        figures.plot(result, theme=theme, **options), key=chart, width="stretch", config={"displayModeBar": False}
+        figures.plot(result, theme=theme, **options),
+        key=f"chart-{chart}",
+        width="stretch",
+        config={"displayModeBar": False},
     )
 
 

@@ -74,6 +74,17 @@ def test_bad_text_is_one_sentence(app, text, answer, message):
     assert message in app.error[0].value
 
 
+def test_own_text_has_a_story_with_or_without_an_expected_answer(app):
+    app.query_params["prompt"] = "My own text"
+    app.run()
+    app.text_area(key="text").set_value("There are a pear, a car, a car. Which is not car? The").run()
+    assert not app.exception
+    assert len(app.subheader) == 5
+    app.text_input(key="answer").set_value("pear").run()
+    assert not app.exception
+    assert "pear" in texts(app)
+
+
 def test_a_link_to_a_head_that_this_model_lacks_still_opens(app):
     app.query_params["cell"] = "L9H9"
     app.query_params["source"] = "999"
