@@ -100,7 +100,7 @@ def preset(name: str) -> Preset:
 
 
 # 1/sqrt(128) instead of 0.02, embeddings of unit size and small writes at the start: at this width the task models
-# learn retrieval several times sooner with it.
+# found bare pairs with it where a flat 0.088 had not after 500 steps (one seed, no longer comparison).
 _TINY = dict(
     hidden_size=128,
     num_hidden_layers=4,
