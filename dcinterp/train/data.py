@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 import synthetic_tasks
-from dcinterp.errors import UserError
+from dcinterp.errors import UserError, nearest
 from dcinterp.train.recipe import DataSection, Phase
 from synthetic_tasks.lexicon import NAMES
 
@@ -77,10 +77,30 @@ class Encoder:
         return Document(tuple(ids), tuple(answers))
 
 
+def chosen_tasks(phase: Phase, *, default: tuple[str, ...]) -> list[synthetic_tasks.Task]:
+    """The tasks a phase draws from: those it names, else those of its patterns, else those of the default patterns.
+
+    Raises:
+        UserError: a task or a pattern is unknown.
+    """
+    everything = synthetic_tasks.TASKS
+    for name in phase.tasks:
+        if name not in everything:
+            raise UserError(f"The config names an unknown task {name!r}; {nearest(name, everything)}")
+    if phase.tasks:
+        return [everything[name] for name in phase.tasks]
+    known = {task.qk for task in everything.values()}
+    for pattern in phase.patterns:
+        if pattern not in known:
+            raise UserError(f"The config names an unknown QK pattern {pattern!r}; {nearest(pattern, known)}")
+    if not phase.patterns:
+        return [task for task in everything.values() if not default or task.qk in default]
+    return [task for pattern in phase.patterns for task in everything.values() if task.qk == pattern]
+
+
 def task_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
     """Rows of the 74 tasks, each row of one task; only examples of the training split."""
-    everything = tuple(synthetic_tasks.TASKS.values())
-    tasks = [t for pattern in phase.patterns for t in everything if t.qk == pattern] or everything
+    tasks = chosen_tasks(phase, default=())
     examples = phase.examples[int(random.random() * len(phase.examples))]
     documents = []
     for _ in range(phase.batch_size):
@@ -124,8 +144,7 @@ def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[D
 
     Only for patterns whose question alone selects the fact (same-person, same-object).
     """
-    patterns = phase.patterns or ("same-person", "same-object")
-    tasks = [t for t in synthetic_tasks.TASKS.values() if t.qk in patterns]
+    tasks = chosen_tasks(phase, default=("same-person", "same-object"))
     if any(t.grammar.pattern.negated for t in tasks):
         raise UserError("The source 'questions' asks about every fact; use it with same-person and same-object only.")
     documents = []

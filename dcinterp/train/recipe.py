@@ -32,6 +32,7 @@ class Phase:
     examples: examples of a task in a row; several numbers are drawn from with equal chance, one number a batch.
     batch_size: rows in a batch.
     patterns: QK patterns to draw from, one named twice twice as often; all when empty.
+    tasks: of "tasks" and "questions", the tasks to draw from, by name ("task10"); overrides `patterns`.
     score: which tokens carry loss: "all", or "answer" for the words after each question.
     gaps: of "pairs", how many filler words may stand between the two parts.
     both_ways: of "pairs", whether the thing may come first and whether the name may be asked for.
@@ -42,6 +43,7 @@ class Phase:
     examples: tuple[int, ...] = (1,)
     batch_size: int = 64
     patterns: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     score: Literal["all", "answer"] = "all"
     gaps: tuple[int, ...] = (0,)
     both_ways: bool = False
