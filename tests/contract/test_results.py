@@ -12,6 +12,8 @@ import dcinterp
 from dcinterp import figures
 from dcinterp.analysis.result import Result, load_result
 from dcinterp.errors import UserError
+from dcinterp.figures import export
+from dcinterp.figures.description import describe
 
 
 @pytest.fixture
@@ -91,6 +93,24 @@ def test_every_figure_draws(results, theme):
         for trace in figure.data:
             if isinstance(trace, go.Heatmap) and trace.zmin < 0:
                 assert trace.zmin == -trace.zmax, "signed data is symmetric around zero"
+
+
+def test_every_figure_has_words_and_files(results):
+    for name, kind in figures.kinds():
+        figure = figures.plot(results[name], kind=kind)
+        assert describe(figure).alternative, (name, kind)
+        assert export.image(figure, "png").startswith(b"\x89PNG"), (name, kind)
+        assert b"<svg" in export.image(figure, "svg"), (name, kind)
+    page = export.html(figure)
+    assert b"plotly" in page
+    assert b'src="http' not in page, "the page must open offline"
+
+
+def test_what_no_image_draws_is_refused():
+    with pytest.raises(UserError, match="pie trace"):
+        export.image(go.Figure(go.Pie(values=[1])))
+    with pytest.raises(UserError, match="png or svg"):
+        export.image(go.Figure(), "gif")
 
 
 def test_unknown_figure_is_refused(results):
