@@ -55,7 +55,7 @@ def token_id(bridge: Any, token: Token) -> int:
             raise UserError(f"Token id {token} is outside 0..{bridge.cfg.d_vocab - 1}, the vocabulary of this model.")
         return token
     for form in (token, f" {token}"):
-        ids = _encode(bridge, form)[0]
+        ids = _encode(bridge, form, special=False)[0]
         if len(ids) == 1:
             return int(ids[0])
     raise UserError(
@@ -69,10 +69,24 @@ def first_token(bridge: Any, answer: str) -> int:
     Raises:
         UserError: the answer is empty or has a word that the tokenizer does not know.
     """
-    ids = _encode(bridge, f" {answer.strip()}")[0]
+    ids = _encode(bridge, f" {answer.strip()}", special=False)[0]
     if not answer.strip() or len(ids) == 0:
         raise UserError("The answer is empty; give at least one word.")
     return int(ids[0])
+
+
+def word_tokens(bridge: Any, word: Token) -> tuple[int, ...]:
+    """The tokens of a word as it stands in running text: after a space, unless it takes fewer tokens without one.
+
+    Raises:
+        UserError: the word is empty or unknown, or the id is outside the vocabulary.
+    """
+    if isinstance(word, int):
+        return (token_id(bridge, word),)
+    if not word.strip():
+        raise UserError("A word is empty; give at least one letter.")
+    forms = [_encode(bridge, form, special=False)[0].tolist() for form in (f" {word.strip()}", word.strip())]
+    return tuple(min(forms, key=len))
 
 
 def position(index: int, length: int, name: str) -> int:
@@ -119,12 +133,12 @@ def str_tokens(bridge: Any, ids: TokenIds) -> tuple[str, ...]:
     return tuple(tokenizer.decode([int(i)]) for i in ids[0])
 
 
-def _encode(bridge: Any, text: str) -> TokenIds:
+def _encode(bridge: Any, text: str, special: bool | None = None) -> TokenIds:
+    """The ids of a text; with the tokens that open a prompt where the model expects them, unless `special` says."""
+    special = bool(bridge.cfg.default_prepend_bos) if special is None else special
     if bridge.tokenizer is None:
         raise UserError("This model came without a tokenizer; give token ids instead of text.")
-    ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=bool(bridge.cfg.default_prepend_bos))[
-        "input_ids"
-    ].long()
+    ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=special)["input_ids"].long()
     unknown = bridge.tokenizer.unk_token_id
     if unknown is not None and bool((ids == unknown).any()):
         raise UserError(
