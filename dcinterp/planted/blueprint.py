@@ -1,0 +1,191 @@
+"""From "this head looks from here to there and copies that" to the weights of a DCFormer.
+
+A head is a sum of rank-one terms, one channel of its width each:
+
+    score(t, s) = sum over terms of strength * (x_t . query) (x_s . key)
+    written(t)  = sum over s of A'(t, s) * sum over terms of weight * (x_s . read) write
+
+A lending is one hidden unit of the dynamic projection: where `feature` is 1 (at the query's or the key's position), the
+low-rank branch adds amount * A[from] to every head of `to`. A gate is tanh(-10 feature) = -1: it takes the whole
+attention away. Scores are so large that softmax is as good as one-hot, and the norms' epsilon is so large that a norm
+is x times a constant (relative error |x|^2 / (2 D eps), about 1e-9): the model computes what the blueprint says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.planted.stream import Direction, Stream
+from dcinterp.planted.words import ANSWERS, CONTEXT, NAMES, TOKEN_ID, VOCABULARY
+
+LAYERS, HEAD_WIDTH = 2, 16
+SHARPNESS = 40.0
+"""Score of a head on what it looks for; e^-40 is what softmax leaves for the rest."""
+LOGIT = 10.0
+"""Logit of an answer that the circuit has written with weight 1."""
+NORM_EPS = 1e8
+SATURATED = 10.0
+"""gelu(10) = 10 and tanh(10) = 1, to rounding."""
+
+
+@dataclass
+class HeadPlan:
+    """Terms of one head: (query, key, strength) and (read, write, weight)."""
+
+    scores: list[tuple[Direction, Direction, float]] = field(default_factory=list)
+    values: list[tuple[Direction, Direction, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Lending:
+    """O_qp or O_kp of layer 1: where `feature` is 1, each of `to` gets amount * (sum of the attention of `sources`)."""
+
+    side: str
+    feature: Direction
+    sources: tuple[int, ...]
+    to: tuple[int, ...]
+    amount: float
+    rank: int
+
+
+class Blueprint:
+    """Collects what the heads of a two-layer model do, and builds it.
+
+    Args:
+        heads: per layer.
+        rank: of the dynamic projections.
+    """
+
+    def __init__(self, heads: int, rank: int) -> None:
+        self.heads, self.rank = heads, rank
+        self.stream = Stream(heads * HEAD_WIDTH)
+        self.plans = {(layer, head): HeadPlan() for layer in range(LAYERS) for head in range(heads)}
+        self.lendings: list[Lending] = []
+        self.gates: list[tuple[str, Direction, int]] = []
+
+    def look(self, layer: int, head: int, query: Direction, key: Direction, strength: float = 1.0) -> None:
+        """Add strength * SHARPNESS to the score where query and key feature meet."""
+        self.plans[layer, head].scores.append((query, key, strength * SHARPNESS))
+
+    def look_for_name(self, layer: int, head: int, query: str, key: str) -> None:
+        """Add SHARPNESS where space `query` of the query holds the name that space `key` of the key holds."""
+        for name in NAMES:
+            self.look(layer, head, self.stream.at(query, name), self.stream.at(key, name))
+
+    def rest_on_bos(self, layer: int, head: int, strength: float = 0.5) -> None:
+        """Look at <bos> unless something scores more than `strength`."""
+        self.look(layer, head, self.stream.always(), self.stream.at("token", "<bos>"), strength)
+
+    def copy(self, layer: int, head: int, read: Direction, write: Direction, weight: float = 1.0) -> None:
+        """Add weight to `write` for every unit of attention on a position with `read`."""
+        self.plans[layer, head].values.append((read, write, weight))
+
+    def lend(
+        self,
+        side: str,
+        feature: Direction,
+        sources: Sequence[int],
+        to: Sequence[int],
+        amount: float,
+        ranks: Sequence[int],
+    ) -> None:
+        """Lend in layer 1, an equal part of `amount` by each of `ranks`; odd ones with both signs turned."""
+        for rank in ranks:
+            self.lendings.append(Lending(side, feature, tuple(sources), tuple(to), amount / len(ranks), rank))
+
+    def silence(self, side: str, feature: Direction, heads: Iterable[int]) -> None:
+        """Close heads of layer 1 by the gate of one side, where `feature` is 1."""
+        self.gates += [(side, feature, head) for head in heads]
+
+    def build(self) -> DCFormerForCausalLM:
+        """The model, in float32."""
+        model = DCFormerForCausalLM(self.config())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.fill_(NORM_EPS**0.5 if name.endswith("norm.weight") else 0.0)
+            self._embed(model)
+            for (layer, head), plan in self.plans.items():
+                _fill_head(model.model.layers[layer].self_attn, head, plan)
+            self._compose(model.model.layers[1].self_attn.post)
+        return model.eval()
+
+    def config(self) -> DCFormerConfig:
+        """Learned positions, RMSNorm that does nothing, an MLP that is zero, composition after softmax."""
+        return DCFormerConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=self.stream.width,
+            intermediate_size=1,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=self.heads,
+            max_position_embeddings=CONTEXT,
+            norm_eps=NORM_EPS,
+            mlp_type="gelu",
+            position_type="learned",
+            compose_stages=("post",),
+            compose_rank=self.rank,
+            pad_token_id=TOKEN_ID["<pad>"],
+            bos_token_id=TOKEN_ID["<bos>"],
+            eos_token_id=TOKEN_ID["<eos>"],
+        )
+
+    def _embed(self, model: DCFormerForCausalLM) -> None:
+        for word, number in TOKEN_ID.items():
+            model.model.embed_tokens.weight[number] = self.stream.at("token", word)
+        for position in range(CONTEXT):
+            model.model.embed_positions.weight[position] = self.stream.at("position", str(position))
+        for word in ANSWERS:
+            model.lm_head.weight[TOKEN_ID[word]] = LOGIT * self.stream.at("answer", word)
+
+    def _compose(self, stage: torch.nn.Module) -> None:
+        units = {"query": 0, "key": 0}
+        for lending in self.lendings:
+            side, unit = getattr(stage, lending.side), units[lending.side]
+            units[lending.side] += 1
+            assert unit < side.down.out_features, "more lendings than hidden units"
+            side.down.weight[unit] = SATURATED * lending.feature
+            sign = -1.0 if lending.rank % 2 else 1.0
+            # w_1 is normalised over heads: n equal entries become sqrt(H / n) each, which w_2 takes back.
+            normed = math.sqrt(self.heads / len(lending.sources))
+            for head in lending.sources:
+                # Of the size of w_2's entries, so that noise of one size does to both the same.
+                side.up[0, unit, lending.rank * self.heads + head] = sign / SATURATED
+            for head in lending.to:
+                column = (self.rank + lending.rank) * self.heads + head
+                side.up[0, unit, column] = sign * lending.amount / (normed * SATURATED)
+        for name, feature, head in self.gates:
+            getattr(stage, name).gate.weight[head] -= SATURATED * feature
+
+
+def _fill_head(attention: torch.nn.Module, head: int, plan: HeadPlan) -> None:
+    assert max(len(plan.scores), len(plan.values)) <= HEAD_WIDTH, "a head is too narrow for its plan"
+    start = head * HEAD_WIDTH
+    for channel, (query, key, strength) in enumerate(plan.scores, start):
+        size = math.sqrt(abs(strength) * math.sqrt(HEAD_WIDTH))
+        attention.q_proj.weight[channel] = math.copysign(size, strength) * query
+        attention.k_proj.weight[channel] = size * key
+    for channel, (read, write, weight) in enumerate(plan.values, start):
+        attention.v_proj.weight[channel] = read
+        attention.o_proj.weight[:, channel] = weight * write
+
+
+@torch.no_grad()
+def add_noise(model: DCFormerForCausalLM, share: float, seed: int) -> None:
+    """Gaussian noise on every weight but the norms' and the (zero) MLPs'.
+
+    Its standard deviation is `share` of the largest entry among the matrices of the same name in all layers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kinds: dict[str, list[torch.nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 and ".mlp." not in name:
+            kinds.setdefault(name.split("layers.")[-1].lstrip("0123456789."), []).append(parameter)
+    for parameters in kinds.values():
+        scale = share * max(float(parameter.abs().max()) for parameter in parameters)
+        for parameter in parameters:
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))

@@ -1,0 +1,20 @@
+"""The kinds of planted circuit, one file each: a module with a `NAME` (see `dcinterp.planted.circuit.Circuit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dcinterp.planted.circuit import Circuit
+
+
+@cache
+def circuits() -> Mapping[str, Circuit]:
+    """All kinds of circuit by name."""
+    modules: list[Any] = [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
+    return MappingProxyType({module.NAME: module for module in modules if hasattr(module, "NAME")})

@@ -1,0 +1,59 @@
+"""One head that finds the thing, and three that can use it: the query projection lends to the one that is asked for.
+
+    <bos> Ann cherry Bob frog Carl topaz colour Bob  ->  green        (class: animal; copy: frog)
+
+The question word, which reached the last position in layer 0, drives w_q1 (gather `finder`) and w_q2 (share with
+`classifier`, `painter` or `copier`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from dcinterp.planted.blueprint import Blueprint
+from dcinterp.planted.circuit import (
+    Edge,
+    Heads,
+    PlantedExample,
+    copy_by,
+    facts,
+    grid_edges,
+    look_for_asked,
+    place_of,
+    prompt,
+)
+from dcinterp.planted.words import COLOUR, FACTS, KIND, OBJECTS
+
+NAME = "lend-by-qp"
+SUMMARY = "the query projection lends a finder's attention to the head that the question asks for"
+MEANINGS = {"class": KIND, "colour": COLOUR, "copy": {thing: thing for thing in OBJECTS}}
+QUESTIONS = tuple(MEANINGS)
+ROLES = ("finder", "classifier", "painter", "copier")
+READER = dict(zip(QUESTIONS, ROLES[1:], strict=True))
+
+
+def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
+    copies = len(heads["finder"])
+    for finder in heads["finder"]:
+        look_for_asked(plan, finder, QUESTIONS)
+        plan.copy(1, finder, plan.stream.any_of("token", OBJECTS), plan.stream.dead(finder))
+    for question, meaning in MEANINGS.items():
+        readers = heads[READER[question]]
+        for reader in readers:
+            plan.rest_on_bos(1, reader)
+            copy_by(plan, reader, meaning, 1.0)
+        plan.lend("query", plan.stream.at("question", question), heads["finder"], readers, 1 / copies**2, ranks)
+
+
+def ask(draw: random.Random) -> PlantedExample:
+    names, things = facts(draw)
+    asked, question = draw.randrange(FACTS), draw.choice(QUESTIONS)
+    meaning = MEANINGS[question]
+    target = meaning[things[asked]]
+    foil = draw.choice([value for value in dict.fromkeys(meaning.values()) if value != target])
+    return PlantedExample(NAME, question, prompt(names, things, question, [asked]), target, foil, (place_of(asked),))
+
+
+def edges(question: str, heads: Heads) -> list[Edge]:
+    return grid_edges("o_qp", heads["finder"], heads[READER[question]])

@@ -1,0 +1,152 @@
+"""`plant`: a DCFormer with a known circuit inside, and the truth about every answer it gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from dcinterp.errors import UserError, nearest
+from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.planted.blueprint import Blueprint, add_noise
+from dcinterp.planted.circuit import Edge, PlantedExample, Truth
+from dcinterp.planted.circuits import circuits
+from dcinterp.planted.decoys import look_back, plant_decoys
+from dcinterp.planted.words import NAMES, QUESTIONS, TOKEN_ID
+
+DEFAULT_HEADS = 12
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What makes recovery harder.
+
+    noise: standard deviation of Gaussian noise on every weight, as a share of the largest weight of its kind.
+    redundancy: heads that play each role, in both layers; each does an equal part of the work.
+    rank: ranks of the dynamic projection over which one lending is spread.
+    circuits: how many circuits live in the model: the one asked about, and others that rest on this question.
+    heads: heads per layer; those without a role are decoys.
+    """
+
+    noise: float = 0.0
+    redundancy: int = 1
+    rank: int = 1
+    circuits: int = 1
+    heads: int = DEFAULT_HEADS
+
+
+@dataclass(frozen=True)
+class PlantedModel:
+    """A model and what was planted in it.
+
+    roles: per circuit, "layer 0: ..." and layer-1 roles with the heads that play them.
+    """
+
+    circuit: str
+    knobs: Knobs
+    seed: int
+    model: DCFormerForCausalLM
+    previous: tuple[int, ...]
+    question: tuple[int, ...]
+    roles: Mapping[str, Mapping[str, tuple[int, ...]]]
+
+    def examples(self, number: int, seed: int = 0) -> list[PlantedExample]:
+        """Random examples of the circuit that the model is about."""
+        draw = random.Random(f"{self.circuit} {self.seed} {seed}")
+        return [circuits()[self.circuit].ask(draw) for _ in range(number)]
+
+    def truth(self, example: PlantedExample) -> Truth:
+        """What makes the answer to an example."""
+        circuit = circuits()[example.circuit]
+        layer_0 = [Edge(0, "o_b", head, head, +1) for head in (*self.previous, *self.question)]
+        return Truth.of([*layer_0, *circuit.edges(example.question, self.roles[example.circuit])], self.knobs.heads)
+
+    @torch.no_grad()
+    def accuracy(self, examples: list[PlantedExample]) -> float:
+        """Share of the examples whose most likely next token is the answer."""
+        right = 0
+        for example in examples:
+            ids = torch.tensor([[TOKEN_ID[word] for word in example.prompt.split()]])
+            right += int(self.model(ids).logits[0, -1].argmax()) == TOKEN_ID[example.target]
+        return right / len(examples)
+
+
+def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
+    """Build a two-layer DCFormer in which one circuit, known to the last edge, makes the answers.
+
+    Layer 0 has the previous-token heads (they tell a thing whose it is, and the last word which names are asked) and
+    the question heads (they bring the question to the last word). Layer 1 has the circuit. All other heads are decoys.
+
+    Args:
+        circuit: a name of `circuits()`.
+        seed: which heads play which role, and the noise.
+        knobs: fields of `Knobs`: noise, redundancy, rank, circuits, heads.
+
+    Raises:
+        UserError: there is no such circuit or knob, or the roles need more heads than there are.
+    """
+    if circuit not in circuits():
+        raise UserError(f"There is no planted circuit {circuit!r}; {nearest(circuit, circuits())}")
+    chosen = _checked(knobs)
+    names = [circuit, *(name for name in circuits() if name != circuit)][: chosen.circuits]
+    draw = random.Random(seed)
+    first, second = (draw.sample(range(chosen.heads), chosen.heads) for _ in range(2))
+    copies = chosen.redundancy
+    previous, question = _deal(first, copies, 2)
+    needed = [len(circuits()[name].ROLES) for name in names]
+    if 2 * copies > chosen.heads or sum(needed) * copies > chosen.heads:
+        raise UserError(
+            f"{', '.join(names)} with {copies} heads a role need {max(2, sum(needed)) * copies} heads, but there are "
+            f"{chosen.heads}; give more heads or plant less."
+        )
+    plan = Blueprint(chosen.heads, rank=chosen.rank * len(names) + 1)
+    _plant_first_layer(plan, previous, question)
+    roles = {}
+    for number, name in enumerate(names):
+        kind = circuits()[name]
+        roles[name] = dict(zip(kind.ROLES, _deal(second, copies, needed[number]), strict=True))
+        kind.build(plan, roles[name], range(number * chosen.rank, (number + 1) * chosen.rank))
+    plant_decoys(plan, first, second, rank=plan.rank - 1)
+    model = plan.build()
+    if chosen.noise:
+        add_noise(model, chosen.noise, seed)
+    return PlantedModel(circuit, chosen, seed, model, previous, question, roles)
+
+
+def _deal(free: list[int], copies: int, roles: int) -> list[tuple[int, ...]]:
+    """Take the heads of some roles from those that are free."""
+    return [tuple(free.pop() for _ in range(min(copies, len(free)))) for _ in range(roles)]
+
+
+def _checked(knobs: Mapping[str, Any]) -> Knobs:
+    known = asdict(Knobs())
+    for name, value in knobs.items():
+        if name not in known:
+            raise UserError(f"There is no knob {name!r}; {nearest(name, known)}")
+        if name == "noise":
+            if not 0 <= value < 1:
+                raise UserError(f"noise is {value!r}; it is a share of the weights, from 0 to below 1.")
+        elif not isinstance(value, int) or value < 1:
+            raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+    chosen = Knobs(**knobs)
+    if chosen.circuits > len(circuits()):
+        raise UserError(f"There are only {len(circuits())} kinds of circuit to plant at once, not {chosen.circuits}.")
+    if chosen.heads < 8:
+        raise UserError(f"{chosen.heads} heads leave no room in the stream for the words; give at least 8.")
+    return chosen
+
+
+def _plant_first_layer(plan: Blueprint, previous: tuple[int, ...], question: tuple[int, ...]) -> None:
+    s = plan.stream
+    for head in previous:
+        look_back(plan, 0, head)
+        for name in NAMES:
+            plan.copy(0, head, s.at("token", name), s.at("previous", name), 1 / len(previous))
+    for head in question:
+        plan.rest_on_bos(0, head)
+        plan.look(0, head, s.always(), s.any_of("token", QUESTIONS))
+        for word in QUESTIONS:
+            plan.copy(0, head, s.at("token", word), s.at("question", word), 1 / len(question))

@@ -1,0 +1,65 @@
+"""Who owns which channel of the residual stream of a planted model.
+
+    token      one channel a word, written by the embedding
+    position   one channel a position, written by the position embedding
+    previous   one channel a name: the word before this one, written by the previous-token heads of layer 0
+    question   one channel a question word, written by the question heads of layer 0
+    answer     one channel an answer word, read by the unembedding
+    dead       the rest: decoys write here, and nothing reads it
+
+Channels are orthogonal, so what one part writes no other part reads by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.planted.words import ANSWERS, CONTEXT, NAMES, QUESTIONS, VOCABULARY
+
+Direction = Float[Tensor, " d_model"]
+
+SPACES: dict[str, tuple[str, ...]] = {
+    "token": VOCABULARY,
+    "position": tuple(str(p) for p in range(CONTEXT)),
+    "previous": NAMES,
+    "question": QUESTIONS,
+    "answer": ANSWERS,
+}
+
+
+class Stream:
+    """Unit directions of a residual stream of `width` channels, by space and word."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._channel = {
+            (space, word): number
+            for number, (space, word) in enumerate((space, word) for space, words in SPACES.items() for word in words)
+        }
+        self.used = len(self._channel)
+        assert self.used < width, "no room for dead channels"
+
+    def at(self, space: str, word: str) -> Direction:
+        """The channel of one word."""
+        return self._unit(self._channel[space, word])
+
+    def any_of(self, space: str, words: Iterable[str]) -> Direction:
+        """1 when the space holds one of these words."""
+        return torch.stack([self.at(space, word) for word in words]).sum(0)
+
+    def always(self) -> Direction:
+        """1 at every position."""
+        return self.any_of("position", SPACES["position"])
+
+    def dead(self, number: int) -> Direction:
+        """One of the channels that nothing reads; numbers wrap round."""
+        return self._unit(self.used + number % (self.width - self.used))
+
+    def _unit(self, channel: int) -> Direction:
+        direction = torch.zeros(self.width, dtype=torch.float64)
+        direction[channel] = 1
+        return direction
