@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
+from dcinterp.provenance import mark_source
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
@@ -42,12 +43,18 @@ def load(
         dtype: of the weights; as stored when None.
 
     Returns:
-        A `DCBridge` for our models, TransformerLens's own bridge for any other causal language model.
+        A `DCBridge` for our models, TransformerLens's own bridge for any other causal language model. It remembers
+        `source`, what it was loaded from, so that results can say how to make them again.
 
     Raises:
         UserError: there is no such model, or its folder is incomplete or damaged.
     """
-    name = str(name_or_path)
+    bridge = _load(str(name_or_path), device, dtype)
+    mark_source(bridge, str(name_or_path), dtype)
+    return bridge
+
+
+def _load(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
     if name in shipped_models():
         return _load_ours(SHIPPED / name, name, device, dtype)
     folder = Path(name).expanduser()

@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.analysis.prompt import Prompt, layer_number, position, str_tokens, token_ids
+from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 
 
@@ -42,6 +43,7 @@ class AttentionRows(Result):
         return list(self.tokens[: self.query + 1]) if axis == "key" else None
 
 
+@analysis(title="Attention before and after composition")
 def attention_rows(bridge: Any, prompt: Prompt, layer: int, query: int = -1) -> AttentionRows:
     """All heads' attention from one position, before and after post-composition.
 

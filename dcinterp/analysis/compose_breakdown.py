@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.analysis.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
+from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError
 
@@ -76,6 +77,7 @@ class ComposeBreakdown(Result):
         return self.a[:, None] * (w1.T @ w2)
 
 
+@analysis(title="Composition of one attention entry, branch by branch", needs_composition=True)
 def compose_breakdown(
     bridge: Any, prompt: Prompt, layer: int, query: int, key: int, stage: str = "post"
 ) -> ComposeBreakdown:

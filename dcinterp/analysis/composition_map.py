@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.analysis.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
+from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.shapes import HeadMap
 
@@ -53,6 +54,7 @@ class CompositionMap(Result):
         return {name: getattr(self, name) for name in PARTS}
 
 
+@analysis(title="Map over heads at one pair of positions", needs_composition=True)
 def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: int, key: int) -> CompositionMap:
     """The head-to-head map of one stage at one pair of positions, by part.
 

@@ -30,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.analysis.prompt import Prompt, Token, position, str_tokens, token_id, token_ids
+from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError
 from dcinterp.progress import Progress, silent
@@ -81,6 +82,7 @@ class HeadAttribution(Result):
         return self.gap.abs() / (self.metric - self.metric_at_baseline).abs().clamp(min=1e-9)
 
 
+@analysis(title="Head attribution")
 def attribute_heads(
     bridge: Any,
     prompt: Prompt,

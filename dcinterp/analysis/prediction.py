@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.analysis.prompt import Prompt, Token, position, str_tokens, token_id, token_ids
+from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 
 
@@ -42,6 +43,7 @@ class Prediction(Result):
         return list(self.top_tokens) if axis == "top" else None
 
 
+@analysis(title="Prediction")
 def predict(bridge: Any, prompt: Prompt, answer: Token | None = None, *, at: int = -1, k: int = 10) -> Prediction:
     """The model's `k` most likely tokens after position `at` of the prompt, and the rank of `answer`.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dcinterp.analysis.call import Call
 from dcinterp.errors import UserError, nearest
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
@@ -22,11 +24,14 @@ class Result:
     """Base of all results. Tensors are detached and on the CPU; everything else is plain JSON data.
 
     A subclass is a frozen dataclass that lists its fields and says in `AXES` which axes each tensor has; by that
-    `to_dataframe` builds the long table and the contract test checks the labels.
+    `to_dataframe` builds the long table and the contract test checks the labels. A field may be another result.
+    `call` says how the result was made (see dcinterp.analysis.call); None for one that was put together by hand.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
     kinds: ClassVar[dict[str, type[Result]]] = {}
+
+    call: Call | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -39,6 +44,14 @@ class Result:
     def labels(self, axis: str) -> list[Any] | None:
         """Names along an axis, where numbers would not do (tokens along `pos`, say)."""
         return None
+
+    def banners(self) -> list[str]:
+        """What a reader must know before believing the numbers, one sentence each; empty when nothing is amiss."""
+        return []
+
+    def with_call(self, call: Call) -> Self:
+        """The same result, which remembers how it was made."""
+        return replace(self, call=call)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per entry, one column per axis and one per tensor that has all the axes."""
@@ -63,8 +76,16 @@ class Result:
         folder.mkdir(parents=True, exist_ok=True)
         tensors = self.tensors()
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / TENSORS)
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in tensors}
-        record = {"kind": type(self).__name__, "fields": plain}
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*tensors, "call")}
+        parts = [name for name, value in plain.items() if isinstance(value, Result)]
+        for name in parts:
+            plain.pop(name).save(folder / name)
+        record = {
+            "kind": type(self).__name__,
+            "fields": plain,
+            "parts": parts,
+            "call": self.call.record() if self.call else None,
+        }
         (folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
         return folder
 
@@ -95,13 +116,18 @@ def load_result(folder: str | Path) -> Result:
         tensors = load_file(folder / TENSORS)
     except (json.JSONDecodeError, SafetensorError, OSError) as error:
         raise UserError(f"The result in {folder} is damaged ({error}); compute and save it again.") from error
+    if record["kind"] not in Result.kinds:
+        # Kinds are known once their modules are: look at all of them.
+        len(import_module("dcinterp.analysis.registry").ANALYSES)
     kind = Result.kinds.get(record["kind"])
     if kind is None:
         raise UserError(
             f"{folder} holds a result of unknown kind {record['kind']!r}; {nearest(record['kind'], Result.kinds)}"
         )
     restored = {name: _tuples(value) for name, value in record["fields"].items()}
-    return kind(**restored, **tensors)
+    parts = {name: load_result(folder / name) for name in record.get("parts", ())}
+    call = Call.from_record(record["call"]) if record.get("call") else None
+    return kind(**restored, **parts, **tensors, call=call)
 
 
 def _tuples(value: Any) -> Any:

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError
 
@@ -52,6 +53,7 @@ class TrainingCurves(Result):
         return names.get(axis)
 
 
+@analysis(title="Training curves")
 def training_curves(run: str | Path) -> TrainingCurves:
     """The curves of a training run.
 

@@ -1,0 +1,56 @@
+"""Where a model came from, and whether its weights are still those: what a result has to know to be made again."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SAMPLED = 2**18
+"""Entries of a tensor that enter the fingerprint; larger tensors are read at this many evenly spaced places."""
+
+
+def mark_source(bridge: Any, source: str, dtype: torch.dtype | None) -> None:
+    """Note on a bridge what `dcinterp.load` was given, and the fingerprint that its weights have now."""
+    # Past nn.Module's bookkeeping: these are no parts of the model.
+    object.__setattr__(bridge, "source", source)
+    object.__setattr__(bridge, "source_dtype", str(dtype).removeprefix("torch.") if dtype is not None else None)
+    object.__setattr__(bridge, "source_fingerprint", fingerprint(bridge))
+
+
+def fingerprint(bridge: Any) -> str:
+    """Sixteen hex digits of the names, shapes and values of a bridge's weights.
+
+    It is computed again only when a weight was replaced or changed in place since the last call. A change through
+    `parameter.data`, which torch does not count, is seen only on another bridge.
+    """
+    named = [(clean_name(name), p) for name, p in bridge.original_model.named_parameters()]
+    versions = tuple((p.data_ptr(), p._version, p.dtype) for _, p in named)
+    known = bridge.__dict__.get("_fingerprint")
+    if known is not None and known[0] == versions:
+        return str(known[1])
+    digest = hashlib.blake2b(digest_size=8)
+    for name, parameter in sorted(named, key=lambda pair: pair[0]):
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        digest.update(_sample(parameter))
+    object.__setattr__(bridge, "_fingerprint", (versions, digest.hexdigest()))
+    return digest.hexdigest()
+
+
+def clean_name(name: str) -> str:
+    """The name of a parameter as it was before the model was wrapped in a bridge."""
+    return name.replace("._original_component", "").removeprefix("_original_component.")
+
+
+def revision(bridge: Any) -> str | None:
+    """The commit of a model from the hub, where transformers noted one."""
+    model: nn.Module = bridge.original_model
+    return getattr(getattr(model, "config", None), "_commit_hash", None)
+
+
+def _sample(parameter: Tensor) -> bytes:
+    flat = parameter.detach().flatten()
+    flat = flat[:: -(-flat.numel() // SAMPLED) or 1].contiguous().cpu()
+    return flat.view(torch.uint8).numpy().tobytes()
