@@ -151,15 +151,34 @@ def _without_bars() -> Iterator[None]:
 
 
 def _load_hub(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
-    from dcinterp.bridge import boot
-
     try:
+        _reach_hub(name)
+        from dcinterp.bridge import boot
+
         return boot(name, device=str(device) if device else None, dtype=dtype)
     except (OSError, ValueError) as error:
+        hint = nearest(name, shipped_models()).rstrip(".")
         raise UserError(
-            f"There is no shipped model {name!r} and no folder of that name ({nearest(name, shipped_models())}), and "
-            f"the hub did not give it either: {str(error).splitlines()[0]}"
+            f"There is no shipped model {name!r} and no folder of that name ({hint}), and the hub did not give it "
+            f"either: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _reach_hub(name: str) -> None:
+    """One quick question before transformers asks for minutes: is the model in the cache, or is there a hub at all?"""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=10).close()
+    except HTTPError:
+        pass  # it answered
+    except OSError as error:
+        raise OSError(f"it cannot be reached ({getattr(error, 'reason', error)}).") from error
 
 
 def read_config_file(folder: Path) -> dict[str, Any]:
