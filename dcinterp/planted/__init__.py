@@ -1,6 +1,6 @@
 """Models whose weights were made by hand, so that it is known which heads, branches and edges make each answer.
 
-    planted = plant("lend-by-kp", noise=0.02, seed=3)
+    planted = plant("lend-by-kp", noise=0.02, seed=3)     # or read_plant("lend-by-kp noise=0.02 seed=3")
     example = planted.examples(1)[0]
     planted.truth(example).edges            # [layer, branch, head_from, head_to]: +1, -1 or no part in the answer
 
@@ -9,7 +9,7 @@ A circuit is one file in `circuits`. See docs/analyses/planted.md.
 
 from dcinterp.planted.circuit import Edge, PlantedExample, Truth
 from dcinterp.planted.circuits import circuits
-from dcinterp.planted.plant import Knobs, PlantedModel, plant
+from dcinterp.planted.plant import Knobs, PlantedModel, plant, read_plant
 from dcinterp.planted.words import tokenizer
 
-__all__ = ["Edge", "Knobs", "PlantedExample", "PlantedModel", "Truth", "circuits", "plant", "tokenizer"]
+__all__ = ["Edge", "Knobs", "PlantedExample", "PlantedModel", "Truth", "circuits", "plant", "read_plant", "tokenizer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -67,11 +68,10 @@ class PlantedModel:
     @torch.no_grad()
     def accuracy(self, examples: list[PlantedExample]) -> float:
         """Share of the examples whose most likely next token is the answer."""
-        right = 0
-        for example in examples:
-            ids = torch.tensor([[TOKEN_ID[word] for word in example.prompt.split()]])
-            right += int(self.model(ids).logits[0, -1].argmax()) == TOKEN_ID[example.target]
-        return right / len(examples)
+        # All prompts of a circuit have the same length.
+        ids = torch.tensor([[TOKEN_ID[word] for word in example.prompt.split()] for example in examples])
+        targets = torch.tensor([TOKEN_ID[example.target] for example in examples])
+        return float((self.model(ids).logits[:, -1].argmax(-1) == targets).float().mean())
 
 
 def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
@@ -114,6 +114,23 @@ def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
     if chosen.noise:
         add_noise(model, chosen.noise, seed)
     return PlantedModel(circuit, chosen, seed, model, previous, question, roles)
+
+
+def read_plant(text: str) -> PlantedModel:
+    """The planted model of a line such as "lend-by-kp noise=0.02 seed=3" (spaces or commas between).
+
+    Raises:
+        UserError: as `plant`; or a word is no knob=number.
+    """
+    name, *words = re.split(r"[\s,]+", text.strip())
+    knobs: dict[str, Any] = {}
+    for word in words:
+        knob, _, value = word.partition("=")
+        try:
+            knobs[knob] = float(value) if knob == "noise" else int(value)
+        except ValueError:
+            raise UserError(f"{word!r} sets no knob of a planted model; write it as in noise=0.02 or rank=2.") from None
+    return plant(name, **knobs)
 
 
 def _deal(free: list[int], copies: int, roles: int) -> list[tuple[int, ...]]:

@@ -1,0 +1,84 @@
+"""What edges really do: take them out of the composed attention, one by one, and run the model again.
+
+    effect = f(model) - f(model without the part)            f: logit of the target minus that of the foil
+
+Every [query, key] entry of every edge is written out, which fits only because planted models are tiny; the analyses
+of real models do it in slices (`dcinterp.attribute_edges`). This is written apart from them, to be compared with them.
+What the rest of the model computes from the change is computed anew, dynamic weights of later layers included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, einsum
+
+from dcinterp.model.compose.branches import BRANCHES
+
+Edges = Float[Tensor, "branch head_from head_to query key"]
+"""What the attention of head_from adds to the composed attention of head_to; zero for branches without weights."""
+
+
+def edges_of_layer(cache: Any, layer: int) -> Edges:
+    """All edges of post-composition in one layer of a planted model.
+
+    Args:
+        cache: of one prompt, with the layer's `post` hooks.
+        layer: its number.
+    """
+    tap = {name: cache[f"blocks.{layer}.attn.post.hook_{name}"][0] for name in ("in", *WEIGHTS)}
+    a = tap["in"]
+    same = torch.eye(len(a)).to(a)
+    return torch.stack(
+        [
+            einsum("fts,fh->fhts", a, same),
+            einsum("fts,trf,trh->fhts", a, tap["w_q1"], tap["w_q2"]),
+            einsum("fts,srf,srh->fhts", a, tap["w_k1"], tap["w_k2"]),
+            einsum("fts,fh,tf->fhts", a, same, tap["w_qg"]),
+            einsum("fts,fh,sf->fhts", a, same, tap["w_kg"]),
+        ]
+    )
+
+
+WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
+assert BRANCHES == ("o_b", "o_qp", "o_kp", "o_qg", "o_kg"), "edges_of_layer stacks them in this order"
+
+
+def all_edges(bridge: Any, ids: Tensor) -> list[Edges]:
+    """The edges of every layer on one prompt [1, pos]."""
+    layers = range(bridge.cfg.n_layers)
+    names = [f"blocks.{layer}.attn.post.hook_{name}" for layer in layers for name in ("in", *WEIGHTS)]
+    with torch.no_grad():
+        cache = bridge.run_with_cache(ids, names_filter=names)[1]
+    return [edges_of_layer(cache, layer) for layer in layers]
+
+
+@torch.no_grad()
+def effects(
+    bridge: Any,
+    ids: Tensor,
+    metric: Callable[[Tensor], Tensor],
+    layer: int,
+    parts: Float[Tensor, "part head_to query key"],
+    batch_size: int = 256,
+) -> Float[Tensor, " part"]:
+    """f(model) - f(model without the part), for parts of one layer's composed attention.
+
+    Args:
+        bridge: over a planted model.
+        ids: the prompt [1, pos].
+        metric: f, from logits [batch, pos, vocab] to [batch].
+        layer: whose attention.
+        parts: what to take away, each in a run of its own.
+        batch_size: runs at a time.
+    """
+    name = f"blocks.{layer}.attn.hook_pattern"
+    whole = metric(bridge(ids))
+    without = []
+    for some in parts.split(batch_size):
+        hooks = [(name, lambda pattern, hook, part=some: pattern - part)]
+        without.append(metric(bridge.run_with_hooks(ids.expand(len(some), -1), fwd_hooks=hooks)))
+    return whole - torch.cat(without)

@@ -1,0 +1,122 @@
+"""Planted models answer everything, their answers need what the truth says, and wrong requests end in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dcinterp import UserError
+from dcinterp.model.compose.branches import BRANCHES
+from dcinterp.planted import circuits, plant, read_plant, tokenizer
+from dcinterp.planted.words import COLOUR, KIND, SPECIAL_TOKENS, TOKEN_ID
+
+KNOBS = [{}, {"redundancy": 2}, {"redundancy": 3}, {"rank": 3}, {"circuits": 4}, {"heads": 16, "rank": 2}]
+
+
+def answer_by_reading(text: str) -> str:
+    """What a person answers, written without looking at the circuits."""
+    _, *words = text.split()
+    told, question, asked = words[:6], words[6], words[7:]
+    has = dict(zip(told[::2], told[1::2], strict=True))
+    things = [has[name] for name in asked]
+    if question == "both":
+        shared = {KIND[things[0]], COLOUR[things[0]]} & {KIND[things[1]], COLOUR[things[1]]}
+        (word,) = shared
+        return word
+    if question in ("kind", "class", "type"):
+        return KIND[things[0]]
+    return COLOUR[things[0]] if question == "colour" else things[0]
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+@pytest.mark.parametrize("name", circuits())
+def test_without_noise_every_answer_is_right(name, knobs):
+    planted = plant(name, seed=4, **knobs)
+    examples = planted.examples(60)
+    assert planted.accuracy(examples) == 1
+    for example in examples:
+        assert answer_by_reading(example.prompt) == example.target
+        assert example.foil != example.target
+    assert {example.question for example in examples} == set(circuits()[name].QUESTIONS)
+
+
+def test_noise_hurts_and_is_the_same_for_the_same_seed():
+    examples = plant("lend-by-kp").examples(60)
+    loud = plant("lend-by-kp", noise=0.2).accuracy(examples)
+    assert loud < 0.9
+    one, again, other = (plant("lend-by-kp", noise=0.01, seed=seed).model for seed in (1, 1, 2))
+    assert all(torch.equal(p, q) for p, q in zip(one.parameters(), again.parameters(), strict=True))
+    assert not all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_the_branch_that_is_planted_is_the_one_the_answers_need():
+    """Without its dynamic weights a circuit is at chance; without those of the other branches it is not touched."""
+    for name, branch, weight in (
+        ("lend-by-kp", "o_kp", "key.up"),
+        ("lend-by-qp", "o_qp", "query.up"),
+        ("gate-by-qg", "o_qg", "query.gate"),
+        ("many-to-one", "o_kp", "key.up"),
+    ):
+        planted = plant(name)
+        examples = planted.examples(40)
+        assert bool(planted.truth(examples[0]).branches[1, BRANCHES.index(branch)])
+        for part in ("query.up", "key.up", "query.gate", "key.gate"):
+            model = plant(name).model
+            tensors = dict(model.named_parameters())
+            with torch.no_grad():
+                found = [k for k in tensors if "layers.1.self_attn.post" in k and part in k]
+                assert found
+                tensors[found[0]].zero_()
+            assert (replace(planted, model=model).accuracy(examples) == 1) == (part != weight), (name, part)
+
+
+def test_the_truth_names_the_roles():
+    planted = plant("gate-by-qg", seed=2)
+    example = next(e for e in planted.examples(20) if e.question == "type")
+    truth = planted.truth(example)
+    (speaks,), (silenced,) = (planted.roles["gate-by-qg"][role] for role in ("classifier", "copier"))
+    assert truth.edges[1, BRANCHES.index("o_qg"), silenced, silenced] == 1
+    assert truth.edges[1, BRANCHES.index("o_b"), silenced, silenced] == -1
+    assert truth.writes[1, speaks] == 1
+    assert truth.writes[1, silenced] == 0, "a silenced head writes nothing"
+    assert truth.finds[1, silenced]
+    assert int(truth.edges.ne(0).sum()) == 2 + 3
+
+
+def test_words_are_one_token_each():
+    words = tokenizer()
+    prompt = plant("many-to-one").examples(1)[0].prompt
+    ids = words(prompt, add_special_tokens=False)["input_ids"]
+    assert ids == [TOKEN_ID[word] for word in prompt.split()]
+    assert words.unk_token_id not in ids
+    assert set(SPECIAL_TOKENS.values()) <= set(TOKEN_ID)
+
+
+def test_a_line_says_what_to_plant():
+    same = plant("lend-by-qp", noise=0.01, rank=2, seed=5)
+    for text in ("lend-by-qp noise=0.01 rank=2 seed=5", "lend-by-qp,seed=5, rank=2,noise=0.01"):
+        read = read_plant(text)
+        assert (read.knobs, read.seed) == (same.knobs, same.seed)
+        assert all(torch.equal(p, q) for p, q in zip(read.model.parameters(), same.model.parameters(), strict=True))
+    with pytest.raises(UserError, match="'rank' sets no knob"):
+        read_plant("lend-by-qp rank")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"circuit": "lend-by-kq"}, "did you mean"),
+        ({"circuit": "lend-by-kp", "nois": 0.1}, "no knob 'nois'; did you mean noise"),
+        ({"circuit": "lend-by-kp", "noise": -1}, "noise is -1"),
+        ({"circuit": "lend-by-kp", "rank": 0}, "rank is 0"),
+        ({"circuit": "lend-by-qp", "redundancy": 4}, "need 16 heads, but there are 12"),
+        ({"circuit": "lend-by-kp", "redundancy": 7}, "give more heads"),
+        ({"circuit": "lend-by-kp", "circuits": 9}, "only 4 kinds"),
+        ({"circuit": "lend-by-kp", "heads": 4}, "at least 8"),
+    ],
+)
+def test_refuses_with_a_sentence(arguments, message):
+    with pytest.raises(UserError, match=message):
+        plant(**arguments)
