@@ -70,6 +70,10 @@ class Result:
                 frame.insert(frame.columns.get_loc(axis) + 1, f"{axis}_label", [names[i] for i in frame[axis]])
         return frame
 
+    def table(self) -> pd.DataFrame:
+        """The short table that the command line shows; `to_dataframe` unless a kind of result has a better one."""
+        return self.to_dataframe()
+
     def save(self, folder: str | Path) -> Path:
         """Write the result as a folder of result.json and tensors.safetensors; returns the folder."""
         folder = Path(folder)

@@ -1,0 +1,55 @@
+"""`dcinterp replay`: does a saved result come out again?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved result.")],
+    tolerance: Annotated[
+        float, typer.Option(help="Largest difference of a tensor, as a share of its largest entry.")
+    ] = 1e-4,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a saved result again from its own record, and compare the numbers.
+
+    Exit code 1 if they differ.
+
+    Example:
+
+        dcinterp analyze predict dcformer++ --prompt "Which is not sweater? The" --save saved
+
+        dcinterp replay saved
+    """
+    from dcinterp.progress import console
+    from dcinterp.reproduction import replay
+
+    with console("replay") as progress:
+        report = replay(folder, tolerance=tolerance, progress=progress)
+    assert report.saved.call is not None
+    if as_json:
+        record = {
+            "same": report.same,
+            "differences": dict(report.differences),
+            "changed": list(report.changed),
+            "weights_changed": report.weights_changed,
+            "command": report.saved.call.command(),
+        }
+        typer.echo(json.dumps(record, indent=1))
+    else:
+        typer.echo(report.saved.call.command())
+        if report.weights_changed:
+            typer.echo("The model's weights are not those that the result was made with.")
+        for name, difference in report.differences.items():
+            typer.echo(f"{name}: {difference:.1e}")
+        for name in report.changed:
+            typer.echo(f"{name}: changed")
+        verdict = "comes out again" if report.same else "comes out DIFFERENT"
+        typer.echo(f"{folder} {verdict} (allowed {tolerance:.1e})")
+    if not report.same:
+        raise typer.Exit(1)
