@@ -34,3 +34,17 @@ def console(description: str) -> Iterator[Progress]:
             bar.update(done - bar.n)
 
         yield show
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """No progress bars of transformers inside the block: ours says what happens."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

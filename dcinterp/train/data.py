@@ -1,13 +1,14 @@
-"""The documents of a run: each batch is a function of the seed and its number, so that any step can be resumed."""
+"""The batches of a run: each is a function of the seed and its number, so that any step can be resumed."""
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,24 +34,99 @@ class Document:
     answers: tuple[bool, ...]
 
 
-class DocumentBatches(Dataset[dict[str, Tensor]]):
-    """Item i is the whole batch of optimiser step i, drawn from the phase that step i belongs to."""
+@dataclass(frozen=True)
+class Draw:
+    """Where a batch stands in a run: all that it is a function of, beside what it is drawn from.
 
-    def __init__(self, section: DataSection, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.section = section
-        self.encoder = Encoder(tokenizer)
+    seed: of the run's documents.
+    step: number of the optimiser step, from 0.
+    phase: the phase that the step belongs to.
+    drawn: rows that earlier steps have taken from the same source.
+    """
+
+    seed: int
+    step: int
+    phase: Phase
+    drawn: int = 0
+
+
+class Material(Protocol):
+    """What a run reads: documents of tasks, a text, or images."""
+
+    tokenizer: PreTrainedTokenizerFast | None
+
+    def model_fields(self) -> dict[str, Any]:
+        """Fields of the model's config that follow from the material."""
+        ...
+
+    def batch(self, draw: Draw, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
+        """The rows `part`, `part + parts`, ... of the batch of one optimiser step, as the model's arguments."""
+        ...
+
+    def digest(self) -> str:
+        """A hash of the material where it could change under a run; empty for what is generated."""
+        ...
+
+
+class Batches(Dataset[dict[str, Tensor]]):
+    """The batches of a run, one after the other, each cut into `parts` (for processes and accumulated gradients).
+
+    Item i is part i % parts of the batch of optimiser step i // parts.
+    """
+
+    def __init__(self, section: DataSection, material: Material, parts: int = 1) -> None:
+        self.section, self.material, self.parts = section, material, parts
         self.ends = list(accumulate(phase.steps for phase in section.phases))
+        smallest = min(phase.batch_size for phase in section.phases)
+        if smallest < parts:
+            raise UserError(
+                f"A batch of {smallest} rows cannot be cut into {parts} parts (processes times gradient_accumulation); "
+                "raise batch_size, or use fewer."
+            )
 
     def __len__(self) -> int:
-        return self.ends[-1]
+        return self.ends[-1] * self.parts
 
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
-        if not 0 <= step < len(self):
-            raise IndexError(step)
-        phase = self.section.phases[bisect_right(self.ends, step)]
-        random = Random(f"{self.section.seed}:{step}")
-        documents = SOURCES[phase.source](phase, random, self.encoder)
-        return pad(documents, self.encoder.pad, answers_only=phase.score == "answer")
+    def __getitem__(self, item: int) -> dict[str, Tensor]:
+        if not 0 <= item < len(self):
+            raise IndexError(item)
+        step, part = divmod(item, self.parts)
+        return self.material.batch(self.draw(step), part, self.parts)
+
+    def draw(self, step: int) -> Draw:
+        """Where the batch of a step stands."""
+        phases = self.section.phases
+        current = bisect_right(self.ends, step)
+        phase = phases[current]
+        drawn = sum(p.steps * p.batch_size for p in phases[:current] if p.source == phase.source)
+        drawn += (step - (self.ends[current] - phase.steps)) * phase.batch_size
+        return Draw(self.section.seed, step, phase, drawn)
+
+
+class TaskMaterial:
+    """Documents of the synthetic tasks, in the tokenizer of the tasks."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer: PreTrainedTokenizerFast | None = tokenizer
+        self.encoder = Encoder(tokenizer)
+        self.fields = {
+            "vocab_size": len(tokenizer),
+            "max_position_embeddings": tokenizer.model_max_length,
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+        }
+
+    def model_fields(self) -> dict[str, Any]:
+        return self.fields
+
+    def batch(self, draw: Draw, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
+        random = Random(f"{draw.seed}:{draw.step}")
+        documents = SOURCES[draw.phase.source](draw.phase, random, self.encoder)
+        return pad(documents[part::parts], self.encoder.pad, answers_only=draw.phase.score == "answer")
+
+    def digest(self) -> str:
+        return ""
 
 
 class Encoder:
@@ -190,3 +266,24 @@ def _sample(random: Random, items: Sequence[T], count: int) -> list[T]:
         j = i + int(random.random() * (len(pool) - i))
         pool[i], pool[j] = pool[j], pool[i]
     return pool[:count]
+
+
+def shuffled(index: int, size: int, key: str) -> int:
+    """Where `index` of `size` stands in the shuffle named `key`: a permutation that needs no table.
+
+    A Feistel network of four rounds over the next power of four, walked until it lands inside: row number a billion
+    of a corpus is found as fast as the first, on every machine alike, so a run can be resumed at any row.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    seeds = hashlib.blake2b(key.encode(), digest_size=32).digest()
+    rounds = [int.from_bytes(seeds[start : start + 8], "little") for start in range(0, 32, 8)]
+    while True:
+        left, right = index >> half, index & mask
+        for seed in rounds:
+            mixed = ((right ^ seed) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+            mixed = ((mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+            left, right = right, left ^ ((mixed >> 32) & mask)
+        index = left << half | right
+        if index < size:
+            return index

@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 import types
 import typing
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from dcinterp.errors import UserError, nearest
+from dcinterp.model.presets import preset
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection:
-    """Which model: a preset, and the fields of `DCFormerConfig` that differ from it."""
+    """Which model: a preset, and the fields of `DCFormerConfig` that differ from it.
+
+    preset: a name that `dcinterp presets` lists.
+    changes: fields of `DCFormerConfig` (or `DCViTConfig`) and their values.
+    """
 
     preset: str = "tiny-dcformer++"
     changes: dict[str, Any] = field(default_factory=dict)
@@ -26,11 +31,13 @@ class ModelSection:
 class Phase:
     """A stretch of training on one kind of document.
 
-    source: "tasks" (rows of the 74 tasks), "questions" (the facts of a task, then a question about each) or "pairs"
-        (bare name-thing pairs, then questions: the barest retrieval).
+    source: "tasks" (rows of the 74 tasks), "questions" (the facts of a task, then a question about each), "pairs"
+        (bare name-thing pairs, then questions: the barest retrieval), "text" (`data.text`) or "images" (`data.images`).
     steps: optimiser steps.
+    tokens: budget of tokens (of images: of images) instead of `steps`, which it replaces when it is not 0. Exact for
+        text; for tasks it is divided by the mean of twenty batches, whose lengths vary.
     examples: examples of a task in a row; several numbers are drawn from with equal chance, one number a batch.
-    batch_size: rows in a batch.
+    batch_size: rows in a batch, of all processes and accumulated gradients together.
     patterns: QK patterns to draw from, one named twice twice as often; all when empty.
     tasks: of "tasks" and "questions", the tasks to draw from, by name ("task10"); overrides `patterns`.
     score: which tokens carry loss: "all", or "answer" for the words after each question.
@@ -38,8 +45,9 @@ class Phase:
     both_ways: of "pairs", whether the thing may come first and whether the name may be asked for.
     """
 
-    source: Literal["tasks", "questions", "pairs"] = "tasks"
+    source: Literal["tasks", "questions", "pairs", "text", "images"] = "tasks"
     steps: int = 1000
+    tokens: int = 0
     examples: tuple[int, ...] = (1,)
     batch_size: int = 64
     patterns: tuple[str, ...] = ()
@@ -50,27 +58,93 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextSection:
+    """Text to train on, for phases with `source: text`.
+
+    path: a file or a folder of text, or a folder that `datasets.Dataset.save_to_disk` wrote.
+    dataset: a name for `datasets.load_dataset`, or NAME:CONFIGURATION. With neither path nor dataset, the source files
+        of Python's own standard library, which every machine has.
+    column: the column of a dataset that holds the text.
+    pattern: which files of a folder are read.
+    tokenizer: "bytes" (a token a byte) or "bpe" (byte pairs, learnt from the training part).
+    vocabulary: size of the vocabulary of "bpe", the 256 bytes and 4 special tokens included.
+    context: tokens in a row.
+    validation_share: share of the pieces that are held out, chosen by a hash of what they say.
+    """
+
+    path: str = ""
+    dataset: str = ""
+    column: str = "text"
+    pattern: str = "**/*"
+    tokenizer: Literal["bytes", "bpe"] = "bytes"
+    vocabulary: int = 1024
+    context: int = 128
+    validation_share: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSection:
+    """Images to classify, for phases with `source: images`.
+
+    path: a folder with one subfolder of images per class, or one that `datasets.Dataset.save_to_disk` wrote.
+    dataset: a name for `datasets.load_dataset`, or NAME:CONFIGURATION. With neither, the 1,797 handwritten digits that
+        come with scikit-learn.
+    image_column, label_column: columns of a dataset.
+    size: edge in pixels that images are resized to; 0 keeps the digits' own 8 and makes other images 32.
+    validation_share: share of the images that are held out, chosen by a hash of their pixels.
+    """
+
+    path: str = ""
+    dataset: str = ""
+    image_column: str = "image"
+    label_column: str = "label"
+    size: int = 0
+    validation_share: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSection:
-    """The documents, in order. The same section and seed give the same documents to every model."""
+    """The documents, in order. The same section and seed give the same documents to every model.
+
+    seed: of everything that is drawn.
+    phases: stretches of training, one after the other.
+    """
 
     seed: int = 0
     phases: tuple[Phase, ...] = (Phase(),)
+    text: TextSection = field(default_factory=TextSection)
+    images: ImageSection = field(default_factory=ImageSection)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSection:
-    """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B).
+    """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B). A preset of the
+    paper brings the numbers that the paper states for it, an image classifier the paper's recipe for those.
 
+    learning_rate: peak of AdamW's rate.
     compose_learning_rate_fraction: the learning rate of the composition's parameters, as a share of the others'.
+    final_learning_rate_fraction: the rate at the end, as a share of the peak.
+    warmup_fraction: share of the schedule over which the rate rises in a straight line.
+    warmup_steps: the same in steps; replaces `warmup_fraction` when it is not 0.
     schedule_steps: length of the cosine, in steps; 0 for the length of the run. A run may be shorter than its cosine
         and end with a cooldown instead, so that a long schedule can be cut without starting again.
     cooldown_steps: last steps, over which the rate falls in a straight line to its final value.
+    beta1, beta2: AdamW's decay of its two moments.
+    weight_decay: of matrices; biases and norms have none.
+    clip: largest norm of the gradient.
+    seed: of the initial weights.
+    bf16: mixed precision; null for wherever the hardware has it.
+    compile: run the model through `torch.compile`.
+    gradient_checkpointing: compute activations twice and keep few.
+    gradient_accumulation: parts that a batch is cut into, one after the other; the batch stays the same.
+    threads: of one process on a CPU; 0 leaves torch's choice.
     """
 
     learning_rate: float = 1e-3
     compose_learning_rate_fraction: float = 1.0
     final_learning_rate_fraction: float = 0.1
     warmup_fraction: float = 0.01
+    warmup_steps: int = 0
     schedule_steps: int = 0
     cooldown_steps: int = 0
     beta1: float = 0.9
@@ -78,7 +152,7 @@ class RecipeSection:
     weight_decay: float = 0.1
     clip: float = 1.0
     seed: int = 0
-    bf16: bool = False
+    bf16: bool | None = None
     compile: bool = False
     gradient_checkpointing: bool = False
     gradient_accumulation: int = 1
@@ -87,7 +161,7 @@ class RecipeSection:
     def learning_rate_share(self, step: int, steps: int) -> float:
         """The learning rate after `step` of `steps`, as a share of the peak: linear warmup, cosine, cooldown."""
         horizon = self.schedule_steps or steps
-        warmup = max(1, round(self.warmup_fraction * horizon))
+        warmup = self.warmup_steps or max(1, round(self.warmup_fraction * horizon))
         final = self.final_learning_rate_fraction
 
         def cosine(at: int) -> float:
@@ -104,17 +178,32 @@ class RecipeSection:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSection:
-    """Accuracy on held-out rows: every how many steps, on how many scored answers of each task at least, and in rows
-    of how many examples (one measurement for each number)."""
+    """What is measured on held-out documents while a run goes on.
+
+    every: steps between two measurements.
+    answers_per_task: of tasks, scored answers of each task at least.
+    examples: of tasks, in rows of how many examples; one measurement for each number.
+    validation_rows: of text and images, held-out rows or images at most.
+    watch: record the spectra of the heads and the strength of every branch of the composition at each checkpoint.
+    """
 
     every: int = 500
     answers_per_task: int = 6
     examples: tuple[int, ...] = (1, 8)
+    validation_rows: int = 64
+    watch: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A whole run. `output` is the folder that receives checkpoints, metrics and the trained model."""
+    """A whole run.
+
+    output: folder that receives checkpoints, metrics and the trained model.
+    save_every: steps between two checkpoints.
+    keep_checkpoints: newest checkpoints that are kept; with 2, a damaged one costs no more than `save_every` steps.
+    log_every: steps whose mean loss makes one line of the metrics.
+    report_to: further places for the losses, such as tensorboard or wandb; none when empty.
+    """
 
     output: str = "runs/model"
     model: ModelSection = field(default_factory=ModelSection)
@@ -122,6 +211,8 @@ class TrainConfig:
     recipe: RecipeSection = field(default_factory=RecipeSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     save_every: int = 500
+    keep_checkpoints: int = 2
+    log_every: int = 50
     report_to: tuple[str, ...] = ()
 
     @property
@@ -145,9 +236,55 @@ def read_config(path: str | Path, overrides: list[str] | None = None) -> TrainCo
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold keys and values, such as `output: runs/model`.")
+    return build_config(tree, overrides)
+
+
+def build_config(tree: dict[str, Any], overrides: list[str] | None = None) -> TrainConfig:
+    """The run that nested dictionaries describe, as YAML would give them, with overrides on top.
+
+    What neither says comes from the preset of the model where the paper states it, and else from the defaults.
+
+    Raises:
+        UserError: a key is unknown, or a value is of the wrong kind.
+    """
+    tree = _copy(tree)
     for override in overrides or []:
-        _override(tree, override)
-    return _build(TrainConfig, tree, "")
+        apply_override(tree, override)
+    sections = _build(TrainConfig, {key: value for key, value in tree.items() if key != "recipe"}, "")
+    recipe = tree.get("recipe", {})
+    if isinstance(recipe, dict):
+        recipe = recipe_of_preset(sections.model.preset) | recipe
+    return replace(sections, recipe=_build(RecipeSection, recipe, "recipe"))
+
+
+def recipe_of_preset(name: str) -> dict[str, Any]:
+    """Keys of the recipe whose value the paper states for this preset, or for its family.
+
+    Raises:
+        UserError: there is no such preset.
+    """
+    chosen = preset(name)
+    stated = dict(chosen.training)
+    if not stated and chosen.family in ("vit", "dcvit"):
+        # A tiny classifier: the paper's optimiser, but its 10,000 steps of warmup would be the whole run.
+        stated = {"betas": (0.9, 0.9), "weight_decay": 1e-4, "warmup_fraction": 0.1}
+    recipe: dict[str, Any] = {}
+    if "betas" in stated:
+        recipe["beta1"], recipe["beta2"] = stated["betas"]
+    for ours, theirs in _STATED.items():
+        if theirs in stated:
+            recipe[ours] = stated[theirs]
+    return recipe
+
+
+_STATED = {
+    "learning_rate": "learning_rate",
+    "weight_decay": "weight_decay",
+    "clip": "gradient_clipping",
+    "warmup_fraction": "warmup_fraction",
+    "warmup_steps": "warmup_steps",
+    "final_learning_rate_fraction": "final_learning_rate_fraction",
+}
 
 
 def write_config(config: TrainConfig, path: str | Path) -> None:
@@ -155,7 +292,16 @@ def write_config(config: TrainConfig, path: str | Path) -> None:
     Path(path).write_text(yaml.safe_dump(_plain(asdict(config)), sort_keys=False), encoding="utf-8")
 
 
-def _override(tree: dict[str, Any], override: str) -> None:
+def _copy(value: Any) -> Any:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def apply_override(tree: dict[str, Any], override: str) -> None:
+    """Put the value of `key.subkey=value` into a tree of keys and values.
+
+    Raises:
+        UserError: it has no "=", or goes through a key that holds a value.
+    """
     key, equals, value = override.partition("=")
     if not equals:
         raise UserError(f"The override {override!r} has no '='; write it as key.subkey=value.")

@@ -2,177 +2,238 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import logging
+import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import torch
-from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+import transformers
+from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback, set_seed
+from transformers.integrations import is_tensorboard_available, is_wandb_available
 
-from dcinterp.errors import UserError
+from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.model.decoder import DCFormerForCausalLM
-from dcinterp.progress import Progress
-from dcinterp.train.callbacks import HeldOutAccuracy, Metrics, Reporter
-from dcinterp.train.data import DocumentBatches
-from dcinterp.train.recipe import RecipeSection, TrainConfig, write_config
-from dcinterp.train.tokenizer import save_tokenizer
+from dcinterp.model.presets import build_model
+from dcinterp.progress import Progress, without_bars
+from dcinterp.train import checkpoints
+from dcinterp.train.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutText, Metrics, Reporter
+from dcinterp.train.data import Batches, Material
+from dcinterp.train.images import ImageMaterial
+from dcinterp.train.material import open_material, with_steps
+from dcinterp.train.recipe import TrainConfig, read_config, write_config
+from dcinterp.train.resume import check_resumable, differences, record
+from dcinterp.train.text import TextMaterial
+from dcinterp.train.trainer import DocumentTrainer, arguments
+from dcinterp.train.watch import Watch
 
-CONTEXT = 512
+log = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, *, resume: bool = False, progress: Progress | None = None) -> Path:
     """Train the model that `config` describes and return the folder it was saved to (`output`/model).
 
-    Beside it, `output` receives config.yaml (every number resolved), metrics.jsonl (loss, tokens and held-out accuracy
-    per QK pattern against steps) and the checkpoints.
+    Beside it, `output` receives config.yaml (every number resolved), history.jsonl (every start and what it changed),
+    metrics.jsonl (loss, tokens and held-out measurements against steps), watch/ (spectra and branch strengths at every
+    checkpoint), timings.json and the checkpoints. Started by `accelerate launch`, every process calls this function.
 
     Args:
         config: the run.
-        resume: continue from the last checkpoint in `output`, or start when there is none.
+        resume: continue from the last good checkpoint in `output`, or start when there is none.
         progress: called after every step; raising `Cancelled` stops the run, which can be resumed.
 
     Raises:
-        UserError: `output` already holds a run and `resume` is off, or holds a run of another config.
+        UserError: `output` already holds a run and `resume` is off, or holds a run that was trained under other
+            settings; the material is missing; or the disk is full.
     """
     output = Path(config.output)
-    checkpoint = _prepare(output, config, resume)
+    try:
+        return _train(config, output, resume, progress)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise checkpoints.could_not_write(f"The run in {output}", error, output / "checkpoints") from error
+
+
+def _train(config: TrainConfig, output: Path, resuming: bool, progress: Progress | None) -> Path:
+    main = accelerate.PartialState()
+    config = _resolved(config)
+    if main.is_main_process:
+        _refuse_existing(output, resuming)
+        output.mkdir(parents=True, exist_ok=True)
+    main.wait_for_everyone()
+    with main.main_process_first():
+        material = open_material(config, output)
+    config = with_steps(config, material)
+    checkpoint = None
+    with main.main_process_first():
+        checkpoint = _prepare(output, config, material) if main.is_main_process else _last(output)
     if config.recipe.threads:
         torch.set_num_threads(config.recipe.threads)
-    tokenizer = save_tokenizer(output / "tokenizer", CONTEXT)
     set_seed(config.recipe.seed)
-    model = DCFormerForCausalLM(model_config(config, tokenizer))
-    metrics = Metrics(output / "metrics.jsonl")
+    model = build_model(model_config(config, material))
+    metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
+    batches = Batches(config.data, material, parts=main.num_processes * config.recipe.gradient_accumulation)
+    watch = Watch(output / "watch", _probe(batches, material), writes=main.is_main_process)
     trainer = DocumentTrainer(
         model=model,
         args=arguments(config, output),
-        train_dataset=DocumentBatches(config.data, tokenizer),
+        train_dataset=batches,
         data_collator=_unwrap,
-        callbacks=[HeldOutAccuracy(config.evaluation, tokenizer, metrics), Reporter(metrics, progress)],
+        callbacks=[
+            held_out(config, material, metrics),
+            *([watch] if config.evaluation.watch else []),
+            Reporter(metrics, progress),
+        ],
     )
-    trainer.recipe = config.recipe
-    trainer.train(resume_from_checkpoint=checkpoint)
-    folder = output / "model"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    trainer.recipe, trainer.keep_checkpoints = config.recipe, config.keep_checkpoints
+    if checkpoint is not None:
+        trainer.add_callback(_TakeUp(trainer, checkpoint))
+    trainer.remove_callback(PrinterCallback)
+    if isinstance(material, ImageMaterial):
+        # A classifier's loss is the mean over its images already.
+        trainer.model_accepts_loss_kwargs = False
+    began = time.monotonic()
+    with without_bars():
+        trainer.train(resume_from_checkpoint=checkpoint)
+        timings = {"seconds": time.monotonic() - began, "watching": watch.seconds, "steps": trainer.state.global_step}
+        folder = output / "model"
+        _save(trainer, material.tokenizer, folder, output / "timings.json", timings)
     return folder
 
 
-def model_config(config: TrainConfig, tokenizer: PreTrainedTokenizerFast) -> DCFormerConfig:
-    """The model's configuration: preset, the run's changes, and what the tokenizer dictates."""
-    fields: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "max_position_embeddings": CONTEXT,
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-    }
-    return DCFormerConfig.preset(config.model.preset, **(fields | config.model.changes))
+def model_config(config: TrainConfig, material: Material) -> DCFormerConfig:
+    """The model's configuration: preset, the run's changes, and what the material dictates."""
+    return DCFormerConfig.preset(config.model.preset, **(material.model_fields() | config.model.changes))
 
 
-def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
-    """The recipe in the Trainer's words."""
-    recipe = config.recipe
-    return TrainingArguments(
-        output_dir=str(output / "checkpoints"),
-        max_steps=config.steps,
-        # One item of the dataset is a whole batch.
-        per_device_train_batch_size=1,
-        train_sampling_strategy="sequential",
-        remove_unused_columns=False,
-        gradient_accumulation_steps=recipe.gradient_accumulation,
-        gradient_checkpointing=recipe.gradient_checkpointing,
-        learning_rate=recipe.learning_rate,
-        adam_beta1=recipe.beta1,
-        adam_beta2=recipe.beta2,
-        weight_decay=recipe.weight_decay,
-        max_grad_norm=recipe.clip,
-        seed=recipe.seed,
-        bf16=recipe.bf16,
-        torch_compile=recipe.compile,
-        logging_steps=50,
-        logging_nan_inf_filter=False,
-        save_steps=config.save_every,
-        save_total_limit=2,
-        report_to=list(config.report_to) or "none",
-        include_num_input_tokens_seen="no",
-        disable_tqdm=True,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=False,
-    )
+def held_out(config: TrainConfig, material: Material, metrics: Metrics) -> TrainerCallback:
+    """What measures a run on documents that it is not trained on."""
+    if isinstance(material, TextMaterial):
+        return HeldOutText(config.evaluation, material, metrics)
+    if isinstance(material, ImageMaterial):
+        return HeldOutImages(config.evaluation, material, metrics)
+    assert material.tokenizer is not None
+    return HeldOutAccuracy(config.evaluation, material.tokenizer, metrics)
 
 
-class DocumentTrainer(Trainer):
-    """Trainer that counts the tokens it has seen (padding left out) and follows the recipe's learning rates."""
+class _TakeUp(TrainerCallback):
+    """Gives the trainer back the losses since the last line of the metrics."""
 
-    recipe = RecipeSection()
+    def __init__(self, trainer: DocumentTrainer, checkpoint: str) -> None:
+        self.trainer, self.checkpoint = trainer, checkpoint
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        if self.lr_scheduler is None:
-            recipe, optimizer = self.recipe, optimizer or self.optimizer
-            assert optimizer is not None
-            self.lr_scheduler = LambdaLR(optimizer, lambda s: recipe.learning_rate_share(s, num_training_steps))
-        return self.lr_scheduler
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        if self.optimizer is None:
-            assert isinstance(self.model, torch.nn.Module)
-            composed = {id(p) for p in compose_parameters(self.model)}
-            decayed = set(self.get_decay_parameter_names(self.model))
-            groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
-            for name, parameter in self.model.named_parameters():
-                groups.setdefault((id(parameter) in composed, name in decayed), []).append(parameter)
-            rate, decay = self.args.learning_rate, self.args.weight_decay
-            self.optimizer = torch.optim.AdamW(
-                [
-                    {
-                        "params": parameters,
-                        "lr": rate * (self.recipe.compose_learning_rate_fraction if composition else 1.0),
-                        "weight_decay": decay if decays else 0.0,
-                    }
-                    for (composition, decays), parameters in groups.items()
-                ],
-                lr=rate,
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                eps=self.args.adam_epsilon,
-            )
-        return self.optimizer
-
-    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        pad = self.model.config.pad_token_id
-        self.state.num_input_tokens_seen += int((inputs["input_ids"] != pad).sum())
-        return super().training_step(model, inputs, *args, **kwargs)
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        logs["tokens"] = self.state.num_input_tokens_seen
-        super().log(logs, *args, **kwargs)
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.take_up(self.checkpoint)
 
 
-def compose_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters of every Compose of a model."""
-    stages = [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in ("pre", "post")]
-    return [parameter for stage in stages for parameter in stage.parameters()]
+def _resolved(config: TrainConfig) -> TrainConfig:
+    """The config with everything settled that depends on the machine, and refused where it cannot run."""
+    bf16 = config.recipe.bf16
+    if bf16 is None:
+        bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    reporters = {"tensorboard": is_tensorboard_available, "wandb": is_wandb_available}
+    for name in config.report_to:
+        if name not in reporters:
+            raise UserError(f"report_to names {name!r}; {nearest(name, reporters)}")
+        if not reporters[name]():
+            raise UserError(f"report_to names {name}, which is not installed; install it with: pip install {name}")
+    for key in ("save_every", "keep_checkpoints", "log_every"):
+        if getattr(config, key) < 1:
+            raise UserError(f"{key} is {getattr(config, key)}; it must be at least 1.")
+    return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
-def _prepare(output: Path, config: TrainConfig, resume: bool) -> str | None:
-    """The checkpoint to continue from, if any; writes the resolved config."""
-    checkpoints = output / "checkpoints"
-    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    if last and not resume:
+def _refuse_existing(output: Path, resuming: bool) -> None:
+    if not resuming and checkpoints.steps_in(output / "checkpoints"):
         raise UserError(f"{output} already holds a run; continue it with --resume, or choose another output folder.")
-    output.mkdir(parents=True, exist_ok=True)
-    saved = output / "config.yaml"
-    if last and saved.is_file():
-        from dcinterp.train.recipe import read_config
 
-        if read_config(saved) != config:
+
+def _prepare(output: Path, config: TrainConfig, material: Material) -> str | None:
+    """The checkpoint to continue from, if any; writes the resolved config and a line of history."""
+    found, damaged = checkpoints.last_good(output / "checkpoints")
+    step = int(found.name.removeprefix(checkpoints.PREFIX)) if found is not None else 0
+    saved, history = output / "config.yaml", output / "history.jsonl"
+    changes: dict[str, list[Any]] = {}
+    if found is not None and saved.is_file():
+        before = _resolved(read_config(saved))
+        check_resumable(before, config, step, output)
+        changes = differences(before, config)
+        if _digest(history) not in ("", material.digest()):
             raise UserError(
-                f"The run in {output} was started with other settings (see {saved}); resume it with those, "
-                "or choose another output folder."
+                f"The text or images that the run in {output} reads have changed since it began; give it what it was "
+                "begun with, or choose another output folder."
             )
+    for sentence in damaged:
+        log.warning("%s The run goes on from step %d.", sentence, step)
+    for key, (old, new) in changes.items():
+        log.warning("%s was %r and is %r from step %d on.", key, old, new, step)
+    record(
+        history,
+        step=step,
+        changes=changes,
+        damaged=damaged,
+        material=material.digest(),
+        processes=accelerate.PartialState().num_processes,
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+    )
     write_config(config, saved)
-    return last
+    return str(found) if found is not None else None
+
+
+def _last(output: Path) -> str | None:
+    """What `_prepare` has settled on, for the other processes."""
+    steps = checkpoints.steps_in(output / "checkpoints")
+    return str(output / "checkpoints" / f"{checkpoints.PREFIX}{steps[-1]}") if steps else None
+
+
+def _digest(history: Path) -> str:
+    """The hash of the material with which a run began."""
+    if not history.is_file():
+        return ""
+    lines = history.read_text(encoding="utf-8").splitlines()
+    return str(json.loads(lines[0]).get("material", "")) if lines else ""
+
+
+def _probe(batches: Batches, material: Material, rows: int = 8) -> dict[str, torch.Tensor]:
+    """A few rows of the first batch, as long as the shortest of them, to watch the composition on."""
+    batch = material.batch(batches.draw(0))
+    if "pixel_values" in batch:
+        return {"pixel_values": batch["pixel_values"][:rows]}
+    ids = batch["input_ids"][:rows]
+    assert material.tokenizer is not None
+    return {"input_ids": ids[:, : int((ids != material.tokenizer.pad_token_id).sum(1).min())]}
+
+
+def _save(
+    trainer: DocumentTrainer,
+    tokenizer: PreTrainedTokenizerFast | None,
+    folder: Path,
+    timings_file: Path,
+    timings: dict[str, float],
+) -> None:
+    """The trained model with its tokenizer, whole or not at all."""
+    accelerator = trainer.accelerator
+    weights = accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
+    if accelerator.is_main_process:
+        aside = folder.parent / checkpoints.STAGING / folder.name
+        shutil.rmtree(aside.parent, ignore_errors=True)
+        bare = accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+        bare.save_pretrained(aside, state_dict=weights)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(aside)
+        checkpoints.force(aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.replace(folder)
+        aside.parent.rmdir()
+        timings_file.write_text(json.dumps(timings), encoding="utf-8")
+    accelerator.wait_for_everyone()
 
 
 def _unwrap(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

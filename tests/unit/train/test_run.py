@@ -19,7 +19,8 @@ from dcinterp.train.recipe import (
     TrainConfig,
     read_config,
 )
-from dcinterp.train.run import compose_parameters, train
+from dcinterp.train.run import train
+from dcinterp.train.trainer import compose_parameters
 
 
 def tiny(output, preset="tiny-dcformer++", **recipe) -> TrainConfig:

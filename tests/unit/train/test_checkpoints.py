@@ -1,0 +1,181 @@
+"""Damaged checkpoints are set aside, a disk that takes nothing costs one sentence, and only the future may change."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dcinterp.errors import UserError
+from dcinterp.progress import Cancelled
+from dcinterp.train import checkpoints
+from dcinterp.train.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
+from dcinterp.train.resume import check_resumable, differences
+from dcinterp.train.run import train
+
+
+def tiny(output, steps=6, **changes) -> TrainConfig:
+    config = TrainConfig(
+        output=str(output),
+        model=ModelSection(
+            changes={"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+        ),
+        data=DataSection(phases=(Phase(source="pairs", steps=steps, batch_size=4),)),
+        recipe=RecipeSection(learning_rate=3e-3),
+        evaluation=EvaluationSection(every=6, answers_per_task=1, examples=(1,)),
+        save_every=2,
+        keep_checkpoints=3,
+    )
+    return replace(config, **changes)
+
+
+def stop_after(step):
+    def progress(done, total, message=""):
+        if done == step:
+            raise Cancelled
+
+    return progress
+
+
+def weights(output):
+    return load_file(output / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole")
+    train(tiny(output))
+    return output
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("how", ["cut short", "a bit flipped", "missing"])
+def test_a_damaged_checkpoint_falls_back_to_the_last_good_one(whole, tmp_path, caplog, how, sealed):
+    if how == "a bit flipped" and not sealed:
+        pytest.skip("without a seal nothing shows that")
+    output = tmp_path / "run"
+    with pytest.raises(Cancelled):
+        train(tiny(output), progress=stop_after(5))
+    folder = output / "checkpoints" / "checkpoint-4"
+    file = folder / "optimizer.pt"
+    data = bytearray(file.read_bytes())
+    if how == "missing":
+        file.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data[: len(data) // 2] if how == "cut short" else data)
+    if not sealed:
+        (folder / checkpoints.SEAL).unlink()
+    with caplog.at_level(logging.WARNING):
+        train(tiny(output), resume=True)
+    assert "checkpoint of step 4 is damaged (" in caplog.text
+    assert "goes on from step 2" in caplog.text
+    assert (output / "checkpoints" / "damaged-checkpoint-4").is_dir()
+    mine, theirs = weights(output), weights(whole)
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    last = json.loads((output / "history.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 2
+    assert "optimizer.pt" in last["damaged"][0] or not sealed
+
+
+def test_nothing_is_unpickled(tmp_path):
+    """A checkpoint that would run code is damaged, and does not run it."""
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return open, (str(tmp_path / "ran"), "w")
+
+    folder = tmp_path / "checkpoint-2"
+    folder.mkdir()
+    (folder / "trainer_state.json").write_text("{}")
+    (folder / "optimizer.pt").write_bytes(pickle.dumps(Evil()))
+    assert checkpoints.damage(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_disk_that_takes_no_more_is_a_sentence(tmp_path):
+    """The operating system refuses to write more than 30 kB into a file, as a full disk would."""
+    output = tmp_path / "run"
+    with pytest.raises(Cancelled):
+        train(tiny(output), progress=stop_after(3))
+    old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, old[1]))
+    try:
+        with pytest.raises(UserError, match=r"step 4 could not be written .*--resume from step 2"):
+            train(tiny(output), resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert checkpoints.steps_in(output / "checkpoints") == [2]
+    assert not (output / "checkpoints" / checkpoints.STAGING).exists()
+    train(tiny(output), resume=True)
+
+
+def test_metrics_on_a_full_disk_too(tmp_path):
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"could not be written .*make room on the disk"):
+        train(tiny(output, log_every=1))
+
+
+def test_a_longer_run_with_another_phase_is_the_run_from_the_start(tmp_path):
+    """Phases that have not begun may change on resuming; the result is that of the changed config."""
+    scheduled = RecipeSection(learning_rate=3e-3, schedule_steps=20)
+    later = (Phase(source="pairs", steps=5, batch_size=4), Phase(source="tasks", steps=3, batch_size=4))
+    short = tiny(tmp_path / "run", recipe=scheduled)
+    longer = replace(short, data=DataSection(phases=later), save_every=3, keep_checkpoints=1)
+    with pytest.raises(Cancelled):
+        train(short, progress=stop_after(5))
+    train(longer, resume=True)
+    straight = replace(longer, output=str(tmp_path / "straight"))
+    train(straight)
+    mine, theirs = weights(tmp_path / "run"), weights(tmp_path / "straight")
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    last = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 4
+    assert last["changes"]["save_every"] == [2, 3]
+    assert last["changes"]["data.phases[0].steps"] == [6, 5]
+
+
+BASE = tiny("run", recipe=RecipeSection(schedule_steps=100, learning_rate=1e-3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": replace(BASE.model, preset="tiny-transformer++")}, "model.preset was 'tiny-dcformer"),
+        ({"data": replace(BASE.data, seed=9)}, "data.seed was 0, not 9"),
+        ({"data": DataSection(phases=(Phase(steps=6, batch_size=4),))}, r"data.phases\[0\].source was 'pairs'"),
+        ({"data": DataSection(phases=(Phase(source="pairs", steps=3, batch_size=4), Phase()))}, "data.phases"),
+        ({"recipe": replace(BASE.recipe, clip=2.0)}, "recipe.clip was 1.0, not 2.0"),
+        ({"recipe": replace(BASE.recipe, learning_rate=2e-3)}, "the learning rate of step 2"),
+        ({"recipe": replace(BASE.recipe, schedule_steps=0)}, "the learning rate of step .*schedule_steps: 6"),
+        ({"recipe": replace(BASE.recipe, gradient_accumulation=2)}, "gradient_accumulation"),
+    ],
+)
+def test_what_was_trained_under_cannot_change(tmp_path, change, message):
+    with pytest.raises(UserError, match=message):
+        check_resumable(BASE, replace(BASE, **change), 5, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output": "elsewhere", "save_every": 7, "evaluation": EvaluationSection(every=1), "report_to": ("wandb",)},
+        {"data": DataSection(phases=(Phase(source="pairs", steps=5, batch_size=4), Phase(steps=90)))},
+        {"data": DataSection(phases=(Phase(source="pairs", steps=500, batch_size=4),))},
+        {"recipe": replace(BASE.recipe, cooldown_steps=1)},
+    ],
+)
+def test_what_lies_ahead_may_change(tmp_path, change):
+    changed = replace(BASE, **change)
+    check_resumable(BASE, changed, 5, tmp_path)
+    assert differences(BASE, changed)
