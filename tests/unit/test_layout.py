@@ -18,6 +18,8 @@ ALLOWED = {
     "loading": BASE | {"bridge", "model"},
     "bridge": BASE | {"model"},
     "verification": BASE | {"model", "loading"},
+    "description": BASE | {"model", "loading"},
+    "hook_reference": BASE,
     "train": BASE | {"model"},
     "bench": BASE | {"model", "loading"},
     "planted": BASE | {"model"},

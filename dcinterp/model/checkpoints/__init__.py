@@ -83,6 +83,11 @@ def read_foreign(
     return model.eval()
 
 
+def read_foreign_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
+    """Our configuration of a checkpoint in a released layout, from its config.json and the shapes of its tensors."""
+    return _layout(fields["model_type"]).read_config(fields, tensors)
+
+
 def write_foreign(model: DCFormerForCausalLM, folder: Path, layout: str) -> None:
     """Write `model` as a folder of a released layout.
 
@@ -99,4 +104,4 @@ def write_foreign(model: DCFormerForCausalLM, folder: Path, layout: str) -> None
     (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
 
 
-__all__ = ["LAYOUTS", "DCFormerConfig", "read_foreign", "write_foreign"]
+__all__ = ["LAYOUTS", "CheckpointTensors", "DCFormerConfig", "read_foreign", "read_foreign_config", "write_foreign"]

@@ -53,6 +53,9 @@ class SafetensorsFile:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.entries[name]["shape"])
 
+    def dtype(self, name: str) -> torch.dtype | None:
+        return _DTYPES.get(self.entries[name]["dtype"])
+
     def read(self, name: str) -> Tensor:
         entry = self.entries[name]
         if entry["dtype"] not in _DTYPES:
@@ -86,12 +89,16 @@ class PickledFile:
             ) from error
         self.tensors: dict[str, Tensor] = {k: v for k, v in tensors.items() if isinstance(v, Tensor)}
         self.shapes = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        self.dtypes = {name: tensor.dtype for name, tensor in self.tensors.items()}
 
     def names(self) -> list[str]:
         return list(self.shapes)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.shapes[name]
+
+    def dtype(self, name: str) -> torch.dtype | None:
+        return self.dtypes[name]
 
     def read(self, name: str) -> Tensor:
         return self.tensors.pop(name) if self.tensors[name].numel() > 2**16 else self.tensors[name]
@@ -114,6 +121,10 @@ class CheckpointTensors:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.home[name].shape(name)
+
+    def dtype(self, name: str) -> torch.dtype | None:
+        """As stored; None for a type that is no plain number."""
+        return self.home[name].dtype(name)
 
     def read(self, name: str) -> Tensor:
         """The tensor in memory of its own. A large one of a .bin file can be read only once."""
