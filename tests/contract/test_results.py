@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import plotly.graph_objects as go
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import dcinterp
 from dcinterp import figures
+from dcinterp.analysis.registry import ANALYSES
 from dcinterp.analysis.result import Result, load_result
 from dcinterp.errors import UserError
 from dcinterp.figures import export
@@ -26,12 +28,27 @@ def results(bridge, prompt):
         dcinterp.composition_map(bridge, prompt, 1, "post", -1, 4),
         dcinterp.attention_rows(bridge, prompt, 1),
         dcinterp.training_curves("dcformer++"),
+        dcinterp.ov_top_tokens(bridge, 1, 4, ["violin", "lime"]),
+        dcinterp.ov_transformations(bridge, relations=["copy", "adj->opposite"], permutations=20),
+        dcinterp.head_diversity(bridge, random_draws=1),
+        dcinterp.compare_head_diversity(bridge),
     ]
     return {type(result).__name__: result for result in made}
 
 
 def test_every_kind_is_covered_here(results):
     assert set(results) == set(Result.kinds)
+
+
+def test_every_result_remembers_its_call(results):
+    for result in results.values():
+        assert result.call.analysis in ANALYSES
+        assert json.loads(json.dumps(result.call.record()["arguments"])) == result.call.arguments
+        assert all(isinstance(sentence, str) for sentence in result.banners())
+
+
+def test_every_analysis_is_covered_here(results):
+    assert {result.call.analysis for result in results.values()} >= set(ANALYSES)
 
 
 def test_frozen_detached_and_on_the_cpu(results):
