@@ -17,7 +17,7 @@ from dcinterp.analysis.call import TOKEN_ARGUMENTS, from_plain
 from dcinterp.errors import UserError, nearest
 
 
-def annotations(function: Callable[..., Any]) -> dict[str, Any]:
+def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
     """The types of a function's parameters; those that only a type checker knows are looked up in the tasks."""
     import synthetic_tasks
 

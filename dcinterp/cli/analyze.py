@@ -81,9 +81,9 @@ def _sample(name: str) -> str:
 
 def verb(entry: Analysis) -> Any:
     """A function with a signature that typer turns into the command of one analysis."""
-    from dcinterp.analysis.options import annotations
+    from dcinterp.analysis.options import parameter_types
 
-    types, described = annotations(entry.function), _descriptions(entry.function.__doc__ or "")
+    types, described = parameter_types(entry.function), _descriptions(entry.function.__doc__ or "")
     parameters = []
 
     def add(name: str, annotation: Any, default: Any) -> None:
@@ -138,12 +138,12 @@ def _descriptions(doc: str) -> dict[str, str]:
 def _run(entry: Analysis, given: dict[str, Any]) -> None:
     import torch
 
-    from dcinterp.analysis.options import annotations, parse
+    from dcinterp.analysis.options import parameter_types, parse
     from dcinterp.errors import UserError
     from dcinterp.loading import load
     from dcinterp.progress import console
 
-    types, arguments = annotations(entry.function), {}
+    types, arguments = parameter_types(entry.function), {}
     for name in entry.parameters:
         value = given[f"arg_{name}"]
         if value is not None:

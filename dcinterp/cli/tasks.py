@@ -22,20 +22,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def chosen(selection: str) -> list[Task]:
-    """The tasks a selection names: `0-7,task40,same-person,obj->superclass`; all 74 if it is empty."""
-    from synthetic_tasks import TASKS, find
+    """The tasks a selection names (see synthetic_tasks.selection)."""
+    from synthetic_tasks.selection import chosen as select
 
-    tasks: list[Task] = []
-    for part in filter(None, (piece.strip() for piece in selection.split(","))):
-        first, dash, last = part.partition("-")
-        named = [task for task in TASKS.values() if part in (task.qk, task.relation)]
-        if named:
-            tasks += named
-        elif dash and first.isdigit() and last.isdigit():
-            tasks += [find(number) for number in range(int(first), int(last) + 1)]
-        else:
-            tasks.append(find(part))
-    return list(dict.fromkeys(tasks)) or list(TASKS.values())
+    return select(selection)
 
 
 @app.command("list")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import dcinterp
 from dcinterp import UserError
 from dcinterp.analysis.call import Call, from_plain, plain
-from dcinterp.analysis.options import annotations, parse
+from dcinterp.analysis.options import parameter_types, parse
 from dcinterp.analysis.registry import ANALYSES
 from dcinterp.cli import verbs
 from dcinterp.provenance import fingerprint
@@ -143,12 +143,12 @@ def test_composition_is_asked_for_in_one_sentence(twin, prompt):
     ],
 )
 def test_options_are_read_by_the_signature(name, text, value):
-    types = annotations(ANALYSES["attribute_heads"].function)
+    types = parameter_types(ANALYSES["attribute_heads"].function)
     assert parse(name, types[name], text) == value
 
 
 def test_options_that_fit_nothing_are_refused():
-    types = annotations(ANALYSES["attribute_heads"].function)
+    types = parameter_types(ANALYSES["attribute_heads"].function)
     with pytest.raises(UserError, match="--at cannot be 'last'; it takes int"):
         parse("at", types["at"], "last")
 

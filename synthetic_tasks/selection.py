@@ -1,0 +1,22 @@
+"""Naming several tasks in one text: ids, numbers, ranges, patterns and relations."""
+
+from synthetic_tasks.catalogue import TASKS, find
+from synthetic_tasks.task import Task
+
+
+def chosen(selection: str) -> list[Task]:
+    """Return the tasks a selection names: `0-7,task40,same-person,obj->superclass`; all 74 if it is empty.
+
+    Raises ValueError with the nearest names for a part that names no task.
+    """
+    tasks: list[Task] = []
+    for part in filter(None, (piece.strip() for piece in selection.split(","))):
+        first, dash, last = part.partition("-")
+        named = [task for task in TASKS.values() if part in (task.qk, task.relation)]
+        if named:
+            tasks += named
+        elif dash and first.isdigit() and last.isdigit():
+            tasks += [find(number) for number in range(int(first), int(last) + 1)]
+        else:
+            tasks.append(find(part))
+    return list(dict.fromkeys(tasks)) or list(TASKS.values())
