@@ -43,6 +43,7 @@ _HOMES = {
     "ov_transformations": "dcinterp.analysis.ov_circuit",
     "head_diversity": "dcinterp.analysis.head_diversity",
     "compare_head_diversity": "dcinterp.analysis.head_diversity",
+    "branch_ablation": "dcinterp.analysis.branch_ablation",
     "UserError": "dcinterp.errors",
 }
 

@@ -32,6 +32,7 @@ def results(bridge, prompt):
         dcinterp.ov_transformations(bridge, relations=["copy", "adj->opposite"], permutations=20),
         dcinterp.head_diversity(bridge, random_draws=1),
         dcinterp.compare_head_diversity(bridge),
+        dcinterp.branch_ablation(bridge, tasks="56", parts=["all"], rows=1, examples=3, resamples=10),
     ]
     return {type(result).__name__: result for result in made}
 
