@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.prediction import Prediction
-from dcinterp.figures.style import THEMES, finish
+from dcinterp.figures.style import THEMES, axis, common_layout
 
 RESULT = "Prediction"
 KIND = ""
@@ -21,18 +21,18 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
     """
     tokens = [token.replace("\n", "↵") or "(empty)" for token in result.top_tokens[:shown]]
     right = [int(i) == result.answer_id for i in result.top_ids[:shown]]
-    figure = go.Figure(
-        go.Bar(
-            x=result.probability[:shown].tolist(),
-            y=tokens,
-            orientation="h",
-            marker_color=["#cc6633" if hit else THEMES[theme].muted for hit in right],
-            text=[f"{p:.1%}" for p in result.probability[:shown].tolist()],
-            textposition="outside",
-            cliponaxis=False,
-            hovertemplate="%{y}: %{x:.2%}<extra></extra>",
-        )
+    bars = go.Bar(
+        x=result.probability[:shown].tolist(),
+        y=tokens,
+        orientation="h",
+        marker={"color": ["#cc6633" if hit else THEMES[theme].muted for hit in right]},
+        text=[f"{p:.1%}" for p in result.probability[:shown].tolist()],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{x:.2%}<extra></extra>",
     )
-    figure.update_xaxes(title="probability of the next token", range=[0, 1.1], tickformat=".0%")
-    figure.update_yaxes(autorange="reversed", type="category")
-    return finish(figure, theme, height=70 + 30 * len(tokens))
+    layout = common_layout(theme, 70 + 30 * len(tokens)) | {
+        "xaxis": axis("probability of the next token", range=[0, 1.1], tickformat=".0%"),
+        "yaxis": axis(autorange="reversed", type="category"),
+    }
+    return go.Figure(bars, layout)

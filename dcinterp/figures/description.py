@@ -37,9 +37,9 @@ def _heatmap(trace: Any, figure: go.Figure) -> tuple[str, str]:
     signed = (trace.zmin or 0) < 0
     full = f"{trace.zmax:.3g}" if trace.zmax is not None else "the largest"
     legend = (
-        f"Orange is positive, blue negative, both strongest at {full} ({quantity})."
+        f"Colour is {quantity}: orange positive, blue negative, strongest at {full} and -{full}."
         if signed
-        else f"Darker means more {quantity}, from 0 to {full}."
+        else f"Colour is {quantity}, from 0 (the background) to {full}."
     )
     finite = np.where(np.isfinite(z), z, np.nan)
     if not np.isfinite(finite).any():
@@ -66,7 +66,8 @@ def _bars(trace: Any, figure: go.Figure) -> tuple[str, str]:
 
 
 def _lines(trace: Any, figure: go.Figure) -> tuple[str, str]:
-    y = np.asarray([v if v is not None else np.nan for v in (trace.y if trace.y is not None else ())], dtype=float)
+    given = trace.x if trace.orientation == "h" else trace.y
+    y = np.asarray([v if v is not None else np.nan for v in (given if given is not None else ())], dtype=float)
     if not len(y) or not np.isfinite(y).any():
         return "", ""
     kind = "Line" if "lines" in (trace.mode or "lines") else "Points"

@@ -1,14 +1,21 @@
-"""A labelled heatmap whose cells can be clicked: the part that the kinds of figure share."""
+"""A labelled heatmap: the part that the kinds of figure share.
+
+The app draws it on a canvas whose cells can be clicked and walked with the arrow keys (app/workbench/heatmap.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from dcinterp.figures.style import THEMES, diverging, finish, sequential
+from dcinterp.figures.style import QUIET_AXIS, THEMES, common_layout, diverging, sequential
+
+NAMED_CELLS = 16384
+"""Above this the names of rows and columns would weigh more than the numbers, and hovering shows indices."""
 
 
 def grid(
@@ -30,7 +37,7 @@ def grid(
     """A heatmap [y, x]; signed data symmetric around zero, weights from zero.
 
     Args:
-        values: the numbers, rows first.
+        values: the numbers, rows first; a cell that is NaN stays empty.
         x: labels of the columns.
         y: labels of the rows, the first on top.
         x_title: what the columns are.
@@ -46,53 +53,41 @@ def grid(
     """
     z = np.asarray(values, dtype=float)
     rows, columns = z.shape
-    top = limit or float(np.abs(z).max()) or 1.0
-    figure = go.Figure(
-        go.Heatmap(
-            z=z,
-            colorscale=diverging(theme) if signed else sequential(theme),
-            zmin=-top if signed else 0.0,
-            zmax=top,
-            hoverinfo="skip",
-            xgap=1,
-            ygap=1,
-            texttemplate="%{z:.2f}" if numbers else None,
-            textfont={"size": 11},
-            colorbar={"title": {"text": quantity, "side": "right", "font": {"size": 12}}, "thickness": 12, "len": 0.95},
-        )
+    top = limit or (float(np.nanmax(np.abs(z))) if np.isfinite(z).any() else 0.0) or 1.0
+    named = z.size <= NAMED_CELLS
+    trace = go.Heatmap(
+        z=z,
+        colorscale=diverging(theme) if signed else sequential(theme),
+        zmin=-top if signed else 0.0,
+        zmax=top,
+        # Columns are positions, so that equal words do not fall together; their names come with the cell.
+        hovertext=_names(x, y, x_title, y_title) if named else None,
+        hovertemplate=("%{hovertext}" if named else f"{y_title} %{{y}}, {x_title} %{{x}}")
+        + f"<br>{quantity} %{{z:.3f}}<extra></extra>",
+        xgap=1 if columns <= 128 else 0,
+        ygap=1 if rows <= 128 else 0,
+        texttemplate="%{z:.2f}" if numbers else None,
+        textfont={"size": 11},
+        colorbar={"title": {"text": quantity, "side": "right", "font": {"size": 12}}, "thickness": 12, "len": 0.95},
     )
-    # A heatmap alone reports no clicks: invisible points over the cells do, and carry the hover text.
-    across, down = np.meshgrid(np.arange(columns), np.arange(rows))
-    points = go.Scatter if z.size <= 4096 else go.Scattergl
-    figure.add_trace(
-        points(
-            x=across.ravel(),
-            y=down.ravel(),
-            mode="markers",
-            customdata=[[x[c], y[r], z[r, c]] for r in range(rows) for c in range(columns)],
-            hovertemplate=f"{y_title} %{{customdata[1]}}, {x_title} %{{customdata[0]}}<br>"
-            f"{quantity} %{{customdata[2]:.3f}}<extra></extra>",
-            showlegend=False,
-            marker={"size": 4, "color": "rgba(0,0,0,0)"},
-            selected={"marker": {"opacity": 0}},
-            unselected={"marker": {"opacity": 0}},
-        )
-    )
-    if selected is not None:
-        row, column = selected
-        figure.add_shape(
-            type="rect",
-            x0=column - 0.5,
-            x1=column + 0.5,
-            y0=row - 0.5,
-            y1=row + 0.5,
-            line={"color": THEMES[theme].selected, "width": 3},
-        )
-    figure.update_layout(hovermode="closest", hoverdistance=-1, dragmode=False, clickmode="event+select")
-    figure.update_xaxes(
-        range=[-0.5, columns - 0.5], tickvals=list(range(columns)), ticktext=list(x), title=x_title, fixedrange=True
-    )
-    figure.update_yaxes(
-        range=[rows - 0.5, -0.5], tickvals=list(range(rows)), ticktext=list(y), title=y_title, fixedrange=True
-    )
-    return finish(figure, theme, height=height or 110 + 34 * rows, title=title)
+    layout = common_layout(theme, height or min(110 + 34 * rows, 900), title) | {
+        "dragmode": False,
+        "xaxis": _axis(x, x_title) | {"range": [-0.5, columns - 0.5]},
+        "yaxis": _axis(y, y_title) | {"range": [rows - 0.5, -0.5]},
+        "shapes": [] if selected is None else [_frame(*selected, THEMES[theme].selected)],
+    }
+    return go.Figure(trace, layout)
+
+
+def _axis(names: Sequence[str], title: str) -> dict[str, Any]:
+    ticks = {"tickvals": list(range(len(names))), "ticktext": list(names)}
+    return QUIET_AXIS | ticks | {"title": {"text": title}, "fixedrange": True}
+
+
+def _frame(row: int, column: int, colour: str) -> dict[str, Any]:
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    return corners | {"type": "rect", "line": {"color": colour, "width": 3}}
+
+
+def _names(x: Sequence[str], y: Sequence[str], x_title: str, y_title: str) -> list[list[str]]:
+    return [[f"{y_title} {row}, {x_title} {column}" for column in x] for row in y]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -54,17 +55,41 @@ def sequential(theme: str) -> list[list[float | str]]:
 
 def finish(figure: go.Figure, theme: str, *, height: int, title: str = "") -> go.Figure:
     """The common layout: transparent ground, quiet axes, room for the labels."""
+    names = {"xaxis", "yaxis", *(key for key in figure.layout if key.startswith(("xaxis", "yaxis")))}
+    # One update: each costs Plotly several milliseconds, and pages draw six figures at a click.
+    return figure.update_layout(common_layout(theme, height, title) | {name: QUIET_AXIS for name in names})
+
+
+QUIET_AXIS = {"automargin": True, "showgrid": False, "zeroline": False}
+
+
+def common_layout(theme: str, height: int, title: str = "") -> dict[str, Any]:
+    """The part of the layout that all figures share, for a figure that is built in one step."""
     colours = THEMES[theme]
-    figure.update_layout(
-        height=height,
-        title={"text": title, "font": {"size": 14}, "x": 0, "xanchor": "left"} if title else None,
-        margin={"l": 8, "r": 8, "t": 36 if title else 12, "b": 8},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": colours.text, "size": 13},
-        hoverlabel={"font": {"size": 13}},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0, "title": None},
-    )
-    figure.update_xaxes(automargin=True, showgrid=False, zeroline=False)
-    figure.update_yaxes(automargin=True, showgrid=False, zeroline=False)
-    return figure
+    return {
+        "height": height,
+        "title": {"text": title, "font": {"size": 14}, "x": 0, "xanchor": "left"} if title else None,
+        "margin": {"l": 8, "r": 8, "t": 36 if title else 12, "b": 8},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": colours.text, "size": 13},
+        "hoverlabel": {"font": {"size": 13}},
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
+    }
+
+
+def axis(title: str = "", **options: Any) -> dict[str, Any]:
+    """A quiet axis for a figure that is built in one step."""
+    return QUIET_AXIS | {"title": {"text": title}} | options
+
+
+def zero_line(theme: str) -> dict[str, Any]:
+    """A thin line at zero, across the whole figure."""
+    ends = {"x0": 0, "x1": 1, "xref": "x domain", "y0": 0, "y1": 0}
+    return {"type": "line", "line": {"width": 1, "color": THEMES[theme].muted}} | ends
+
+
+def column_band(number: int, theme: str) -> dict[str, Any]:
+    """A band behind category `number` of a bar chart, to mark it."""
+    ends = {"x0": number - 0.47, "x1": number + 0.47, "y0": 0, "y1": 1, "yref": "y domain"}
+    return {"type": "rect", "fillcolor": THEMES[theme].muted, "opacity": 0.18, "line": {"width": 0}} | ends
