@@ -227,16 +227,25 @@ def read_config(path: str | Path, overrides: list[str] | None = None) -> TrainCo
     Raises:
         UserError: the file is missing or no YAML, a key is unknown, or a value is of the wrong kind.
     """
+    return build_config(read_tree(path), overrides)
+
+
+def read_tree(path: str | Path) -> dict[str, Any]:
+    """The keys and values of a YAML file, unchecked.
+
+    Raises:
+        UserError: the file is missing or holds something else.
+    """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"There is no training config at {path}; give the path of a YAML file.")
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold keys and values, such as `output: runs/model`.")
-    return build_config(tree, overrides)
+    return tree
 
 
 def build_config(tree: dict[str, Any], overrides: list[str] | None = None) -> TrainConfig:

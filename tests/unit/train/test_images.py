@@ -1,0 +1,100 @@
+"""Images: split by their pixels, read in a seeded order, and learnt by a tiny DCViT."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.errors import UserError
+from dcinterp.train import cache
+from dcinterp.train.data import Batches
+from dcinterp.train.images import ImageMaterial, scaled
+from dcinterp.train.recipe import DataSection, ImageSection, Phase, build_config
+from dcinterp.train.run import train
+from dcinterp.train.starter import image_run
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path_factory.getbasetemp() / "images"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(30):
+            image.fromarray(random.integers(0, 255, (9, 7, 3), dtype=np.uint8)).save(tmp_path / name / f"{number}.png")
+    return tmp_path
+
+
+def test_the_digits_are_split_by_their_pixels():
+    material = ImageMaterial(ImageSection())
+    sides = {side: {image.tobytes() for image in pixels} for side, pixels in material.pixels.items()}
+    assert not sides["train"] & sides["validation"]
+    assert sum(len(pixels) for pixels in material.pixels.values()) == 1797
+    assert 0.06 < len(material.pixels["validation"]) / 1797 < 0.14
+    assert material.model_fields()["image_size"] == 8
+    assert material.model_fields()["patch_size"] == 2
+    assert material.model_fields()["id2label"][7] == "7"
+
+
+def test_each_image_is_seen_once_before_any_is_seen_again():
+    material = ImageMaterial(ImageSection())
+    count = len(material.pixels["train"])
+    phase = Phase(source="images", steps=count, batch_size=50)
+    batches = Batches(DataSection(seed=1, phases=(phase,)), material)
+    seen = torch.cat([batches[step]["pixel_values"] for step in range(-(-count // 50))])[:count]
+    assert {image.numpy().tobytes() for image in seen} == {
+        image.numpy().tobytes() for image in scaled(np.asarray(material.pixels["train"]))
+    }
+    assert float(seen.min()) == -1
+    assert float(seen.max()) == 1
+
+
+def test_a_folder_of_classes(folder):
+    material = ImageMaterial(ImageSection(path=str(folder), size=16, validation_share=0.3))
+    assert material.pixels["train"].shape[1:] == (3, 16, 16)
+    assert material.record["classes"] == ["cat", "dog"]
+    assert set(material.labels["train"].tolist()) == {0, 1}
+
+
+def test_a_saved_data_set(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 8, 8, 3), dtype=np.uint8)
+    rows = {"image": list(pixels), "label": ["a", "b"] * 20}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("string")})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "saved"))
+    material = ImageMaterial(ImageSection(path=str(tmp_path / "saved"), size=8, validation_share=0.3))
+    assert material.record["classes"] == ["a", "b"]
+    assert material.pixels["train"].shape[1:] == (3, 8, 8)
+
+
+def test_refuses_with_a_sentence(folder, tmp_path):
+    with pytest.raises(UserError, match="There is no folder of images"):
+        ImageMaterial(ImageSection(path="nowhere"))
+    with pytest.raises(UserError, match="images of 0 classes"):
+        ImageMaterial(ImageSection(path=str(folder / "cat")))
+    (folder / "cat" / "broken.png").write_text("no image")
+    with pytest.raises(UserError, match=r"broken.png cannot be read as an image"):
+        ImageMaterial(ImageSection(path=str(folder)))
+
+
+def test_a_tiny_dcvit_learns_the_digits(tmp_path):
+    changes = ["model.changes={num_hidden_layers: 1, hidden_size: 32, num_attention_heads: 4, intermediate_size: 64}"]
+    changes += [f"output={tmp_path / 'digits'}", "evaluation.every=60", "recipe.learning_rate=4e-3"]
+    changes += ["data.phases=[{source: images, steps: 120, batch_size: 32}]"]
+    config = build_config(image_run(), changes)
+    assert (config.recipe.beta2, config.recipe.weight_decay) == (0.9, 1e-4), "the paper's for classifiers"
+    model = train(config)
+    records = [json.loads(line) for line in (tmp_path / "digits" / "metrics.jsonl").read_text().splitlines()]
+    measured = [record for record in records if "image_accuracy" in record]
+    assert measured[-1]["image_accuracy"] > 0.5, "chance is 0.1"
+    assert measured[-1]["tokens"] == 120 * 32
+    assert dcinterp.read_model(model).config.id2label[3] == "3"

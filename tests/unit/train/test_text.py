@@ -1,0 +1,197 @@
+"""Any text: split by what it says, packed, cached, each row read once an epoch; and a model that learns it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import dcinterp
+from dcinterp.cli import verbs
+from dcinterp.errors import UserError
+from dcinterp.train import cache
+from dcinterp.train.data import Batches
+from dcinterp.train.recipe import DataSection, Phase, TextSection, build_config
+from dcinterp.train.run import train
+from dcinterp.train.text import SIDES, TextMaterial, find, hash_share, pieces, sided, threshold
+
+LINES = [f"Line {n} of the text says {n * n % 97} and {'no' * (n % 5)}. Café!\n" for n in range(1200)]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "my.txt"
+    path.write_text("".join(LINES), encoding="utf-8")
+    return path
+
+
+def test_pieces_are_the_text_cut_at_line_ends():
+    whole = "".join(LINES) + "x" * 5000
+    cut = list(pieces(whole, 2048))
+    assert "".join(cut) == whole
+    assert all(piece.endswith("\n") for piece in cut[:-4])
+    assert max(map(len, cut)) < 2 * 2048
+
+
+def test_no_piece_is_on_both_sides_and_its_side_does_not_depend_on_its_neighbours(text):
+    _, documents = find(TextSection(path=str(text)))
+    limit = threshold(documents, 0.2, needed=0)
+    twice = [*documents(), *documents()]
+    sides: dict[str, set[str]] = {side: set() for side in SIDES}
+    for side, piece, _ in sided(lambda: twice, limit):
+        sides[side].add(piece)
+    assert sides["train"]
+    assert sides["validation"]
+    assert not sides["train"] & sides["validation"]
+    share = len(sides["validation"]) / len(sides["train"] | sides["validation"])
+    assert 0.05 < share < 0.45
+    assert limit == 0.2
+    assert all(hash_share(piece) < limit for piece in sides["validation"])
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+def test_rows_are_the_text(text, tokenizer):
+    section = TextSection(path=str(text), tokenizer=tokenizer, vocabulary=300, context=32, validation_share=0.2)
+    material = TextMaterial(section)
+    _, documents = find(section)
+    limit = threshold(documents, 0.2, needed=4 * 32)
+    for side in SIDES:
+        told = "".join(piece for s, piece, _ in sided(documents, limit) if s == side)
+        rows = material.rows[side]
+        assert rows.shape[1] == 32
+        assert rows.dtype == np.uint16
+        text_back = material.tokenizer.decode(rows.flatten().tolist(), skip_special_tokens=True)
+        assert told.startswith(text_back.rstrip("�"))
+        assert len(told) - len(text_back) < 32 * 8
+        assert material.record[side]["bytes"] == len(told.encode())
+    assert len(material.tokenizer) == (260 if tokenizer == "bytes" else 300)
+
+
+def test_each_row_is_read_once_before_any_is_read_again(text):
+    material = TextMaterial(TextSection(path=str(text), context=64))
+    rows = len(material.rows["train"])
+    phases = (Phase(source="text", steps=rows // 8, batch_size=3), Phase(source="text", steps=rows, batch_size=5))
+    batches = Batches(DataSection(seed=4, phases=phases), material)
+    read = torch.cat([batches[step]["input_ids"] for step in range(rows // 8 + rows // 5)])[: 2 * rows]
+    first = {tuple(row.tolist()) for row in read[:rows]}
+    assert first == {tuple(map(int, row)) for row in material.rows["train"]}
+    if len(read) == 2 * rows:
+        assert {tuple(row.tolist()) for row in read[rows:]} == first
+    whole, parts = batches[7]["input_ids"], Batches(DataSection(seed=4, phases=phases), material, parts=3)
+    cut = torch.cat([parts[7 * 3 + part]["input_ids"] for part in range(3)])
+    assert sorted(map(tuple, cut.tolist())) == sorted(map(tuple, whole.tolist()))
+
+
+def test_prepared_once_and_again_when_the_text_changes(text, tmp_path):
+    section = TextSection(path=str(text))
+    first = TextMaterial(section)
+    folders = sorted((tmp_path / "cache" / "text").iterdir())
+    stamp = (folders[0] / "train.npy").stat().st_mtime_ns
+    assert TextMaterial(section).digest() == first.digest()
+    assert (folders[0] / "train.npy").stat().st_mtime_ns == stamp
+    text.write_text("".join(LINES[::-1]), encoding="utf-8")
+    assert TextMaterial(section).digest() != first.digest()
+    assert len(list((tmp_path / "cache" / "text").iterdir())) == 2
+
+
+def test_folders_skip_what_is_no_text(tmp_path, text):
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "a.txt").write_bytes(text.read_bytes())
+    (folder / "picture.png").write_bytes(b"\x89PNG\0\xff")
+    (folder / ".hidden").write_text("secret " * 1000)
+    material = TextMaterial(TextSection(path=str(folder)))
+    total = sum(material.record[side]["bytes"] for side in SIDES)
+    assert total == len(text.read_bytes())
+
+
+def test_the_standard_library_is_the_text_of_those_who_name_none():
+    _, documents = find(TextSection())
+    size = sum(len(document) for document in documents())
+    assert 2_000_000 < size < 20_000_000
+
+
+def test_a_saved_data_set(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"story": LINES}).save_to_disk(str(tmp_path / "saved"))
+    section = TextSection(path=str(tmp_path / "saved"), column="story", context=16)
+    assert TextMaterial(section).rows["train"].shape[1] == 16
+    with pytest.raises(UserError, match="no column 'text'.*story"):
+        TextMaterial(TextSection(path=str(tmp_path / "saved")))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"path": "nowhere.txt"}, "There is no text at nowhere.txt"),
+        ({"path": "x", "dataset": "y"}, "both a path and a dataset"),
+        ({"context": 1}, "context of at least 2"),
+        ({"tokenizer": "bpe", "vocabulary": 100}, "at least the 260 bytes"),
+        ({"context": 30000}, "too short"),
+    ],
+)
+def test_refuses_with_a_sentence(text, fields, message):
+    with pytest.raises(UserError, match=message):
+        TextMaterial(TextSection(**({"path": str(text)} | fields)))
+
+
+def test_a_binary_file_is_refused(tmp_path):
+    (tmp_path / "b.bin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="no UTF-8 text"):
+        TextMaterial(TextSection(path=str(tmp_path / "b.bin")))
+
+
+def test_one_command_trains_on_a_text_and_the_model_opens(text, tmp_path):
+    """What a newcomer does; the app loads a model by the same call and shows the same tokens."""
+    options = ["--steps", "12", "--output", str(tmp_path / "mine"), "--set", "evaluation.every=6"]
+    small = "model.changes={num_hidden_layers: 1, hidden_size: 32, intermediate_size: 48}"
+    ran = CliRunner().invoke(verbs, ["train", "--text", str(text), *options, "--set", small])
+    assert ran.exit_code == 0, ran.output
+    assert f"dcinterp app {tmp_path / 'mine' / 'model'}" in ran.output.replace("\n", "")
+    bridge = dcinterp.load(tmp_path / "mine" / "model")
+    prediction = dcinterp.predict(bridge, "Line 7 of the text says", "4")
+    assert len(prediction.tokens) >= len("Line 7 of the text says")
+    records = [json.loads(line) for line in (tmp_path / "mine" / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["validation_loss"] for record in records if "validation_loss" in record]
+    assert len(losses) == 2
+    assert losses[1] < losses[0] < 6.0
+    assert records[-1]["bits_per_byte"] == pytest.approx(records[-1]["validation_loss"] / np.log(2), rel=0.02)
+
+
+def test_a_budget_of_tokens_and_a_text_that_changed(text, tmp_path):
+    tree = {
+        "output": str(tmp_path / "run"),
+        "model": {"changes": {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}},
+        "data": {
+            "text": {"path": str(text), "context": 32},
+            "phases": [{"source": "text", "tokens": 1000, "batch_size": 4}],
+        },
+        "save_every": 4,
+    }
+    train(build_config(tree))
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 8
+    assert last["tokens"] == 8 * 4 * 32
+    text.write_text("".join(LINES[::-1]), encoding="utf-8")
+    with pytest.raises(UserError, match="have changed since it began"):
+        train(build_config(tree), resume=True)
+
+
+def test_materials_do_not_mix():
+    for source, preset, message in [
+        ("text", "tiny-dcvit", "does not read text"),
+        ("images", "tiny-dcformer++", "does not read images"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            train(build_config({"model": {"preset": preset}, "data": {"phases": [{"source": source}]}}))
+    with pytest.raises(UserError, match="tasks and text"):
+        train(build_config({"data": {"phases": [{"source": "tasks"}, {"source": "text"}]}}))
