@@ -23,6 +23,9 @@ OURS = (DCFormerConfig.model_type, DCViTConfig.model_type)
 LAYOUTS = ("dcformer", "dcpythia")
 """`model_type` in the config.json of our layout and of the released ones (see dcinterp.model.checkpoints)."""
 
+PLANTED = "planted:"
+"""What a name begins with that stands for a model built by hand (see dcinterp.planted)."""
+
 SHIPPED = Path(__file__).parent / "pretrained"
 
 
@@ -38,7 +41,8 @@ def load(
 
     Args:
         name_or_path: the name of a shipped model (`shipped_models()`), a local folder, or a hub id such as
-            "EleutherAI/pythia-70m". Only a hub id touches the network.
+            "EleutherAI/pythia-70m", or "planted:lend-by-kp,noise=0.01" for a model whose circuit is known. Only a hub
+            id touches the network.
         device: where to put the model; the CPU when None.
         dtype: of the weights; as stored when None.
 
@@ -57,6 +61,8 @@ def load(
 def _load(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
     if name in shipped_models():
         return _load_ours(SHIPPED / name, name, device, dtype)
+    if name.startswith(PLANTED):
+        return _load_planted(name.removeprefix(PLANTED), device, dtype)
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _load_folder(folder, device, dtype)
@@ -84,6 +90,14 @@ def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) 
     model = read_model(folder, device=device, dtype=dtype)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder) if (folder / "tokenizer.json").is_file() else None
     return wrap(model, tokenizer, name)
+
+
+def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+    from dcinterp.bridge import wrap
+    from dcinterp.planted import read_plant, tokenizer
+
+    planted = read_plant(line)
+    return wrap(planted.model.to(device=device, dtype=dtype), tokenizer(), f"planted {planted.circuit}")
 
 
 def read_model(

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 BASE = {"shapes", "errors", "progress", "provenance"}
 ALLOWED = {
     "model": BASE,
-    "loading": BASE | {"bridge", "model"},
+    "loading": BASE | {"bridge", "model", "planted"},
     "bridge": BASE | {"model"},
     "verification": BASE | {"model", "loading"},
     "description": BASE | {"model", "loading"},
@@ -25,6 +25,7 @@ ALLOWED = {
     "planted": BASE | {"model"},
     "analysis": BASE | {"model"},
     "story": BASE | {"analysis"},
+    "method_benchmark": BASE | {"analysis", "planted", "bridge"},
     "reproduction": BASE | {"analysis", "loading"},
     "figures": BASE | {"analysis"},
 }

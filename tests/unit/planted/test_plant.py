@@ -104,6 +104,18 @@ def test_a_line_says_what_to_plant():
         read_plant("lend-by-qp rank")
 
 
+def test_load_plants_too():
+    import dcinterp
+
+    bridge = dcinterp.load("planted:lend-by-qp,seed=3")
+    example = plant("lend-by-qp", seed=3).examples(1)[0]
+    answer = dcinterp.predict(bridge, example.prompt, example.target)
+    assert answer.top_tokens[0] == example.target
+    assert bridge.source == "planted:lend-by-qp,seed=3"
+    with pytest.raises(UserError, match="no planted circuit"):
+        dcinterp.load("planted:lend-by-magic")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
