@@ -133,6 +133,8 @@ def plain(value: Any) -> Any:
         names = ("task_id", "source", "asked", "predicate", "unit", "answer", "prompt")
         record = {name: getattr(value, name) for name in names}
         return {EXAMPLE: record | {"facts": [list(f) for f in value.facts], "accepted": list(value.accepted)}}
+    if hasattr(value, "plain"):
+        return value.plain()
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, Sequence | set | frozenset | range):
