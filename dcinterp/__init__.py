@@ -32,10 +32,11 @@ _HOMES = {
     "predict": "dcinterp.analysis.prediction",
     "attribute_heads": "dcinterp.analysis.head_attribution",
     "attribute_edges": "dcinterp.analysis.edge_attribution",
+    "attribute_heads_over": "dcinterp.analysis.head_attribution_set",
     "compose_breakdown": "dcinterp.analysis.compose_breakdown",
     "composition_map": "dcinterp.analysis.composition_map",
     "attention_rows": "dcinterp.analysis.attention_rows",
-    "case_study": "dcinterp.story",
+    "case_study": "dcinterp.story.study",
     "load_result": "dcinterp.analysis.result",
     "replay": "dcinterp.reproduction",
     "training_curves": "dcinterp.analysis.training_curves",
@@ -44,6 +45,8 @@ _HOMES = {
     "head_diversity": "dcinterp.analysis.head_diversity",
     "compare_head_diversity": "dcinterp.analysis.head_diversity",
     "branch_ablation": "dcinterp.analysis.branch_ablation",
+    "attention_patterns": "dcinterp.analysis.attention_patterns",
+    "task_accuracy": "dcinterp.analysis.task_accuracy",
     "UserError": "dcinterp.errors",
 }
 

@@ -6,13 +6,10 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.training_curves import TrainingCurves
 from dcinterp.errors import UserError
-from dcinterp.figures.style import THEMES, finish
+from dcinterp.figures.style import SERIES, THEMES, finish
 
 RESULT = "TrainingCurves"
 KIND = ""
-
-# Okabe and Ito's colours, in an order that keeps neighbours apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 
 
 def plot(result: TrainingCurves, *, theme: str = "light", examples: int | None = None) -> go.Figure:
@@ -28,7 +25,7 @@ def plot(result: TrainingCurves, *, theme: str = "light", examples: int | None =
         raise UserError(f"This run measured rows of {', '.join(map(str, result.examples))} examples, not {examples}.")
     column = result.examples.index(examples)
     figure = go.Figure()
-    colours = iter(COLOURS)
+    colours = iter(SERIES)
     for number, pattern in enumerate(result.patterns):
         whole = pattern == "all"
         figure.add_scatter(

@@ -24,6 +24,9 @@ BRANCH_NAMES = {
     "o_kg": "key gate",
 }
 
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
+"""Okabe and Ito's colours for lines, in an order that keeps neighbours apart."""
+
 
 @dataclass(frozen=True)
 class Theme:

@@ -27,11 +27,14 @@ def results(bridge, prompt):
         dcinterp.compose_breakdown(bridge, prompt, 1, -1, 4),
         dcinterp.composition_map(bridge, prompt, 1, "post", -1, 4),
         dcinterp.attention_rows(bridge, prompt, 1),
+        dcinterp.attention_patterns(bridge, prompt, 1),
+        dcinterp.task_accuracy(bridge, tasks="56,57", rows=1, examples=3),
         dcinterp.training_curves("dcformer++"),
         dcinterp.ov_top_tokens(bridge, 1, 4, ["violin", "lime"]),
         dcinterp.ov_transformations(bridge, relations=["copy", "adj->opposite"], permutations=20),
         dcinterp.head_diversity(bridge, random_draws=1),
         dcinterp.compare_head_diversity(bridge),
+        dcinterp.case_study(bridge, prompt, "fruit"),
         dcinterp.branch_ablation(bridge, tasks="56", parts=["all"], rows=1, examples=3, resamples=10),
     ]
     return {type(result).__name__: result for result in made}
