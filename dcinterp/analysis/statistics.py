@@ -4,6 +4,7 @@ Pure functions of tensors (or anything that becomes one); no model, no hidden ra
 
     low, high = bootstrap_interval(scores)                  # scores [example, layer, head]: intervals [layer, head]
     auroc(predicted, is_part_of_the_circuit)                # 1: every positive above every negative; 0.5: chance
+    top_precision(predicted, is_part_of_the_circuit)        # share of true ones among as many of the highest
     sign_test(predicted, measured)                          # do attribution and ablation agree in sign?
     calibration_error(predicted, measured)                  # by how much do they differ, as a share of the effects?
     shuffled_control(auroc, predicted, labels)              # the same statistic when the labels mean nothing
@@ -124,6 +125,31 @@ def auroc(scores: Any, labels: Any) -> float:
     _, place, counts = s.unique(return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[place]  # tied scores share the mean of their ranks
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * (len(y) - ones)))
+
+
+def top_precision(scores: Any, labels: Any) -> float:
+    """Share of positives among the k highest scores, where k is the number of positives; ties count what chance gives.
+
+    Stricter than AUROC where positives are rare: ten false ones above a true one among thousands hardly move AUROC.
+
+    Args:
+        scores: any shape; larger should mean positive.
+        labels: of that shape; true (or nonzero) for positives.
+
+    Raises:
+        UserError: the shapes differ, a score is NaN, or there are no positives.
+    """
+    s, y = _pair(scores, labels)
+    positive = y != 0
+    k = int(positive.sum())
+    if k == 0:
+        raise UserError("No label is positive, so there is nothing to find.")
+    if s.isnan().any():
+        raise UserError("Some scores are NaN and have no rank; leave those entries out.")
+    last = s.sort(descending=True).values[k - 1]
+    above, tied = s > last, s == last
+    room = k - int(above.sum())
+    return (int(positive[above].sum()) + room * float(positive[tied].double().mean())) / k
 
 
 def calibration_error(predicted: Any, measured: Any) -> float:

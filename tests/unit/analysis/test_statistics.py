@@ -15,6 +15,7 @@ from dcinterp.analysis.statistics import (
     random_control,
     shuffled_control,
     sign_test,
+    top_precision,
 )
 from dcinterp.errors import UserError
 
@@ -38,6 +39,14 @@ def test_auroc_by_hand():
     assert auroc([3.0, 2.0, 1.0], [0, 0, 1]) == 0
     assert auroc([1.0, 1.0, 1.0], [0, 1, 0]) == 0.5
     assert auroc([[2.0, 1.0], [2.0, 0.0]], [[1, 0], [0, 0]]) == pytest.approx(2.5 / 3)
+
+
+def test_top_precision_by_hand():
+    assert top_precision([3.0, 2.0, 1.0, 0.0], [1, 0, 1, 0]) == 0.5
+    assert top_precision([3.0, 2.0, 1.0, 0.0], [1, 1, 0, 0]) == 1
+    # One sure hit, and the second place shared by three of which one is positive.
+    assert top_precision([3.0, 0.0, 0.0, 0.0], [1, 1, 0, 0]) == pytest.approx((1 + 1 / 3) / 2)
+    assert top_precision([0.0] * 4, [1, 0, 0, 0]) == 0.25
 
 
 def test_interval_covers_the_true_mean_about_as_often_as_it_says(random):
@@ -102,6 +111,7 @@ def test_chosen_heads_against_random_ones():
         (lambda: auroc([1.0, 2.0], [1, 1]), "positives and negatives"),
         (lambda: auroc([1.0, float("nan")], [1, 0]), "NaN"),
         (lambda: auroc([1.0, 2.0], [1, 0, 1]), "shapes"),
+        (lambda: top_precision([1.0, 2.0], [0, 0]), "nothing to find"),
         (lambda: bootstrap_interval([]), "at least one example"),
         (lambda: bootstrap_interval([1.0], level=95), "level 95"),
         (lambda: calibration_error([1.0], [0.0]), "Every measured effect is zero"),
