@@ -7,6 +7,7 @@ import torch
 
 import dcinterp
 import synthetic_tasks
+from dcinterp import UserError
 from dcinterp.story import source_position
 
 
@@ -20,23 +21,23 @@ def test_follows_the_strongest_head_to_the_source(bridge, example):
     there = story.attribution.by_position[:, :, -1]
     assert float(there[story.layer, story.head]) == float(there.max())
     assert story.prediction.tokens[story.key] in synthetic_tasks.words(example.facts[example.source].item)
-    assert [step.title[-1] for step in story.steps] == ["?"] * 5
+    assert [step.title[-1] for step in story.steps] == ["?"] * 7
     assert story.breakdown.key == story.key
 
 
 def test_numbers_in_the_sentences_are_those_of_the_evidence(bridge, example):
     story = dcinterp.case_study(bridge, example, layer=1, head=2)
-    assert f"{float(story.attribution.by_position[1, 2, -1]):+.2f} logits" in story.steps[1].sentence
-    assert f"{float(story.attribution.scores[1, 2]):+.2f} over all" in story.steps[1].sentence
-    assert f"{float(story.breakdown.out[2]):.2f}" in story.steps[2].sentence
+    assert f"{float(story.attribution.by_position[1, 2, -1]):+.2f} logits" in story.step("head").sentence
+    assert f"{float(story.attribution.scores[1, 2]):+.2f} over all" in story.step("head").sentence
+    assert f"{float(story.breakdown.out[2]):.2f}" in story.step("source").sentence
     assert story.lender != 2
 
 
 def test_a_wrong_answer_is_said(bridge, example):
     story = dcinterp.case_study(bridge, example)
     if story.prediction.rank != 1:
-        assert "wrong" in story.steps[0].sentence
-        assert not story.steps[0].holds
+        assert "wrong" in story.step("answer").sentence
+        assert not story.step("answer").holds
 
 
 def test_a_head_that_attends_by_itself_is_said(make_bridge, example):
@@ -47,26 +48,28 @@ def test_a_head_that_attends_by_itself_is_said(make_bridge, example):
                 parameter.zero_()
     story = dcinterp.case_study(bridge, example)
     most = int(story.rows.weights[story.head].argmax())
-    story = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=most)
-    assert "by itself" in story.steps[2].sentence
-    assert "No other head" in story.steps[3].sentence
-    assert not story.steps[2].holds
+    again = {"layer": story.layer, "head": story.head, "attribution": story.attribution}
+    story = dcinterp.case_study(bridge, example, key=most, **again)
+    assert "by itself" in story.step("source").sentence
+    assert "No other head" in story.step("lender").sentence
+    assert not story.step("source").holds
 
 
 def test_a_source_that_the_head_does_not_read_is_said(bridge, example):
     story = dcinterp.case_study(bridge, example)
     composed = story.rows.composed[story.head].abs() + story.rows.weights[story.head]
     unread = int(composed.argmin())
-    story = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=unread)
-    assert "hardly attends" in story.steps[2].sentence
-    assert not story.steps[2].holds
+    again = {"layer": story.layer, "head": story.head, "attribution": story.attribution}
+    story = dcinterp.case_study(bridge, example, key=unread, **again)
+    assert "hardly attends" in story.step("source").sentence
+    assert not story.step("source").holds
 
 
 def test_a_plain_transformer_has_a_story_without_lending(twin, example):
     story = dcinterp.case_study(twin, example)
     assert story.breakdown is None
     assert story.lender is None
-    assert "not composed" in story.steps[2].sentence
+    assert "not composed" in story.step("source").sentence
 
 
 def test_a_bare_prompt_needs_no_answer(bridge, prompt):
@@ -81,3 +84,115 @@ def test_the_source_of_a_multi_word_item_is_its_last_token(bridge):
         item = example.facts[example.source].item
         tokens = bridge.to_str_tokens(example.prompt)
         assert tokens[source_position(bridge, example)].strip() == synthetic_tasks.words(item)[-1]
+
+
+def plant_copy(bridge, layer, head, word):
+    """Give a head an OV circuit that copies one word: it reads that word's own normed vector and writes its logit."""
+    model = bridge.original_model
+    token = bridge.tokenizer.convert_tokens_to_ids(word)
+    with torch.no_grad():
+        attention = model.model.layers[layer].self_attn
+        x = bridge.embed(torch.tensor([[token]]))
+        if layer:
+            x = x + bridge.blocks[0].mlp(bridge.blocks[0].ln2(x))
+        direction = torch.nn.functional.normalize(bridge.blocks[layer].ln1(x)[0, 0], dim=0)
+        attention.v_proj.weight[16 * head] = direction
+        attention.o_proj.weight[:, 16 * head] = 30 * torch.nn.functional.normalize(model.lm_head.weight[token], dim=0)
+
+
+def test_names_the_planted_transformation(make_bridge, example):
+    bridge = make_bridge()
+    word = synthetic_tasks.words(example.facts[example.source].item)[-1]
+    plant_copy(bridge, 1, 2, word)
+    story = dcinterp.case_study(bridge, example.prompt, word, layer=1, head=2, key=source_position(bridge, example))
+    assert int(story.copy_rank[1, 2]) == 1
+    assert "(rank 1 of" in story.step("transformation").sentence
+    assert "the word itself" in story.step("transformation").sentence
+    assert story.step("transformation").holds
+    wrong = dcinterp.case_study(bridge, example, layer=1, head=2, attribution=story.attribution)
+    assert "does not promote the answer" in wrong.step("transformation").sentence
+    assert f'but "{word}", the word itself (rank 1)' in wrong.step("transformation").sentence
+    assert not wrong.step("transformation").holds
+
+
+def test_finds_the_gate_that_silences_a_copying_head(make_bridge, example):
+    bridge = make_bridge()
+    word = synthetic_tasks.words(example.facts[example.source].item)[-1]
+    plant_copy(bridge, 1, 2, word)
+    key = source_position(bridge, example)
+    look = [("blocks.1.attn.post.hook_in", lambda a, hook: _looking(a, 2, key, 0.9))]
+    with bridge.hooks(fwd_hooks=look):
+        story = dcinterp.case_study(bridge, example)
+        assert float(story.before[1, 2]) == pytest.approx(0.9)
+        gates = float(story.query_gate[1, 2] + story.key_gate[1, 2])
+        silent = "nothing silences it" in story.step("gate").sentence
+        assert silent == (gates > -0.09)
+    closed = [
+        *look,
+        ("blocks.1.attn.post.hook_w_qg", lambda w, hook: torch.full_like(w, -1.0)),
+        ("blocks.1.attn.post.hook_w_kg", lambda w, hook: torch.zeros_like(w)),
+    ]
+    with bridge.hooks(fwd_hooks=closed):
+        story = dcinterp.case_study(bridge, example)
+    assert float(story.query_gate[1, 2]) == pytest.approx(-0.9)
+    assert "Head 2 of layer 1 copies" in story.step("gate").sentence
+    assert "the query-wise gate adds -0.90" in story.step("gate").sentence
+    assert story.step("gate").holds
+
+
+def _looking(attention, head, key, weight):
+    attention = attention.clone()
+    attention[0, head, -1, key] = weight
+    return attention
+
+
+def test_every_head_at_the_source_is_what_the_taps_hold(bridge, example):
+    story = dcinterp.case_study(bridge, example)
+    _, cache = bridge.run_with_cache(example.prompt)
+    for layer in range(2):
+        at = f"blocks.{layer}.attn."
+        for name, tap in (("before", "post.hook_in"), ("after", "hook_pattern"), ("key_gate", "post.hook_o_kg")):
+            assert torch.equal(getattr(story, name)[layer], cache[at + tap][0, :, -1, story.key])
+
+
+def test_what_the_composed_attention_is_worth_is_measured(bridge, example):
+    story = dcinterp.case_study(bridge, example)
+    ids = bridge.to_tokens(example.prompt)
+    target, foil = (
+        bridge.tokenizer.convert_tokens_to_ids(w) for w in (story.attribution.target, story.attribution.foil)
+    )
+    own = float(story.breakdown.o_b[story.head])
+
+    def put_back(z, hook):
+        """The same by the values: what the head reads changes by (own - composed) times the source's value."""
+        v = kept["v"][:, story.key, story.head]
+        z = z.clone()
+        z[:, -1, story.head] += (own - float(story.breakdown.out[story.head])) * v
+        return z
+
+    kept = {}
+    at = f"blocks.{story.layer}.attn.hook_"
+    hooks = [(at + "v", lambda v, hook: kept.update(v=v)), (at + "z", put_back)]
+    with torch.no_grad():
+        logits = bridge.run_with_hooks(ids, fwd_hooks=hooks)[0, -1]
+    assert story.lead_without == pytest.approx(float(logits[target] - logits[foil]), abs=1e-4)
+    assert story.lead == pytest.approx(story.attribution.metric, abs=1e-4)
+
+
+def test_saved_and_read_back_with_its_steps(bridge, example, tmp_path):
+    story = dcinterp.case_study(bridge, example)
+    again = dcinterp.load_result(story.save(tmp_path / "story"))
+    assert again.steps == story.steps
+    assert again.step("head").sentence == story.step("head").sentence
+    assert torch.equal(again.attribution.scores, story.attribution.scores)
+    assert again.breakdown.lent().equal(story.breakdown.lent())
+    with pytest.raises(UserError, match="transformation"):
+        story.step("transform")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "neox"])
+def test_any_other_model_has_a_story(foreign, family):
+    story = dcinterp.case_study(foreign(family), "Ruth has a violin. Who has the", "Ruth", key=1)
+    assert story.breakdown is None
+    assert not story.holds
+    assert "not composed" in story.step("source").sentence

@@ -1,0 +1,263 @@
+"""The case study of one answer, as in the appendix "Interpretation and Visualization" of the DCMHA paper.
+
+    answer           what the model answers                                  (prediction)
+    head             which head writes it                                    (integrated gradients, and its ablation)
+    transformation   what that head does with the source word                (its OV circuit)
+    source           what its attention to the source is made of             (post-composition, branch by branch)
+    lender           which heads lent it, and through which projection       (w_k1 gathers, w_k2 shares; w_q1, w_q2 too)
+    attention        where the head looks before and after composition       (attention rows)
+    gate             which gate silences a head that would copy the source   (w_qg, w_kg)
+
+The first line is the question; the other lines are the paper's five steps, with the last of them in two. The story
+strings analyses together and adds one plain sentence a step, made from the numbers; where a step does not hold for an
+example (a wrong answer, a head that attends by itself), the sentence says so. It follows one head and is no whole
+circuit: a step that does not hold means that the answer came about otherwise.
+
+    story = dcinterp.case_study(model, example)
+    for step in story.steps:
+        print(step.title, "-", step.sentence)
+    story.step("lender").holds
+    story.save("folder")                         # evidence and sentences; dcinterp.load_result reads them back
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.analysis.attention_rows import AttentionRows, attention_rows
+from dcinterp.analysis.compose_breakdown import ComposeBreakdown, compose_breakdown
+from dcinterp.analysis.head_attribution import HeadAttribution, attribute_heads
+from dcinterp.analysis.ov_circuit import OVTopTokens, ov_ranks, ov_top_tokens, word_pairs
+from dcinterp.analysis.prediction import Prediction, predict
+from dcinterp.analysis.prompt import Prompt, first_token, token_ids, word_tokens
+from dcinterp.analysis.registry import analysis
+from dcinterp.analysis.result import Result
+from dcinterp.errors import UserError, nearest
+from dcinterp.progress import Progress, silent
+from dcinterp.story import sentences
+from dcinterp.story.evidence import SourceAttention, lead, source_attention, without_composition
+from dcinterp.story.sentences import Step
+
+if TYPE_CHECKING:
+    from synthetic_tasks import Example
+
+
+@dataclass(frozen=True)
+class CaseStudy(Result):
+    """The evidence of the story and what it says in words.
+
+    `breakdown` is None where heads are not composed. For every head, [layer, head]: copy_rank and target_rank, the
+    ranks of the source word and of the answer in what its OV circuit promotes when it reads the source word alone;
+    before, query_gate, key_gate, after: its attention from the last position to the source, and what gates add to it.
+    lead: the answer's logit minus the foil's; lead_without: the same when the followed head's attention to the source
+    is put back to what it was before composition.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        name: ("layer", "head") for name in ("copy_rank", "target_rank", "before", "query_gate", "key_gate", "after")
+    }
+
+    prediction: Prediction
+    attribution: HeadAttribution
+    circuit: OVTopTokens
+    breakdown: ComposeBreakdown | None
+    rows: AttentionRows
+    layer: int
+    head: int
+    key: int
+    lead: float
+    lead_without: float
+    steps: tuple[Step, ...]
+    copy_rank: Int[Tensor, "layer head"]
+    target_rank: Int[Tensor, "layer head"]
+    before: Float[Tensor, "layer head"]
+    query_gate: Float[Tensor, "layer head"]
+    key_gate: Float[Tensor, "layer head"]
+    after: Float[Tensor, "layer head"]
+
+    def __post_init__(self) -> None:
+        # A story read from a file has its steps as plain tuples.
+        object.__setattr__(self, "steps", tuple(Step(*step) for step in self.steps))
+
+    def step(self, name: str) -> Step:
+        """The step of a name: answer, head, transformation, source, lender, attention or gate.
+
+        Raises:
+            UserError: there is no such step.
+        """
+        known = {step.name: step for step in self.steps}
+        if name not in known:
+            raise UserError(f"There is no step {name!r}; {nearest(name, known)}")
+        return known[name]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the paper's story is this example's: the right answer, written from attention that was lent."""
+        return all(self.step(name).holds for name in ("answer", "head", "transformation", "source", "lender"))
+
+    @property
+    def lender(self) -> int | None:
+        """The other head whose attention adds most, in size, to this head's composed attention to the source."""
+        if self.breakdown is None:
+            return None
+        lent = sentences.lent_to(self.breakdown, self.head)
+        return max((f for f in range(len(lent)) if f != self.head), key=lambda f: abs(lent[f]))
+
+    def banners(self) -> list[str]:
+        """Those of the evidence; the sentences say the rest."""
+        parts = (self.prediction, self.attribution, self.circuit, self.breakdown, self.rows)
+        return [sentence for part in parts if part is not None for sentence in part.banners()]
+
+
+@analysis(title="The case study", ignore=("attribution",))
+def case_study(
+    bridge: Any,
+    example: Example | Prompt,
+    answer: str | None = None,
+    *,
+    foil: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    key: int | None = None,
+    attribution: HeadAttribution | None = None,
+    progress: Progress = silent,
+) -> CaseStudy:
+    """Tell the story of an example of the tasks, or of any prompt with its answer.
+
+    Args:
+        bridge: any bridge; without composed heads the steps about composition say so.
+        example: a `synthetic_tasks.Example`, or a prompt as text or token ids.
+        answer: the expected answer of a prompt; the model's own answer when None.
+        foil: id of the token the answer competes with; the most likely other token when None.
+        layer: the layer to follow; that of the head which contributes most at the last token when None.
+        head: the head to follow; the largest contributor there (of `layer`) when None.
+        key: the source token; the example's source, else where the followed head looks most, when None.
+        attribution: head scores of this prompt computed before, to be used again.
+        progress: called as the attribution proceeds.
+
+    Cost: that of `attribute_heads`, unless it is given, and six forward passes.
+
+    Raises:
+        UserError: the prompt, the answer or a number does not fit the model.
+    """
+    prompt, answer, source = _question(bridge, example, answer)
+    prediction = predict(bridge, prompt, first_token(bridge, answer) if answer is not None else None)
+    target = prediction.answer_id if answer is not None else int(prediction.top_ids[0])
+    if foil is None:
+        foil = next(int(i) for i in prediction.top_ids if int(i) != target)
+    if attribution is None:
+        attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
+    best = _followed(attribution, None, None)
+    layer, head = _followed(attribution, layer, head)
+    rows = attention_rows(bridge, prompt, layer)
+    if key is None:
+        key = source if source is not None else int(rows.composed[head].abs().argmax())
+    composed = "post" in getattr(bridge, "stages", ())
+    breakdown = compose_breakdown(bridge, prompt, layer, -1, key, "post") if composed else None
+
+    ids = token_ids(bridge, prompt)
+    word = int(ids[0, key])
+    circuit = ov_top_tokens(bridge, layer, head, [word], sentences.PROMOTED)
+    whole = ov_top_tokens(bridge, layer, head, [word], bridge.cfg.d_vocab)
+    copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
+    attends = source_attention(bridge, ids, key)
+    hooks = without_composition(layer, head, key, float(breakdown.o_b[head])) if breakdown is not None else []
+    leads = [lead(bridge, ids, target, foil, some) for some in ([], hooks)]
+    read = example.facts[example.source].item if source == key else rows.tokens[key]
+    steps = (
+        sentences.answer_step(prediction, answer),
+        sentences.head_step(attribution, layer, head, best == (layer, head)),
+        sentences.transformation_step(
+            circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
+        ),
+        sentences.source_step(rows, breakdown, head, key, *leads),
+        sentences.lender_step(breakdown, head),
+        sentences.attention_step(rows, head, composed),
+        _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
+    )
+    return CaseStudy(
+        prediction=prediction,
+        attribution=attribution,
+        circuit=circuit,
+        breakdown=breakdown,
+        rows=rows,
+        layer=layer,
+        head=head,
+        key=key,
+        lead=leads[0],
+        lead_without=leads[1],
+        steps=steps,
+        copy_rank=copy_rank,
+        target_rank=target_rank,
+        before=attends.before,
+        query_gate=attends.query_gate,
+        key_gate=attends.key_gate,
+        after=attends.after,
+    )
+
+
+def _question(bridge: Any, example: Any, answer: str | None) -> tuple[Any, str | None, int | None]:
+    """(prompt, answer, source position) of an example or of a bare prompt."""
+    if not hasattr(example, "facts"):
+        return example, answer, None
+    return example.prompt, example.answer, source_position(bridge, example)
+
+
+def source_position(bridge: Any, example: Example) -> int | None:
+    """The last token of the source's item in an example's prompt; None when the tokenizer gives no offsets."""
+    if not getattr(bridge.tokenizer, "is_fast", False):
+        return None
+    start, end = example.spans.source
+    # With the tokens that open a prompt, so that positions are those of the model's input.
+    special = bool(bridge.cfg.default_prepend_bos)
+    encoding = bridge.tokenizer(example.prompt, return_offsets_mapping=True, add_special_tokens=special)
+    inside = [i for i, (a, b) in enumerate(encoding["offset_mapping"]) if a < end and b > start]
+    return inside[-1] if inside else None
+
+
+def _followed(attribution: HeadAttribution, layer: int | None, head: int | None) -> tuple[int, int]:
+    """The head to follow: the one asked for, or the one that contributes most at the position of the answer."""
+    there = attribution.by_position[:, :, attribution.position]
+    layers, heads = there.shape
+    if layer is not None and not 0 <= layer < layers:
+        raise UserError(f"There is no layer {layer}; this model has layers 0..{layers - 1}.")
+    if head is not None and not 0 <= head < heads:
+        raise UserError(f"There is no head {head}; this model has heads 0..{heads - 1}.")
+    choice = torch.full_like(there, -torch.inf)
+    chosen = (slice(None) if layer is None else layer, slice(None) if head is None else head)
+    choice[chosen] = there[chosen]
+    best, best_head = divmod(int(choice.argmax()), heads)
+    return best, best_head
+
+
+def _readings(bridge: Any, circuit: OVTopTokens, text: str) -> list[sentences.Reading]:
+    """What the relations of the lexicon make of a word, and where the circuit ranks it; the best ranked first."""
+    from synthetic_tasks.relations import RELATIONS
+
+    order = circuit.top_ids[0].tolist()
+    found = []
+    for relation in RELATIONS:
+        for value in dict(word_pairs(relation)).get(text.strip(), ()):
+            try:
+                token = word_tokens(bridge, value)[0]
+            except UserError:  # a value that this vocabulary lacks
+                continue
+            found.append(sentences.Reading(order.index(token) + 1, relation, value, token))
+    return sorted(found)
+
+
+def _gate_step(word: str, copy_rank: Tensor, attends: SourceAttention, **known: bool) -> Step:
+    """The step about the head that copies the source word and whose attention to it the gates cut most."""
+    copying = (copy_rank <= sentences.PROMOTED) & (attends.before >= sentences.NOTABLE_WEIGHT)
+    gates = attends.query_gate + attends.key_gate
+    if not copying.any():
+        return sentences.gate_step(word, None, 0, 0.0, {}, **known)
+    layer, head = divmod(int(gates.where(copying, torch.inf).argmin()), gates.shape[1])
+    by_side = {"query": float(attends.query_gate[layer, head]), "key": float(attends.key_gate[layer, head])}
+    rank, before = int(copy_rank[layer, head]), float(attends.before[layer, head])
+    return sentences.gate_step(word, (layer, head), rank, before, by_side, **known)
