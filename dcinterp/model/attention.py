@@ -13,7 +13,7 @@ from dcinterp.model.compose import COMPOSERS, ComposeWeights
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import composed_attention
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
-from dcinterp.model.mask import mask_scores
+from dcinterp.model.mask import Sight, as_sight, mask_scores
 from dcinterp.model.norm import WEIGHT_NORM_EPS, RMSNorm
 from dcinterp.model.rotary import Rotation, rotate
 from dcinterp.shapes import Attention, Mask, PerHead, Residual
@@ -28,7 +28,7 @@ class ComposedAttention(nn.Module):
 
     def __init__(self, config: DCFormerConfig, layer_idx: int) -> None:
         super().__init__()
-        self.layer_idx = layer_idx
+        self.config, self.layer_idx = config, layer_idx
         self.num_heads, self.head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
         width, bias = config.hidden_size, config.use_bias
         self.q_proj = nn.Linear(width, width, bias=bias)
@@ -47,7 +47,7 @@ class ComposedAttention(nn.Module):
         self,
         hidden_states: Residual,
         rotation: Rotation | None = None,
-        mask: Mask | None = None,
+        mask: Mask | Sight | None = None,
         cache: Cache | None = None,
         taps: Any = None,
         output_attentions: bool = False,
@@ -72,7 +72,7 @@ class ComposedAttention(nn.Module):
         x_query: Residual,
         x_key: Residual,
         rotation: Rotation | None,
-        mask: Mask | None,
+        mask: Mask | Sight | None,
         cache: Cache | None = None,
         taps: Any = None,
         output_attentions: bool = False,
@@ -88,10 +88,27 @@ class ComposedAttention(nn.Module):
         if cache is not None:
             k, v, full = caching.update(cache, self.layer_idx, k, v, list(stages.values()))
             stages = dict(zip(stages, full, strict=True))
+        sight = as_sight(mask)
         if taps is None and not output_attentions:
-            return composed_attention(q, k, v, stages.get("pre"), stages.get("post"), mask=mask), None
-        pattern = self.pattern(q, k, stages, mask, taps)
+            return self.read(q, k, v, stages, sight), None
+        pattern = self.pattern(q, k, stages, sight.dense(q.shape[2], k.shape[2], q.device), taps)
         return pattern @ v, pattern
+
+    def read(
+        self, q: QueryHeads, k: KeyHeads, v: KeyHeads, stages: dict[str, ComposeWeights], sight: Sight
+    ) -> QueryHeads:
+        """What each head reads, by the implementation that the config names."""
+        return composed_attention(
+            q,
+            k,
+            v,
+            stages.get("pre"),
+            stages.get("post"),
+            causal=sight.causal,
+            window=sight.window,
+            mask=sight.allowed,
+            implementation=self.config._attn_implementation or "auto",
+        )
 
     def pattern(
         self, q: QueryHeads, k: KeyHeads, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any

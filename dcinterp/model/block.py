@@ -8,6 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dcinterp.model.attention import ComposedAttention
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.mask import Sight
 from dcinterp.model.mlp import MLP
 from dcinterp.model.norm import build_norm
 from dcinterp.model.rotary import Rotation
@@ -35,7 +36,7 @@ class Block(GradientCheckpointingLayer):
         self,
         hidden_states: Residual,
         rotation: Rotation | None = None,
-        mask: Mask | None = None,
+        mask: Mask | Sight | None = None,
         cache: Cache | None = None,
         patterns: list[Attention | None] | None = None,
     ) -> Residual:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
@@ -17,10 +17,11 @@ from dcinterp.model.card import write_card
 from dcinterp.model.compose.dynamic import SideWeights
 from dcinterp.model.compose.static import StaticMap
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.model.mask import attention_mask
+from dcinterp.model.kernels.select import check_implementation
+from dcinterp.model.mask import Sight, attention_mask
 from dcinterp.model.norm import RMSNorm, build_norm
 from dcinterp.model.rotary import Rotation, rotation
-from dcinterp.shapes import Attention, Mask, TokenIds
+from dcinterp.shapes import Attention, TokenIds
 
 
 class DCFormerPreTrainedModel(PreTrainedModel):
@@ -47,6 +48,11 @@ class DCFormerPreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
             if isinstance(bias := getattr(module, "bias", None), Tensor):
                 init.zeros_(bias)
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """As in transformers, with our names: auto (also for None), eager, chunked, fused; see `composed_attention`."""
+        check_implementation(name := requested_attention or "auto")
+        return name
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As in transformers, and a model card where the folder has none."""
@@ -105,14 +111,12 @@ class DCFormerModel(DCFormerPreTrainedModel):
         turn = self._rotation(positions, x.dtype)
         if self.config.position_type == "learned":
             x = x + self.embed_positions(positions)
-        masks = self._masks(slots, attention_mask)
+        sights = self._sights(slots, attention_mask)
         streams = [x] if output_hidden_states else None
         patterns: list[Attention | None] | None = [] if output_attentions else None
         for layer, block in enumerate(self.layers):
-            mask = masks[self.config.window(layer)]
-            x = block(
-                x, turn, mask if cache is None else self._last_keys(mask, cache, layer, x.shape[1]), cache, patterns
-            )
+            sight = sights[self.config.window(layer)]
+            x = block(x, turn, sight if cache is None else self._last_keys(sight, layer, past), cache, patterns)
             if streams is not None:
                 streams.append(x)
         x = self.norm(x)
@@ -138,21 +142,23 @@ class DCFormerModel(DCFormerPreTrainedModel):
         width = int(head_dim * self.config.rotary_fraction)
         return rotation(positions, width, self.config.rotary_base, dtype)
 
-    def _masks(self, slots: Tensor, padding: Tensor | None) -> dict[int | None, Mask]:
-        keys = torch.arange(int(slots[-1]) + 1, device=slots.device)
+    def _sights(self, slots: Tensor, padding: Tensor | None) -> dict[int | None, Sight]:
+        """What the queries in `slots` see, by window: a rule, and with padding a mask over all slots so far."""
         if padding is not None and bool(padding.all()):
             padding = None
-        windows = set(self.config.attention_windows)
-        windows = {self.config.window(layer) for layer in range(self.config.num_hidden_layers)} if windows else set()
-        return {w: attention_mask(slots, keys, window=w, padding=padding) for w in windows}
+        windows = {self.config.window(layer) for layer in range(self.config.num_hidden_layers)}
+        allowed = None
+        if padding is not None:
+            keys = torch.arange(int(slots[-1]) + 1, device=slots.device)
+            allowed = attention_mask(slots, keys, padding=padding)
+        return {w: Sight(window=w, allowed=allowed) for w in windows}
 
-    def _last_keys(self, mask: Mask, cache: Cache, layer: int, new: int) -> Bool[Tensor, "#batch 1 query cached_key"]:
-        """The columns of `mask` for the keys that a local layer's cache still holds."""
+    def _last_keys(self, sight: Sight, layer: int, past: int) -> Sight:
+        """`sight` over the keys that a local layer's cache still holds."""
         window = self.config.window(layer)
-        if window is None:
-            return mask
-        past = mask.shape[-1] - new
-        return mask[..., past - min(past, window - 1) :]
+        if window is None or sight.allowed is None:
+            return sight
+        return replace(sight, allowed=sight.allowed[..., past - min(past, window - 1) :])
 
 
 def _positions(slots: Tensor, padding: Tensor | None, batch: int) -> Tensor:

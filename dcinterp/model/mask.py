@@ -1,12 +1,44 @@
-"""Who may look at whom: causal order, windows and padding as one boolean mask."""
+"""Who may look at whom: causal order and windows as a rule, padding as a boolean mask."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from dcinterp.shapes import Mask
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Queries are the last positions of the keys' axis; each sees the keys up to itself, within `window` of them.
+
+    As a rule it costs no memory, and kernels skip what it hides. `allowed` hides more (padding), pair by pair.
+    """
+
+    causal: bool = True
+    window: int | None = None
+    allowed: Mask | None = None
+
+    def dense(self, queries: int, keys: int, device: torch.device) -> Mask | None:
+        """True where a query may look at a key; None when every query sees every key."""
+        if not self.causal:
+            return self.allowed
+        slots = torch.arange(keys, device=device)
+        mask = attention_mask(slots[keys - queries :], slots, window=self.window)
+        return mask if self.allowed is None else mask & self.allowed
+
+
+EVERYWHERE = Sight(causal=False)
+
+
+def as_sight(mask: Mask | Sight | None) -> Sight:
+    """A rule from a rule, a boolean mask, or None (everything is visible)."""
+    if isinstance(mask, Sight):
+        return mask
+    return EVERYWHERE if mask is None else Sight(causal=False, allowed=mask)
 
 
 def attention_mask(

@@ -10,7 +10,7 @@ import torch
 from dcinterp.model.compose import BRANCHES, COMPOSERS, DYNAMIC_WEIGHTS, branches
 from dcinterp.model.config import ComposeKind, DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
-from dcinterp.model.kernels.headmix import mix_heads
+from dcinterp.model.kernels.portable import mix_heads
 
 COMPOSING = [name for name, composer in COMPOSERS.items() if composer is not None]
 OPTIONS = [

@@ -11,7 +11,7 @@ from dcinterp.model.compose.branches import head_maps
 from dcinterp.model.compose.dynamic import DynamicCompose, SideWeights
 from dcinterp.model.compose.static import StaticCompose
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.model.kernels.headmix import mix_heads
+from dcinterp.model.kernels.portable import mix_heads
 
 # Five axes, five sizes: two swapped axes cannot go unnoticed.
 BATCH, HEADS, QUERIES, KEYS, RANK = 2, 6, 5, 7, 3

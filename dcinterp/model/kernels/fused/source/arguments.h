@@ -1,0 +1,59 @@
+// What Python hands over (mirrored by fused/arguments.py: every field is eight bytes), and who may look at whom.
+#pragma once
+
+#include "simd.h"
+
+namespace fused {
+
+// A [batch, head, pos, d] tensor with any strides but the last, which is 1.
+template <class T> struct View {
+    T* data;
+    long b, h, t;
+    T* at(long batch, long head, long pos) const { return data + batch * b + head * h + pos * t; }
+};
+
+// One Compose: weights [batch, pos, rank, head] and [batch, pos, head], contiguous; null where there are none.
+template <class T> struct Stage {
+    const T *q1, *q2, *qg, *k1, *k2, *kg, *base;
+    T *dq1, *dq2, *dqg, *dk1, *dk2, *dkg, *dbase;
+    long rank, groups, skip, present;
+};
+
+template <class T> struct Arguments {
+    long batch, heads, queries, keys, width;
+    long causal, window, mask_stride, threads, rows, block;
+    double scale;
+    const uint8_t* mask;  // [batch or 1, query, key]; null for none
+    T* lse;               // [batch, head, query]: log of the softmax's denominator
+    View<T> q, k, v, out, dout, dq, dk, dv;
+    Stage<T> pre, post;
+};
+
+// Which keys one query sees. A query that sees none spreads its attention evenly over all, as softmax over equal
+// numbers does in the reference; `blind` then stops the gradient.
+struct Sight {
+    long low, high;
+    const uint8_t* row;
+    bool blind;
+
+    bool whole(long first, long last) const { return !row && low <= first && last <= high; }
+    bool sees(long key) const { return key >= low && key < high && (!row || row[key]); }
+};
+
+template <class T> inline Sight sight(const Arguments<T>& a, long b, long t) {
+    Sight s{0, a.keys, nullptr, false};
+    if (a.causal) {
+        const long end = t + a.keys - a.queries + 1;
+        s.high = end < a.keys ? end : a.keys;
+        if (a.window && end - a.window > 0) s.low = end - a.window;
+    }
+    if (a.mask) {
+        s.row = a.mask + b * a.mask_stride + t * a.keys;
+        while (s.low < s.high && !s.row[s.low]) ++s.low;
+        while (s.high > s.low && !s.row[s.high - 1]) --s.high;
+    }
+    if (s.low >= s.high) s = {0, a.keys, nullptr, true};
+    return s;
+}
+
+}  // namespace fused

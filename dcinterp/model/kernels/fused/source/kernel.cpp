@@ -1,0 +1,14 @@
+// The entry points that Python calls, for REAL = float or double; everything else is in the headers beside this file.
+#include "backward.h"
+#include "forward.h"
+
+#define JOIN(a, b) a##b
+#define NAME(a, b) JOIN(a, b)
+
+extern "C" {
+void NAME(fused_forward_, REAL)(const fused::Arguments<REAL>* a) { fused::forward(*a); }
+void NAME(fused_backward_, REAL)(const fused::Arguments<REAL>* a) { fused::backward(*a); }
+// Weak: both precisions define them, alike.
+__attribute__((weak)) long fused_lanes() { return VECTOR_BYTES / 4; }
+__attribute__((weak)) long fused_argument_bytes() { return sizeof(fused::Arguments<float>); }
+}

@@ -1,0 +1,129 @@
+// Keys and key-side weights in the order in which the tiles read them, and one allocation at a time.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "arguments.h"
+#include "compose.h"
+
+namespace fused {
+
+inline long up(long n, long to) { return (n + to - 1) / to * to; }
+
+template <class T> struct Buffer {
+    struct Free {
+        void operator()(T* p) const { std::free(p); }
+    };
+    std::unique_ptr<T, Free> data;
+    explicit Buffer(long n = 0) {
+        if (n <= 0) return;
+        void* p = std::aligned_alloc(64, up(n * sizeof(T), 64));
+        if (!p) throw std::bad_alloc();
+        data.reset(static_cast<T*>(p));
+    }
+    void zero(long n) { std::memset(data.get(), 0, n * sizeof(T)); }
+    T* operator+(long n) const { return data.get() + n; }
+};
+
+// The sizes that everything else follows from.
+template <class T> struct Plan {
+    static constexpr long PANEL = 2 * VL<T>;
+    long H, S, d, rows, block, blocks, panels, row_stride, channels[2];
+    explicit Plan(const Arguments<T>& a)
+        : H(a.heads), S(a.keys), d(a.width), rows(a.rows), block(a.block), blocks((S + block - 1) / block),
+          panels((S + PANEL - 1) / PANEL), row_stride(H * block + VL<T>),
+          channels{2 * a.pre.rank * H + H, 2 * a.post.rank * H + H} {}
+    long size(long j) const { return S - j * block < block ? S - j * block : block; }
+    long tile() const { return blocks * rows * row_stride; }
+    long packed_keys() const { return H * panels * PANEL * d; }
+    long packed_weights(int stage) const { return blocks * channels[stage] * block; }
+};
+
+// [key, d] of one head as panels [d][PANEL], zero beyond the last key.
+template <class T> inline void pack_panels(const Plan<T>& p, const View<T>& x, long b, long h, T* to) {
+    constexpr long N = Plan<T>::PANEL;
+    T* panel = to + h * p.panels * N * p.d;
+    for (long s0 = 0; s0 < p.S; s0 += N, panel += N * p.d) {
+        const long n = p.S - s0 < N ? p.S - s0 : N;
+        if (n < N) std::memset(panel, 0, sizeof(T) * N * p.d);
+        for (long l = 0; l < n; ++l) {
+            const T* row = x.at(b, h, s0 + l);
+            for (long i = 0; i < p.d; ++i) panel[i * N + l] = row[i];
+        }
+    }
+}
+
+// Key-side weights of one block as [2 R H + H][block], zero beyond the last key and for branches that do not exist.
+template <class T> inline void pack_weights(const Plan<T>& p, const Stage<T>& w, long b, long j, T* to) {
+    const long H = p.H, R = w.rank, n = p.size(j), first = b * p.S + j * p.block;
+    std::memset(to, 0, sizeof(T) * (2 * R * H + H) * p.block);
+    for (long l = 0; l < n; ++l) {
+        if (w.k1)
+            for (long c = 0; c < R * H; ++c) {
+                to[c * p.block + l] = w.k1[(first + l) * R * H + c];
+                to[(R * H + c) * p.block + l] = w.k2[(first + l) * R * H + c];
+            }
+        if (w.kg)
+            for (long h = 0; h < H; ++h) to[(2 * R * H + h) * p.block + l] = w.kg[(first + l) * H + h];
+    }
+}
+
+// The same way back, for gradients.
+template <class T> inline void unpack_weights(const Plan<T>& p, const Stage<T>& w, long b, long j, const T* from) {
+    const long H = p.H, R = w.rank, n = p.size(j), first = b * p.S + j * p.block;
+    for (long l = 0; l < n; ++l) {
+        if (w.dk1)
+            for (long c = 0; c < R * H; ++c) {
+                w.dk1[(first + l) * R * H + c] = from[c * p.block + l];
+                w.dk2[(first + l) * R * H + c] = from[(R * H + c) * p.block + l];
+            }
+        if (w.dkg)
+            for (long h = 0; h < H; ++h) w.dkg[(first + l) * H + h] = from[(2 * R * H + h) * p.block + l];
+    }
+}
+
+// Everything about the keys of one batch entry that tiles share.
+template <class T> struct Packed {
+    Buffer<T> keys, values, pre, post;
+    Packed(const Arguments<T>& a, const Plan<T>& p, bool backward)
+        : keys(a.batch * p.packed_keys()), values(backward ? a.batch * p.packed_keys() : 0),
+          pre(a.pre.present ? a.batch * p.packed_weights(0) : 0),
+          post(a.post.present ? a.batch * p.packed_weights(1) : 0) {
+#pragma omp parallel num_threads(a.threads)
+        {
+#pragma omp for schedule(static) nowait
+            for (long i = 0; i < a.batch * p.H; ++i) {
+                const long b = i / p.H, h = i % p.H;
+                pack_panels(p, a.k, b, h, keys + b * p.packed_keys());
+                if (backward) pack_panels(p, a.v, b, h, values + b * p.packed_keys());
+            }
+#pragma omp for schedule(static)
+            for (long i = 0; i < a.batch * p.blocks; ++i) {
+                const long b = i / p.blocks, j = i % p.blocks;
+                if (a.pre.present) pack_weights(p, a.pre, b, j, pre + i * p.channels[0] * p.block);
+                if (a.post.present) pack_weights(p, a.post, b, j, post + i * p.channels[1] * p.block);
+            }
+        }
+    }
+};
+
+// The weights of a stage for query t and key block j.
+template <class T>
+inline Row<T> row_of(const Plan<T>& p, const Arguments<T>& a, const Stage<T>& w, const T* packed, long b, long t,
+                     long j) {
+    const long at = b * a.queries + t, inner = w.rank * p.H;
+    return {w.q1 ? w.q1 + at * inner : nullptr,
+            w.q2 ? w.q2 + at * inner : nullptr,
+            w.qg ? w.qg + at * p.H : nullptr,
+            packed + (b * p.blocks + j) * (2 * inner + p.H) * p.block,
+            w.base,
+            p.H,
+            w.rank,
+            w.groups,
+            w.skip,
+            p.block};
+}
+
+}  // namespace fused

@@ -1,0 +1,90 @@
+"""Composed attention, and which of its implementations computes it."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from dcinterp.errors import UserError, nearest
+from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.kernels import fused
+from dcinterp.model.kernels.portable import chunked_attention
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
+from dcinterp.model.mask import Sight
+
+Implementation = Literal["auto", "eager", "chunked", "fused"]
+ENVIRONMENT = "DCINTERP_ATTENTION"
+"""The environment variable that says what "auto" means."""
+
+
+def composed_attention(
+    q: QueryHeads,
+    k: KeyHeads,
+    v: KeyHeads,
+    pre: ComposeWeights | None = None,
+    post: ComposeWeights | None = None,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    mask: Bool[Tensor, "#batch 1 query key"] | None = None,
+    implementation: Implementation = "auto",
+) -> QueryHeads:
+    """Compose_post(softmax(mask(Compose_pre(q k^T / sqrt(d_head))))) v.
+
+    Args:
+        q: [batch, head, query, d_head], float64, float32, bfloat16 or float16.
+        k, v: [batch, head, key, d_head].
+        pre, post: weights of the two stages (`ComposeWeights`, [batch, query or key, rank, head]); None for a stage
+            that does not exist.
+        causal: the queries are the last positions of the keys' axis, and see no key after themselves.
+        window: with `causal`, how many keys a query sees, its own included.
+        mask: True where a query may look, in addition. A query that may look nowhere attends evenly.
+        implementation: "fused" (C++, float32 inside for half precisions), "chunked" (portable, any device), "eager"
+            (as the equation reads, memory quadratic in the length), or "auto": `$DCINTERP_ATTENTION` if that is set,
+            else fused where it can be, else chunked.
+
+    Raises:
+        UserError: there is no such implementation, it cannot run here, or `window` comes without `causal`.
+    """
+    if window is not None and (not causal or window < 1):
+        raise UserError(f"window={window} needs causal=True and must be at least 1; pass a mask for other patterns.")
+    chosen = _choose(implementation, q)
+    if chosen == "fused":
+        return fused.fused_attention(q, k, v, pre, post, causal=causal, window=window, mask=mask)
+    sight = Sight(causal, window, mask)
+    if chosen == "eager":
+        return reference_attention(q, k, v, pre, post, sight.dense(q.shape[2], k.shape[2], q.device))
+    return chunked_attention(q, k, v, pre, post, sight=sight)
+
+
+def check_implementation(name: str) -> None:
+    """Raises:
+    UserError: `name` is no implementation; the message suggests one.
+    """
+    if name not in get_args(Implementation):
+        raise UserError(f"There is no attention implementation {name!r}; {nearest(name, get_args(Implementation))}")
+
+
+def _choose(implementation: str, q: Tensor) -> str:
+    name = implementation
+    if name == "auto":
+        name = os.environ.get(ENVIRONMENT, "auto")
+    check_implementation(name)
+    if name == "auto":
+        return "fused" if _fusible(q) and fused.available() else "chunked"
+    if name == "fused" and not (q.device.type == "cpu" and fused.available()):
+        raise UserError(
+            "The fused attention kernel needs a CPU tensor and a C++ compiler (g++ or clang++) for its first use; "
+            'choose implementation="chunked" or "auto".'
+        )
+    return name
+
+
+def _fusible(q: Tensor) -> bool:
+    """Whether the kernel may see this tensor: not on other devices, nor inside transforms that it has no rule for."""
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return q.device.type == "cpu" and not transformed and torch.autograd.forward_ad._current_level < 0
