@@ -23,10 +23,10 @@ def silent(done: int, total: int, message: str = "") -> None:
 
 @contextmanager
 def console(description: str) -> Iterator[Progress]:
-    """A progress bar in the terminal while the block runs."""
+    """A progress bar while the block runs, in a terminal or a notebook; nothing in a file or a pipe."""
     from tqdm.auto import tqdm
 
-    with tqdm(desc=description, leave=False) as bar:
+    with tqdm(desc=description, leave=False, disable=None) as bar:
 
         def show(done: int, total: int, message: str = "") -> None:
             bar.total = total

@@ -54,6 +54,11 @@ class AttentionPatterns(Result):
 def attention_patterns(bridge: Any, prompt: Prompt, layer: int) -> AttentionPatterns:
     """All heads' attention of one layer, from every position to every earlier one, before and after composition.
 
+    Args:
+        bridge: any bridge; its heads need not be composed.
+        prompt: text or token ids.
+        layer: the layer; negative counts from the last.
+
     Cost: one forward pass that keeps four matrices [head, query, key] of one layer.
 
     Raises:

@@ -47,6 +47,12 @@ class AttentionRows(Result):
 def attention_rows(bridge: Any, prompt: Prompt, layer: int, query: int = -1) -> AttentionRows:
     """All heads' attention from one position, before and after post-composition.
 
+    Args:
+        bridge: any bridge; its heads need not be composed.
+        prompt: text or token ids.
+        layer: the layer; negative counts from the last.
+        query: the position that attends; negative counts from the end.
+
     Cost: one forward pass that keeps two tensors of one layer.
 
     Raises:

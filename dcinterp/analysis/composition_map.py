@@ -58,6 +58,13 @@ class CompositionMap(Result):
 def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: int, key: int) -> CompositionMap:
     """The head-to-head map of one stage at one pair of positions, by part.
 
+    Args:
+        bridge: a bridge over a DCFormer.
+        prompt: text or token ids.
+        layer: the layer; negative counts from the last.
+        stage: "pre" for scores, "post" for weights.
+        query, key: the positions; negative ones count from the end.
+
     Cost: one forward pass that keeps one stage's dynamic weights.
 
     Raises:

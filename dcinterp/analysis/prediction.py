@@ -47,6 +47,13 @@ class Prediction(Result):
 def predict(bridge: Any, prompt: Prompt, answer: Token | None = None, *, at: int = -1, k: int = 10) -> Prediction:
     """The model's `k` most likely tokens after position `at` of the prompt, and the rank of `answer`.
 
+    Args:
+        bridge: any bridge; its heads need not be composed.
+        prompt: text or token ids.
+        answer: the expected next token, as a word or an id.
+        at: the position after which to predict; negative counts from the end.
+        k: how many of the most likely tokens to keep.
+
     Cost: one forward pass.
 
     Raises:

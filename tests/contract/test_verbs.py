@@ -1,0 +1,146 @@
+"""What every verb of the command line keeps: help with an example, and bad input refused in one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from dcinterp.cli import main, verbs
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands below a group, by what one types."""
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if hasattr(command, "list_commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(verbs)))
+VERBS = pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error) of a command line."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+def test_the_verbs_are_found():
+    found = {path[0] for path in COMMANDS}
+    assert found >= {"app", "analyze", "bench", "complexity", "convert", "hooks", "load", "presets", "replay", "tasks"}
+    assert found >= {"train", "verify"}
+
+
+@VERBS
+def test_help_has_an_example_of_the_verb(capsys, path):
+    code, out, err = run(capsys, *path, "--help")
+    assert (code, err) == (0, "")
+    assert f"dcinterp {' '.join(path)}" in (COMMANDS[path].help or "")
+    assert "dcinterp" in out
+
+
+@VERBS
+def test_every_option_is_explained(path):
+    unexplained = [parameter.name for parameter in COMMANDS[path].params if not getattr(parameter, "help", "")]
+    assert not unexplained
+
+
+@VERBS
+def test_examples_name_options_that_exist(path):
+    known = {option for parameter in COMMANDS[path].params for option in (*parameter.opts, *parameter.secondary_opts)}
+    for line in re.findall(r"^ *(dcinterp .*)$", COMMANDS[path].help or "", flags=re.M):
+        words = line.split()
+        if tuple(words[1 : 1 + len(path)]) == path:
+            assert {word for word in words if word.startswith("--")} <= known, line
+
+
+@VERBS
+def test_a_wrong_option_is_refused_in_one_sentence(capsys, path):
+    refuses(capsys, *path, "--no-such-option", says="No such option: --no-such-option")
+
+
+def refuses(capsys: pytest.CaptureFixture[str], *arguments: str, says: str, code: int = 2) -> None:
+    got, _, err = run(capsys, *arguments)
+    assert got == code
+    assert err.startswith("dcinterp: ")
+    assert says in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1, err
+
+
+# One piece of bad input for each verb that takes any.
+BAD = [
+    (("nosuch",), "No such command 'nosuch'"),
+    (("app", "."), "has no config.json"),
+    (("analyze", "head-attribution", "dcformer++"), "There is no analysis"),
+    (("analyze", "predict", "./nosuch", "--prompt", "x"), "There is no folder ./nosuch"),
+    (("analyze", "predict", "dcformer++", "--prompt", "xyzzy"), "'xyzzy'"),
+    (("bench", "attention", "--rounds", "none"), "--rounds"),
+    (("bench", "load", "--preset", "dcformer-406m"), "dcformer-405m"),
+    (("complexity", "dcformer-406m"), "dcformer-405m"),
+    (("convert", "nosuch", "target"), "nosuch has no config.json"),
+    (("hooks", "dcformer++", "--match", "hook_zz"), "No hook of this model matches 'hook_zz'"),
+    (("hooks", "dcformer++", "--layer", "99"), "There is no layer 99"),
+    (("load", "./nosuch"), "There is no folder ./nosuch"),
+    (("load", "nosuch", "--files-only"), "There is no folder nosuch"),
+    (("presets", "dcformer-406m"), "dcformer-405m"),
+    (("replay", "nosuch"), "There is no result at nosuch"),
+    (("tasks", "list", "--tasks", "task99"), "task99"),
+    (("tasks", "solve"), "give lines to solve"),
+    (("tasks", "evaluate", "./nosuch"), "There is no folder ./nosuch"),
+    (("train", "missing.yaml"), "There is no training config at missing.yaml"),
+    (("verify", "nosuch"), "nosuch has no config.json"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+def test_bad_input_is_refused_in_one_sentence(capsys, monkeypatch, tmp_path, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    refuses(capsys, *arguments, says=says)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_argument_names_the_help(capsys):
+    refuses(capsys, "load", says="Missing argument 'model'; see dcinterp load --help.")
+
+
+def test_a_group_without_a_verb_shows_its_help_once(capsys):
+    code, out, err = run(capsys, "tasks")
+    assert (code, err) == (2, "")
+    assert out.count("Usage:") == 1
+
+
+def test_a_failed_check_is_1_and_an_interrupt_130(capsys, monkeypatch):
+    assert run(capsys, "tasks", "solve", "no facts")[0] == 1
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dcinterp.hook_reference.list_hooks", interrupted)
+    code, _, err = run(capsys, "hooks")
+    assert (code, err.strip()) == (130, "dcinterp: stopped")
+
+
+def test_what_goes_wrong_inside_is_not_hidden(capsys, monkeypatch):
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("dcinterp.hook_reference.list_hooks", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["hooks"])
+
+
+def test_the_version(capsys):
+    from dcinterp import __version__
+
+    assert run(capsys, "--version")[:2] == (0, f"dcinterp {__version__}\n")
