@@ -1,9 +1,27 @@
-"""The workbench: theme, sidebar and navigation. Pages are files in app_pages/."""
+"""The workbench: theme, sidebar and navigation. A page is one file in app_pages/ and one line here."""
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import StopException
 
 import preload
-import state
+
+PAGES = {
+    "Look": {
+        "case_study": "Case study",
+        "attention": "Prompt and attention",
+        "composition": "Composition",
+        "attribution": "Attribution",
+    },
+    "Data and training": {
+        "tasks": "Tasks",
+        "training": "Training",
+    },
+    "Reference": {
+        "models": "Models",
+        "hooks": "Hooks",
+        "glossary": "Glossary",
+    },
+}
 
 # No icons for the page: Streamlit would fetch the picture for the browser tab from the network.
 st.set_page_config(page_title="dcinterp", layout="wide")
@@ -12,19 +30,46 @@ st.html("<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {pad
 with st.spinner("Loading PyTorch ..."):
     preload.heavy_imports()
 
+from workbench import jobs, links, models  # noqa: E402
+from workbench.glossary import tip  # noqa: E402
+
 page = st.navigation(
-    [
-        st.Page(
-            "app_pages/case_study.py",
-            title="Case study",
-            url_path="case-study",
-            default=True,
-        )
-    ]
+    {
+        section: [
+            st.Page(
+                f"app_pages/{name}.py",
+                title=title,
+                url_path=name.replace("_", "-"),
+                default=name == "case_study",
+            )
+            for name, title in pages.items()
+        ]
+        for section, pages in PAGES.items()
+    }
 )
+links.begin(page.title)
 
 with st.sidebar:
-    st.markdown("## dcinterp\nLook inside a transformer whose attention heads are composed on the fly.")
-    state.choose_model()
+    models.choose_model()
+    running = st.container()
+    with st.popover("Share this view", icon=":material/link:", width="stretch"):
+        st.caption(tip("share link"))
+        links.share_here()
+notices = st.container()
 
-page.run()
+complete = True
+try:
+    page.run()
+except StopException:
+    raise
+except BaseException:
+    # The script was interrupted, by a click say: its inputs are not all known.
+    complete = False
+    raise
+finally:
+    if complete:
+        links.end()
+        with notices:
+            links.notices()
+        with running:
+            jobs.sidebar()

@@ -1,0 +1,102 @@
+"""Where every head looks: any head, before and after composition, scores and weights; point at a token to follow it."""
+
+import streamlit as st
+
+from dcinterp.errors import UserError
+from workbench import analyses, inputs, links
+from workbench.glossary import tip
+from workbench.tokens import tokens as token_chips
+from workbench.view import theme, view
+
+WHICH = {
+    "weights": "weights before",
+    "composed": "weights after",
+    "change": "what composition adds",
+    "scores": "scores before",
+    "composed_scores": "scores after",
+}
+
+st.title("Prompt and attention", anchor=False)
+st.markdown(
+    "Point at a token to see where the head looks from there; click it to keep it. The grid below is the same head's "
+    "whole matrix."
+)
+
+name = st.session_state.model
+asked = inputs.question(name, with_answer=False)
+across = st.columns([1, 1, 3])
+layer = inputs.layer(name, where=across[0])
+head = inputs.head(name, where=across[1])
+which = links.choose(
+    "Show",
+    WHICH,
+    key="which",
+    default="composed",
+    format=WHICH.__getitem__,
+    style="segmented_control",
+    help=tip("scores", "weights", "composition"),
+    where=across[2],
+)
+try:
+    prediction = analyses.run("predict", name, prompt=asked.prompt)
+    patterns = analyses.run("attention_patterns", name, prompt=asked.prompt, layer=layer)
+except UserError as problem:
+    inputs.refuse(problem)
+if not patterns.stages:
+    st.info("The heads of this model are not composed: before and after are the same.", icon=":material/info:")
+
+words = patterns.tokens
+query = inputs.position("Follow the token", words, key="query", help=tip("query"))
+
+
+def follow(position):
+    st.session_state.query = position
+
+
+def follow_cell(row, column):
+    st.session_state.query = row
+
+
+matrix = patterns.composed - patterns.weights if which == "change" else getattr(patterns, which)
+token_chips(
+    words,
+    key="attention-tokens",
+    weights=matrix[head],
+    chosen=query,
+    marks={len(words) - 1: "answer", **({asked.source: "source"} if asked.source is not None else {})},
+    on_pick=follow,
+    dark=theme() == "dark",
+)
+view(
+    patterns,
+    "patterns",
+    head=head,
+    which=which,
+    selected=(query, query),
+    on_pick=follow_cell,
+    caption="Click a cell, or walk with the arrow keys, to follow its query.",
+)
+
+st.subheader("Every head from this token", anchor=False, help=tip("head", "composition"))
+try:
+    rows = analyses.run("attention_rows", name, prompt=asked.prompt, layer=layer, query=query)
+except UserError as problem:
+    inputs.refuse(problem)
+
+
+def follow_head(row, column):
+    st.session_state.head = row
+
+
+after = which in ("composed", "change", "composed_scores")
+view(
+    rows,
+    "rows",
+    kind="heads",
+    which="composed" if after else "weights",
+    selected=head,
+    on_pick=follow_head,
+    caption=f"Weights {'after' if after else 'before'} composition. Click a row to choose that head.",
+)
+st.subheader("What the model says next", anchor=False, help=tip("logit"))
+view(prediction, "prediction")

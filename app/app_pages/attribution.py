@@ -1,0 +1,80 @@
+"""Which heads write the answer: integrated gradients of one example, with what they leave out."""
+
+import streamlit as st
+
+from dcinterp.errors import UserError
+from workbench import analyses, inputs, links
+from workbench.glossary import tip
+from workbench.view import view
+
+METHODS = {"ig": "integrated gradients", "gradient": "gradient x activation"}
+
+st.title("Attribution", anchor=False)
+st.markdown("How much of the answer's logit, against that of a wrong token, comes from each head.")
+name = st.session_state.model
+asked = inputs.question(name)
+try:
+    prediction = analyses.run("predict", name, prompt=asked.prompt, answer=inputs.first_word(name, asked.answer))
+except UserError as problem:
+    inputs.refuse(problem)
+target = prediction.answer_id if asked.answer else int(prediction.top_ids[0])
+foils = [int(token) for token in prediction.top_ids if int(token) != target]
+names = dict(zip(prediction.top_ids.tolist(), prediction.top_tokens, strict=True))
+
+across = st.columns([2, 2, 1])
+method = links.choose(
+    "Method", METHODS, key="method", format=METHODS.__getitem__, help=tip("attribution"), where=across[0]
+)
+foil = links.choose(
+    "Against",
+    [*foils, -1],
+    key="foil",
+    default=foils[0],
+    help=tip("foil"),
+    where=across[1],
+    format=lambda token: "nothing: the logit alone" if token < 0 else inputs.shown(names[token]),
+)
+steps = links.choose("Steps", [8, 16, 32, 64], key="steps", default=32, help=tip("completeness"), where=across[2])
+try:
+    with st.spinner("Integrating ..."):
+        scores = analyses.run(
+            "attribute_heads",
+            name,
+            prompt=asked.prompt,
+            target=target,
+            foil=None if foil < 0 else foil,
+            method=method,
+            steps=steps,
+        )
+except UserError as problem:
+    inputs.refuse(problem)
+if asked.answer and prediction.rank != 1:
+    st.warning(
+        f'The model is wrong here: "{prediction.answer}" has rank {prediction.rank}. The scores explain its logit all '
+        "the same.",
+        icon=":material/warning:",
+    )
+
+layers, heads = scores.scores.shape
+cells = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+best = "L{}H{}".format(*scores.best)
+
+
+def follow(layer, head):
+    st.session_state.cell = f"L{layer}H{head}"
+
+
+slot = st.container()
+cell = links.choose("Head to follow", cells, key="cell", default=best, help=tip("head"))
+layer, head = map(int, cell[1:].split("H"))
+with slot:
+    view(
+        scores,
+        "heads",
+        selected=(layer, head),
+        on_pick=follow,
+        caption="Click a cell, or walk with the arrow keys. Scores of one layer add up to what the layer does; those "
+        "of different layers overlap.",
+    )
+st.subheader(f"Where in the prompt layer {layer}, head {head} contributes", anchor=False, help=tip("attribution"))
+view(scores, "positions", kind="positions", layer=layer, selected=head, banners=False, table=False)

@@ -1,0 +1,83 @@
+"""The models that are open, and opening others: a folder, typed or chosen, or a hub id, with its size told first."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from dcinterp.errors import UserError
+from workbench import models
+
+st.title("Models", anchor=False)
+st.markdown(
+    f"The pages look into the model that is chosen in the sidebar. At most {models.LOADED_AT_MOST} are in memory at a "
+    f"time; {models.readable(models.available_memory(), 'B')} of memory are free."
+)
+
+
+def facts(found):
+    """What is known of a model before it is loaded."""
+    st.markdown("  \n".join(found.sentences()[1 if found.name in models.known() else 0 :]))
+    if not models.fits(found.loading_bytes):
+        st.warning("The weights would leave too little memory to run the model on this machine.")
+
+
+st.subheader("Open", anchor=False)
+for number, name in enumerate(models.known()):
+    with st.container(border=True):
+        left, right = st.columns([4, 1])
+        left.markdown(f"`{name}`")
+        with left:
+            try:
+                facts(models.estimate(name))
+            except (UserError, OSError) as problem:
+                st.error(str(problem).splitlines()[0], icon=":material/error:")
+        right.button(
+            "Chosen" if name == st.session_state.model else "Choose",
+            key=f"choose-{number}",
+            on_click=models.choose_now,
+            args=(name,),
+            disabled=name == st.session_state.model,
+            width="stretch",
+        )
+        if name in st.session_state.get("_opened", []):
+            right.button(
+                "Close",
+                key=f"close-{number}",
+                on_click=models.forget,
+                args=(name,),
+                width="stretch",
+                disabled=name == st.session_state.model,
+            )
+
+st.subheader("Open another", anchor=False)
+root = st.text_input(
+    "Look for model folders in", str(Path.cwd()), key="root", help="Up to three folders deep, newest first."
+)
+found = models.folders(Path(root).expanduser()) if root and Path(root).expanduser().is_dir() else []
+if root and not Path(root).expanduser().is_dir():
+    st.error(f"There is no folder {root}; check the path.", icon=":material/error:")
+chosen = st.selectbox(
+    "Model folder",
+    found,
+    index=None,
+    key="folder",
+    format_func=models.short,
+    placeholder=f"{len(found)} found" if found else "none found",
+)
+typed = st.text_input(
+    "Or a path or a hub id",
+    st.session_state.get("_wanted", ""),
+    key="other",
+    placeholder="runs/mine/model or EleutherAI/pythia-70m",
+    help="A hub id is looked up when you open it; that is the only thing here that uses the network.",
+)
+wanted = typed.strip() or chosen
+if wanted:
+    wanted = str(Path(wanted).expanduser().resolve()) if Path(wanted).expanduser().is_dir() else wanted
+    try:
+        with st.spinner("Looking at its size ..."):
+            facts(models.estimate(wanted))
+    except (UserError, OSError) as problem:
+        st.error(str(problem).splitlines()[0], icon=":material/error:")
+    else:
+        st.button("Open it", on_click=models.choose_now, args=(wanted,), type="primary", icon=":material/folder_open:")

@@ -1,0 +1,109 @@
+"""The 74 synthetic tasks: browse them, make and corrupt examples, and see what a model can do of them."""
+
+import streamlit as st
+
+import synthetic_tasks
+from dcinterp.errors import UserError
+from workbench import analyses, inputs, links, task_tools
+from workbench.glossary import tip
+from workbench.view import view
+
+st.title("Tasks", anchor=False)
+st.markdown(
+    "Every task pairs a QK pattern (how the question selects a fact) with a transformation (what is asked about it), "
+    "on a domain of words, in one wording."
+)
+name = st.session_state.model
+
+st.subheader("The grid", anchor=False, help=tip("QK pattern", "transformation"))
+patterns, transformations = task_tools.axes()
+
+
+def pick(row, column):
+    st.session_state.pattern, st.session_state.transformation = patterns[row], transformations[column]
+
+
+across = st.columns(2)
+pattern = links.choose("QK pattern", patterns, key="pattern", help=tip("QK pattern"), where=across[0])
+transformation = links.choose(
+    "Transformation", transformations, key="transformation", help=tip("transformation"), where=across[1]
+)
+task_tools.grid(pattern, transformation, pick)
+family = task_tools.family(pattern, transformation)
+if not family:
+    st.info(f"No task pairs {pattern} with {transformation}; choose a cell with a number.")
+else:
+    task = links.choose("Task", family, key="task", format=task_tools.label, help="The tasks of the chosen cell.")
+
+    st.subheader("Examples", anchor=False, help=tip("held-out"))
+    across = st.columns([1, 1, 2])
+    number = links.number("Row", 0, 9999, key="example", default=0, where=across[0], help="Rows are numbered seeds.")
+    size = links.number("Examples in it", 1, 12, key="size", default=4, where=across[1], help=tip("shots"))
+    split = links.choose(
+        "Facts", ["held-out", "train"], key="split", style="segmented_control", help=tip("held-out"), where=across[2]
+    )
+    try:
+        row = synthetic_tasks.generate(task, 1, seed=number, examples=size, split=split)[0]
+    except ValueError as problem:
+        inputs.refuse(problem)
+    task_tools.examples(row)
+
+    st.subheader("Counterfactual twins of the last example", anchor=False, help=tip("counterfactual"))
+    st.caption("Exactly one thing is changed, and the answer is worked out anew.")
+    task_tools.twins(row.examples[-1], name)
+
+st.subheader("What the model can do", anchor=False, help=tip("shots", "clustered interval"))
+across = st.columns([2, 1, 1])
+scope = links.choose(
+    "Evaluate",
+    ["this family", "this pattern", "all 74 tasks"],
+    key="scope",
+    default="all 74 tasks",
+    where=across[0],
+    style="segmented_control",
+)
+rows = links.number("Rows a task", 1, 50, key="rows", default=2, where=across[1], help="Of eight examples each.")
+seed = links.number("Seed", 0, 9999, key="seed", default=0, where=across[2], help="Of the rows.")
+chosen = {"this family": ",".join(family), "this pattern": pattern, "all 74 tasks": ""}[scope]
+if scope == "this family" and not family:
+    st.stop()
+inputs.require_tokenizer(name)
+
+
+def so_far(scores):
+    st.caption(f"So far {len(scores.tasks)} tasks, {scores.accuracy:.1%} right.")
+    st.dataframe(task_tools.readable(scores.table("pattern", resamples=200)), hide_index=True)
+
+
+try:
+    scores = analyses.long(
+        "task_accuracy",
+        name,
+        title=f"Evaluate {name}",
+        key="evaluate",
+        cost="about 0.2 s a row",
+        partial=so_far,
+        tasks=chosen,
+        rows=rows,
+        seed=seed,
+    )
+except UserError as problem:
+    inputs.refuse(problem)
+if scores is not None:
+    st.markdown(f"**{scores.accuracy:.1%}** of {scores.right.numel():,} answers are right.")
+    view(
+        scores,
+        "accuracy-grid",
+        table=False,
+        caption="Click a cell to browse its tasks.",
+        on_pick=lambda r, c: pick(
+            patterns.index(list(dict.fromkeys(scores.patterns))[r]),
+            transformations.index(list(dict.fromkeys(scores.transformations))[c]),
+        ),
+    )
+    by = links.choose(
+        "By", ["pattern", "transformation", "family"], key="by", style="segmented_control", help=tip("fact-unif")
+    )
+    view(scores, "accuracy-bars", kind="bars", by=by, banners=False, table=False)
+    st.dataframe(task_tools.readable(scores.table(by)), hide_index=True)
+    view(scores, "accuracy-shots", kind="shots", banners=False, table=False)

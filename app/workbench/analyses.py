@@ -1,0 +1,177 @@
+"""Results in the app: each analysis is run once for its arguments and kept, within a bound on memory.
+
+    scores = analyses.run("attribute_heads", model_name, prompt=prompt, target="fruit")
+
+All sessions share the results: they are frozen, and the key holds everything that made them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from workbench import jobs, models
+
+KEPT_BYTES = 256 * 2**20
+
+
+class ResultCache:
+    """Results by what made them; the least recently used go when they hold more bytes than allowed."""
+
+    def __init__(self, limit: int = KEPT_BYTES) -> None:
+        self.limit, self.bytes = limit, 0
+        self._kept: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Any:
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def put(self, key: str, result: Any) -> None:
+        size = weight(result)
+        with self._lock:
+            if key in self._kept:
+                self.bytes -= self._kept.pop(key)[1]
+            self._kept[key] = (result, size)
+            self.bytes += size
+            while self.bytes > self.limit and len(self._kept) > 1:
+                self.bytes -= self._kept.popitem(last=False)[1][1]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def weight(result: Any) -> int:
+    """Bytes that a result holds, roughly: its tensors, and two kilobytes for the rest."""
+    size = 2048
+    for value in getattr(result, "__dict__", {}).values():
+        if hasattr(value, "element_size"):
+            size += value.element_size() * value.nelement()
+        elif hasattr(value, "__dict__"):
+            size += weight(value)
+    return size
+
+
+_cache = ResultCache()
+
+
+def cache() -> ResultCache:
+    """The results that this server keeps."""
+    return _cache
+
+
+def key_of(analysis: str, model: str | None, arguments: dict[str, Any]) -> str:
+    """What makes a result: the analysis, the model as it is on disk, and the arguments."""
+    return repr((analysis, model, models.stamp(model) if model else 0, sorted(arguments.items())))
+
+
+def run(analysis: str, model: str | None, /, **arguments: Any) -> Any:
+    """The result of an analysis, computed now unless it is kept.
+
+    Args:
+        analysis: its name in `dcinterp.analysis.registry.ANALYSES`.
+        model: the name of a model; None for an analysis that takes none.
+        arguments: plain data, as the registry has it.
+
+    Raises:
+        UserError: an argument does not fit the model.
+    """
+    key = key_of(analysis, model, arguments)
+    kept = _cache.get(key)
+    return kept if kept is not None else compute(key, analysis, model, arguments)
+
+
+def fresh(analysis: str, /, **arguments: Any) -> Any:
+    """The result of an analysis that reads files which may change, such as the metrics of a run; never kept."""
+    from dcinterp.analysis.registry import ANALYSES
+
+    return ANALYSES[analysis].function(**arguments)
+
+
+def compute(key: str, analysis: str, model: str | None, arguments: dict[str, Any], **extra: Any) -> Any:
+    """Run the analysis under its model's lock and keep the result."""
+    from dcinterp.analysis.registry import ANALYSES
+
+    function = ANALYSES[analysis].function
+    if model is None:
+        result = function(**arguments, **extra)
+    else:
+        bridge = models.model(model)
+        with models.lock(model):
+            result = function(bridge, **arguments, **extra)
+    _cache.put(key, result)
+    return result
+
+
+def long(
+    analysis: str,
+    model: str,
+    /,
+    *,
+    title: str,
+    key: str,
+    cost: str = "",
+    partial: Callable[[Any], None] | None = None,
+    **arguments: Any,
+) -> Any | None:
+    """The result of an analysis that takes long: a button, then progress with a way to cancel, then the result.
+
+    Args:
+        analysis, model, arguments: as in `run`.
+        title: of the work, for the button and the list of running work.
+        key: of the widgets.
+        cost: how long it takes, said beside the button.
+        partial: draws what there is so far.
+
+    Returns:
+        The result, or None as long as there is none.
+    """
+    made_by = key_of(analysis, model, arguments)
+    if (kept := _cache.get(made_by)) is not None:
+        return kept
+    job = jobs.find(made_by)
+
+    def start() -> None:
+        def work(progress: Any) -> Any:
+            return compute(made_by, analysis, model, arguments, progress=polite(progress, models.lock(model)))
+
+        jobs.start(title, made_by, work)
+
+    if job is None or job.state in ("cancelled", "failed"):
+        if job is not None:
+            jobs.report(job)
+        st.button(
+            f"{title}{f' ({cost})' if cost else ''}",
+            key=f"start-{key}",
+            on_click=start,
+            type="primary",
+            icon=":material/play_arrow:",
+        )
+        if job is not None and job.partial is not None and partial is not None:
+            st.caption("What there was when it stopped:")
+            partial(job.partial)
+        return None
+    jobs.panel(job, key, partial)
+    return None
+
+
+def polite(progress: Any, lock: threading.RLock) -> Any:
+    """A progress callback that lets other sessions use the model between two units of work."""
+
+    def step(done: int, total: int, message: str = "") -> None:
+        progress(done, total, message)
+        lock.release()
+        # Giving way needs a moment: a lock that is let go and taken again at once goes to whoever held it.
+        time.sleep(0.002)
+        lock.acquire()
+
+    step.partial = getattr(progress, "partial", None)  # type: ignore[attr-defined]
+    return step

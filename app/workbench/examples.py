@@ -1,0 +1,69 @@
+"""Examples of the tasks in the app: numbered, held out, and one to start with that the model can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from workbench import models
+
+SHOWCASE_TASKS = ("task2", "task10", "task6", "task58", "task56")
+SHOWCASE_EXAMPLES, SHOWCASE_RIGHT = 10, 8
+
+
+def showcase(name: str) -> tuple[str, int]:
+    """(task, number) of a held-out example that the model answers rightly, of a task that it can do at all.
+
+    Retrieval by person comes first. A task counts as learnt with 8 of 10 right answers: a guess among three facts gets
+    there once in three hundred times.
+    """
+    return _showcase(name, models.stamp(name))
+
+
+@st.cache_data(max_entries=64, show_spinner="Looking for an example that this model can do ...")
+def _showcase(name: str, stamp: int) -> tuple[str, int]:
+    bridge = models.model(name)
+    with models.lock(name):
+        for task in SHOWCASE_TASKS:
+            right = [number for number in range(SHOWCASE_EXAMPLES) if answers_rightly(bridge, task, number)]
+            if len(right) >= SHOWCASE_RIGHT:
+                return task, right[0]
+    return SHOWCASE_TASKS[0], 0
+
+
+def answers_rightly(bridge: Any, task: str, number: int) -> bool:
+    """Whether the model's most likely next token is the first word of the answer."""
+    import dcinterp
+    import synthetic_tasks
+
+    example = held_out(task, number)
+    try:
+        best = int(dcinterp.predict(bridge, example.prompt).top_ids[0])
+    except ValueError:
+        return False
+    return synthetic_tasks.words(example.answer)[0] == bridge.tokenizer.decode([best]).strip()
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def held_out(task: str, number: int) -> Any:
+    """Held-out example `number` of a task: no shipped model was trained on it."""
+    import synthetic_tasks
+
+    return synthetic_tasks.generate(task, 1, seed=number, examples=1, split="held-out")[0].examples[0]
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def source_token(name: str, task: str, number: int) -> int | None:
+    """Position of the token that the answer of a held-out example is read from."""
+    from dcinterp.story import source_position
+
+    return source_position(models.model(name), held_out(task, number))
+
+
+def label(task_id: str) -> str:
+    """A task in one line."""
+    import synthetic_tasks
+
+    task = synthetic_tasks.TASKS[task_id]
+    return f"{task_id.removeprefix('task')} · {task.qk} · {task.relation} ({task.domain}, {task.surface})"

@@ -1,0 +1,244 @@
+// A heatmap whose cells are chosen by clicking or with the arrow keys, drawn on a canvas: fluent at 256 x 256.
+const instances = new WeakMap()
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  let heatmap = instances.get(parentElement)
+  if (!heatmap) instances.set(parentElement, (heatmap = new Heatmap(parentElement)))
+  heatmap.send = cell => setTriggerValue("cell", cell)
+  heatmap.update(data)
+  return () => {
+    heatmap.watcher.disconnect()
+    instances.delete(parentElement)
+  }
+}
+
+class Heatmap {
+  constructor(parent) {
+    this.frame = parent.querySelector(".frame")
+    this.canvas = parent.querySelector("canvas")
+    this.tip = parent.querySelector(".tip")
+    this.spoken = parent.querySelector(".spoken")
+    this.canvas.onmousemove = event => this.hover(this.at(event), event)
+    this.canvas.onmouseleave = () => this.hover(null)
+    this.canvas.onclick = event => {
+      this.frame.focus({ preventScroll: true })
+      const cell = this.at(event)
+      if (cell) this.choose(cell, 0)
+    }
+    this.frame.onkeydown = event => this.press(event)
+    this.watcher = new ResizeObserver(() => this.draw())
+    this.watcher.observe(this.frame)
+  }
+
+  update(data) {
+    const bytes = Uint8Array.from(atob(data.z), c => c.charCodeAt(0))
+    this.z = new Float32Array(bytes.buffer)
+    this.data = data
+    // A choice that is still on its way to the server is not overruled by an older answer.
+    if (!this.pending) this.cell = data.selected ? { row: data.selected[0], column: data.selected[1] } : null
+    this.frame.setAttribute("aria-label", data.alternative)
+    this.frame.tabIndex = data.active ? 0 : -1
+    this.canvas.style.cursor = data.active ? "pointer" : "default"
+    this.draw()
+  }
+
+  // --- layout and drawing ---------------------------------------------------------------------------------------
+
+  measure(context) {
+    const { rows, columns, x, y } = this.data
+    const widest = names => Math.min(170, Math.max(0, ...names.map(n => context.measureText(n).width)))
+    const left = widest(y) + (this.data.yTitle ? 26 : 10)
+    const room = this.frame.clientWidth - left - 74
+    const width = Math.max(6, Math.min(room / columns, 110))
+    const turned = widest(x) > width - 6
+    const height = Math.max(6, Math.min(this.data.height / rows, 64))
+    const below = (turned ? 12 + 0.75 * widest(x) : 18) + (this.data.xTitle ? 20 : 4)
+    return { left, top: 6, width, height, turned, below, right: left + columns * width, bottom: 6 + rows * height }
+  }
+
+  draw() {
+    if (!this.data || !this.frame.clientWidth) return
+    const { rows, columns, x, y } = this.data
+    const style = getComputedStyle(this.frame)
+    const text = style.color
+    const context = this.canvas.getContext("2d")
+    context.font = `12px ${style.fontFamily}`
+    const box = (this.box = this.measure(context))
+    const scale = window.devicePixelRatio || 1
+    const total = { width: box.right + 70, height: box.bottom + box.below }
+    this.canvas.width = total.width * scale
+    this.canvas.height = total.height * scale
+    this.canvas.style.width = `${total.width}px`
+    this.canvas.style.height = `${total.height}px`
+    context.scale(scale, scale)
+    context.font = `12px ${style.fontFamily}`
+    const gap = box.width > 9 && box.height > 9 ? 1 : 0
+    for (let row = 0; row < rows; row++)
+      for (let column = 0; column < columns; column++) {
+        const value = this.z[row * columns + column]
+        if (Number.isNaN(value)) continue
+        context.fillStyle = this.colour(value)
+        const left = box.left + column * box.width
+        context.fillRect(left, box.top + row * box.height, box.width - gap, box.height - gap)
+      }
+    this.writeNumbers(context)
+    context.fillStyle = text
+    context.textBaseline = "middle"
+    context.textAlign = "right"
+    const everyRow = Math.ceil(14 / box.height)
+    for (let row = 0; row < rows; row += everyRow)
+      context.fillText(cut(context, y[row], 170), box.left - 6, box.top + (row + 0.5) * box.height)
+    this.columnNames(context, x)
+    context.textAlign = "center"
+    if (this.data.xTitle) context.fillText(this.data.xTitle, (box.left + box.right) / 2, total.height - 8)
+    if (this.data.yTitle) {
+      context.save()
+      context.translate(8, (box.top + box.bottom) / 2)
+      context.rotate(-Math.PI / 2)
+      context.fillText(this.data.yTitle, 0, 0)
+      context.restore()
+    }
+    this.scaleBar(context, text)
+    this.outline(context)
+  }
+
+  writeNumbers(context) {
+    const { rows, columns, text } = this.data
+    const box = this.box
+    if (!text || box.width < 34 || box.height < 16) return
+    context.textAlign = "center"
+    context.textBaseline = "middle"
+    for (let row = 0; row < rows; row++)
+      for (let column = 0; column < columns; column++) {
+        const value = this.z[row * columns + column]
+        if (Number.isNaN(value)) continue
+        context.fillStyle = readable(this.colour(value))
+        const at = [box.left + (column + 0.5) * box.width, box.top + (row + 0.5) * box.height]
+        context.fillText(cut(context, text[row][column], box.width - 2), ...at)
+      }
+  }
+
+  columnNames(context, names) {
+    const box = this.box
+    const every = Math.ceil((box.turned ? 14 : 1) / box.width)
+    for (let column = 0; column < names.length; column += every) {
+      const at = box.left + (column + 0.5) * box.width
+      context.save()
+      context.translate(at, box.bottom + 6)
+      context.textBaseline = box.turned ? "middle" : "top"
+      context.textAlign = box.turned ? "right" : "center"
+      if (box.turned) context.rotate(-Math.PI / 4)
+      context.fillText(cut(context, names[column], 170), 0, box.turned ? 2 : 0)
+      context.restore()
+    }
+  }
+
+  scaleBar(context, text) {
+    const { zmin, zmax, quantity } = this.data
+    const box = this.box
+    const height = Math.max(60, box.bottom - box.top - 2)
+    for (let i = 0; i < height; i++) {
+      context.fillStyle = this.colour(zmax - ((zmax - zmin) * i) / height)
+      context.fillRect(box.right + 12, box.top + i, 9, 1)
+    }
+    context.fillStyle = text
+    context.textAlign = "left"
+    context.textBaseline = "top"
+    context.fillText(short(zmax), box.right + 25, box.top)
+    context.textBaseline = "bottom"
+    context.fillText(short(zmin), box.right + 25, box.top + height)
+    context.save()
+    context.translate(box.right + 60, box.top + height / 2)
+    context.rotate(-Math.PI / 2)
+    context.textAlign = "center"
+    context.textBaseline = "middle"
+    context.fillText(cut(context, quantity, Math.max(60, height)), 0, 0)
+    context.restore()
+  }
+
+  outline(context) {
+    if (!this.cell) return
+    const box = this.box
+    context.strokeStyle = this.data.outline
+    context.lineWidth = Math.min(3, box.width / 2)
+    const { row, column } = this.cell
+    context.strokeRect(box.left + column * box.width, box.top + row * box.height, box.width - 1, box.height - 1)
+  }
+
+  colour(value) {
+    const { zmin, zmax, colours } = this.data
+    const share = Math.min(1, Math.max(0, (value - zmin) / (zmax - zmin || 1)))
+    let i = 1
+    while (i < colours.length - 1 && colours[i][0] < share) i++
+    const [[from, a], [to, b]] = [colours[i - 1], colours[i]]
+    const t = (share - from) / (to - from || 1)
+    return `rgb(${a.map((part, k) => Math.round(part + t * (b[k] - part))).join(",")})`
+  }
+
+  // --- pointing, clicking, keys ---------------------------------------------------------------------------------
+
+  at(event) {
+    const box = this.box
+    const column = Math.floor((event.offsetX - box.left) / box.width)
+    const row = Math.floor((event.offsetY - box.top) / box.height)
+    const inside = row >= 0 && column >= 0 && row < this.data.rows && column < this.data.columns
+    return inside ? { row, column } : null
+  }
+
+  words({ row, column }) {
+    const { x, y, xTitle, yTitle, quantity, columns } = this.data
+    const value = this.z[row * columns + column]
+    return `${yTitle} ${y[row]}, ${xTitle} ${x[column]}: ${Number.isNaN(value) ? "no value" : precise(value)} ${quantity}`
+  }
+
+  hover(cell, event) {
+    this.tip.hidden = !cell
+    if (!cell) return
+    this.tip.textContent = this.words(cell)
+    const room = this.frame.clientWidth - this.tip.offsetWidth - 8
+    this.tip.style.left = `${Math.max(0, Math.min(room, event.offsetX + 14 - this.frame.scrollLeft))}px`
+    this.tip.style.top = `${Math.max(0, event.offsetY - 34)}px`
+  }
+
+  choose(cell, delay) {
+    if (!this.data.active) return
+    this.cell = cell
+    this.spoken.textContent = this.words(cell)
+    this.draw()
+    clearTimeout(this.pending)
+    const send = () => {
+      this.pending = null
+      this.send(cell)
+    }
+    // Held-down arrow keys move the outline at once and ask the server when they come to rest.
+    if (delay) this.pending = setTimeout(send, delay)
+    else send()
+  }
+
+  press(event) {
+    const { rows, columns } = this.data
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }
+    const step = steps[event.key]
+    if (!step || !this.data.active) return
+    event.preventDefault()
+    const from = this.cell || { row: 0, column: 0 }
+    const row = Math.min(rows - 1, Math.max(0, from.row + (this.cell ? step[0] : 0)))
+    const column = Math.min(columns - 1, Math.max(0, from.column + (this.cell ? step[1] : 0)))
+    this.choose({ row, column }, 120)
+  }
+}
+
+const short = value => (value === 0 ? "0" : String(Number(value.toPrecision(2))))
+const precise = value => String(Number(value.toPrecision(4)))
+
+function readable(colour) {
+  const [r, g, b] = colour.match(/\d+/g).map(Number)
+  return 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#111" : "#fff"
+}
+
+function cut(context, text, width) {
+  if (context.measureText(text).width <= width) return text
+  let end = text.length
+  while (end > 1 && context.measureText(text.slice(0, end) + "…").width > width) end--
+  return text.slice(0, end) + "…"
+}

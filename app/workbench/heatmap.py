@@ -1,0 +1,102 @@
+"""A heatmap that can be clicked and walked with the arrow keys: a figure of `dcinterp.figures` drawn on a canvas."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+HERE = Path(__file__).parent
+
+_component = st.components.v2.component(
+    "dcinterp_heatmap",
+    html="""<div class="frame" role="application"><canvas></canvas>
+<div class="tip" hidden></div><div class="spoken" aria-live="polite"></div></div>""",
+    css=(HERE / "heatmap.css").read_text(encoding="utf-8"),
+    js=(HERE / "heatmap.js").read_text(encoding="utf-8"),
+)
+
+Picked = Callable[[int, int], None]
+"""Called with (row, column) of the cell that was chosen."""
+
+
+def heatmap(figure: Any, *, key: str, outline: str, alternative: str, on_pick: Picked | None = None) -> None:
+    """Draw a figure that `dcinterp.figures.grid` made.
+
+    Args:
+        figure: one heatmap; a rectangle among its shapes is the cell chosen now.
+        key: of the element; stable, so that the keyboard's focus survives a click.
+        outline: colour of the chosen cell's frame.
+        alternative: the text alternative.
+        on_pick: called before the page runs again; without it cells cannot be chosen.
+    """
+
+    def picked() -> None:
+        cell = st.session_state[key]["cell"]
+        if cell and on_pick is not None:
+            on_pick(int(cell["row"]), int(cell["column"]))
+
+    _component(
+        key=key,
+        data=payload(figure) | {"outline": outline, "alternative": alternative, "active": on_pick is not None},
+        on_cell_change=picked,
+    )
+
+
+def is_heatmap(figure: Any) -> bool:
+    """Whether the figure is one heatmap and can be drawn here."""
+    kinds = [trace.type for trace in figure.data]
+    return kinds.count("heatmap") == 1 and set(kinds) <= {"heatmap", "scatter", "scattergl"}
+
+
+def payload(figure: Any) -> dict[str, Any]:
+    """What the browser needs: values as base64 float32, names, titles, colours, the chosen cell."""
+    (trace,) = (t for t in figure.data if t.type == "heatmap")
+    z = np.asarray(trace.z, dtype=np.float32)
+    rows, columns = z.shape
+    layout = figure.layout
+    return {
+        "z": base64.b64encode(z.tobytes()).decode(),
+        "rows": rows,
+        "columns": columns,
+        "x": _names(layout.xaxis, columns),
+        "y": _names(layout.yaxis, rows),
+        "xTitle": layout.xaxis.title.text or "",
+        "yTitle": layout.yaxis.title.text or "",
+        "quantity": trace.colorbar.title.text or "",
+        "zmin": trace.zmin,
+        "zmax": trace.zmax,
+        "colours": [[float(at), _channels(colour)] for at, colour in trace.colorscale],
+        "text": _text(trace, z),
+        "selected": _chosen(layout.shapes),
+        # The figure's height holds its axis and margins; the canvas adds its own.
+        "height": min(max((layout.height or 0) - 90, 30 * min(rows, 20)), 900),
+    }
+
+
+def _names(axis: Any, count: int) -> list[str]:
+    return [str(name) for name in axis.ticktext] if axis.ticktext is not None else [str(i) for i in range(count)]
+
+
+def _text(trace: Any, z: np.ndarray) -> list[list[str]] | None:
+    if z.size > 1024:
+        return None
+    if trace.text is not None:
+        return [[str(cell) for cell in row] for row in trace.text]
+    return [[f"{value:.2f}" for value in row] for row in z.tolist()] if trace.texttemplate else None
+
+
+def _chosen(shapes: Any) -> list[int] | None:
+    for shape in shapes:
+        if shape.type == "rect" and abs(abs(shape.x1 - shape.x0) - 1) < 0.2:
+            return [round((shape.y0 + shape.y1) / 2), round((shape.x0 + shape.x1) / 2)]
+    return None
+
+
+def _channels(colour: str) -> list[int]:
+    """Red, green and blue of #rrggbb."""
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]

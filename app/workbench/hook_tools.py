@@ -1,0 +1,33 @@
+"""What the page of the hooks shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from workbench import models
+
+
+def hooks(name: str, words: str, layer: int | None) -> tuple[Any, ...]:
+    """The hooks of a model that fit; UserError when none does."""
+    return _hooks(name, models.stamp(name), words.strip(), layer)
+
+
+@st.cache_data(max_entries=64, show_spinner="Running the model to see its hooks ...")
+def _hooks(name: str, stamp: int, words: str, layer: int | None) -> tuple[Any, ...]:
+    import dcinterp
+
+    with models.lock(name):
+        return dcinterp.list_hooks(models.model(name), words, layer=layer)
+
+
+def code_for(name: str, hook: Any) -> str:
+    """A cell that reads the value at a hook, and one that sets it to zero."""
+    switch = f"bridge.{hook.switch}(True)\n" if hook.switch else ""
+    return (
+        f"import dcinterp\n\nbridge = dcinterp.load({name!r})\n{switch}"
+        f"_, cache = bridge.run_with_cache(prompt, names_filter=[{hook.name!r}])\n"
+        f"value = cache[{hook.name!r}]  # {hook.shape}\n\n"
+        f"without = bridge.run_with_hooks(prompt, fwd_hooks=[({hook.name!r}, lambda value, hook: value * 0)])"
+    )

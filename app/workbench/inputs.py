@@ -1,0 +1,161 @@
+"""Inputs that several pages share: the question, a layer, a head, a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+import synthetic_tasks
+from workbench import examples, links, models
+from workbench.glossary import tip
+
+TASK, TEXT = "task", "text"
+KINDS = {TASK: "An example of a task", TEXT: "My own text"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the model is asked. `task`, `number` and `source` (a position) are None for one's own text."""
+
+    prompt: str
+    answer: str | None
+    task: str | None = None
+    number: int | None = None
+    source: int | None = None
+
+    @property
+    def example(self) -> Any:
+        """The example of the tasks, or None."""
+        return None if self.task is None else examples.held_out(self.task, self.number or 0)
+
+
+def question(name: str, *, with_answer: bool = True) -> Question:
+    """The inputs for a prompt: a numbered held-out example of a task, or one's own text.
+
+    Args:
+        name: the model, which must load.
+        with_answer: whether to ask for the expected answer of one's own text.
+    """
+    models.require(name)
+    kind = links.choose("Prompt", KINDS, key="prompt", format=KINDS.__getitem__, style="segmented_control", hidden=True)
+    best_task, best_number = examples.showcase(name)
+    left, right = st.columns([3, 1])
+    if kind == TEXT:
+        text = links.text(
+            "Text",
+            key="text",
+            default=examples.held_out(best_task, best_number).prompt,
+            area=True,
+            where=left,
+            help="The shipped models are small and know the words of the tasks only.",
+        )
+        answer = ""
+        if with_answer:
+            answer = links.text(
+                "Expected answer (optional)",
+                key="answer",
+                where=right,
+                help="Empty: the model's own answer.",
+            )
+        return Question(text.strip(), answer.strip() or None)
+    task = links.choose(
+        "Task",
+        synthetic_tasks.TASKS,
+        key="task",
+        default=best_task,
+        format=examples.label,
+        where=left,
+        help="The 74 tasks of the paper: how the question selects a fact, and what is asked about it.",
+    )
+    number = links.number(
+        "Example",
+        0,
+        9999,
+        key="example",
+        default=best_number if task == best_task else 0,
+        where=right,
+        help="Held-out examples, numbered: no shipped model was trained on them.",
+    )
+    example = examples.held_out(task, number)
+    return Question(example.prompt, example.answer, task, number, examples.source_token(name, task, number))
+
+
+def layer(name: str, *, key: str = "layer", default: int = -1, where: Any = st) -> int:
+    """A layer of the model; the last unless another is chosen."""
+    count = models.model(name).cfg.n_layers
+    return links.choose("Layer", range(count), key=key, default=default % count, help=tip("layer"), where=where)
+
+
+def head(name: str, *, key: str = "head", default: int = 0, label: str = "Head", where: Any = st) -> int:
+    """A head of a layer."""
+    count = models.model(name).cfg.n_heads
+    return links.choose(label, range(count), key=key, default=min(default, count - 1), help=tip("head"), where=where)
+
+
+def stage(name: str, *, key: str = "stage", where: Any = st) -> str:
+    """A stage of composition that the model has."""
+    stages = models.model(name).stages
+    default = "post" if "post" in stages else stages[0]
+    words = {"pre": "pre (scores)", "post": "post (weights)"}
+    return links.choose(
+        "Stage",
+        stages,
+        key=key,
+        default=default,
+        format=words.__getitem__,
+        style="segmented_control",
+        help=tip("stage"),
+        where=where,
+    )
+
+
+def position(label: str, tokens: Sequence[str], *, key: str, default: int = -1, help: str = "", where: Any = st) -> int:
+    """A position of the prompt, shown with its token."""
+    return links.choose(
+        label,
+        range(len(tokens)),
+        key=key,
+        default=default % len(tokens),
+        format=lambda at: f"{at}: {shown(tokens[at])}",
+        help=help or None,
+        where=where,
+    )
+
+
+def shown(token: str) -> str:
+    """A token so that it can be seen."""
+    return token.replace("\n", "↵") or "(empty)"
+
+
+def refuse(problem: Exception) -> None:
+    """Say what is wrong in one sentence and end the page."""
+    st.error(str(problem).splitlines()[0], icon=":material/error:")
+    st.stop()
+
+
+def needs_composition(name: str) -> None:
+    """End the page with a sentence when the model's heads are not composed."""
+    if not getattr(models.require(name), "stages", ()):
+        st.info(
+            f"The heads of {name} are not composed, so there is nothing to show here. Choose a DCFormer in the "
+            "sidebar, such as dcformer++.",
+            icon=":material/info:",
+        )
+        st.stop()
+
+
+def require_tokenizer(name: str) -> None:
+    """End the page with a sentence when the model came without a tokenizer."""
+    if getattr(models.require(name), "tokenizer", None) is None:
+        st.info(f"{name} came without a tokenizer, so it cannot read text.", icon=":material/info:")
+        st.stop()
+
+
+def first_word(name: str, answer: str | None) -> int | None:
+    """The id of an answer's first token, where the model has to choose; UserError when it does not know it."""
+    from dcinterp.analysis.prompt import first_token
+
+    return None if answer is None else first_token(models.model(name), answer)

@@ -1,0 +1,205 @@
+"""Inputs whose values are the address of the page, so that a link brings somebody else to the same view.
+
+The address bar holds what differs from the defaults; a share link (`share_link`) holds every value, so that it stays
+right when a default changes. A value that a link asks for and that does not exist here is said in one sentence and
+replaced by the default. Choices are kept when one goes to another page and comes back.
+
+    layer = links.choose("Layer", range(3), key="layer", default=1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import streamlit as st
+
+T = TypeVar("T")
+Values = dict[str, list[str]]
+
+
+@dataclass
+class Address:
+    """What one session knows about its links."""
+
+    page: str = ""
+    written: Values | None = None
+    asked: Values = field(default_factory=dict)
+    following: bool = False
+    """Whether this run follows a link, so that inputs take what it asks for, or their default."""
+    current: Values = field(default_factory=dict)
+    defaults: Values = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    places: list[Any] = field(default_factory=list)
+    """Where the share link is to be written once the page has drawn all of its inputs."""
+
+
+def address() -> Address:
+    """That of this session."""
+    return st.session_state.setdefault("_address", Address())
+
+
+def begin(page: str) -> None:
+    """Before anything is drawn: find out whether this run follows a link (or Back), or comes from a click."""
+    here = address()
+    given = {key: st.query_params.get_all(key) for key in st.query_params}
+    same_page = page == here.page
+    here.following = given != here.written if same_page or here.written is None else bool(given)
+    here.asked = given if here.following else {}
+    here.page, here.current, here.defaults, here.wrong, here.places = page, {}, {}, [], []
+
+
+def end() -> None:
+    """After the page: write what differs from the defaults into the address bar, as one step of the history."""
+    here = address()
+    shown = {key: value for key, value in here.current.items() if value != here.defaults[key]}
+    here.written = shown
+    if {key: st.query_params.get_all(key) for key in st.query_params} != shown:
+        st.query_params.from_dict({key: value if len(value) != 1 else value[0] for key, value in shown.items()})
+    for place in here.places:
+        place.code(share_link(), language=None, wrap_lines=True)
+
+
+def share_here() -> None:
+    """Show the share link at this place; it is filled in when the page is complete."""
+    address().places.append(st.empty())
+
+
+def share_link() -> str:
+    """The address of this view with every value of its inputs."""
+    url = (st.context.url or "http://localhost:8501/").split("?")[0]
+    return f"{url}?{urlencode(address().current, doseq=True, quote_via=quote)}"
+
+
+def notices() -> None:
+    """Say what a link asked for in vain."""
+    for sentence in address().wrong:
+        st.warning(sentence, icon=":material/link_off:")
+
+
+def asked_for(key: str) -> str | None:
+    """What the link that is being followed gives for `key`, if it does."""
+    values = address().asked.get(key)
+    return values[0] if values else None
+
+
+def choose(
+    label: str,
+    options: Iterable[T],
+    *,
+    key: str,
+    default: T | None = None,
+    format: Callable[[T], str] = str,
+    help: str | None = None,
+    style: str = "selectbox",
+    where: Any = st,
+    hidden: bool = False,
+) -> T:
+    """One of several; `style` is the Streamlit widget: selectbox, segmented_control, pills or radio."""
+    options = list(options)
+    default = options[0] if default is None else default
+    by_name = {str(option): option for option in options}
+    _seed(key, default, lambda values: by_name[values[0]], lambda value: value in options)
+    extra = {"required": True} if style == "segmented_control" else {}
+    value = getattr(where, style)(
+        label,
+        options,
+        key=key,
+        format_func=format,
+        help=help,
+        label_visibility="collapsed" if hidden else "visible",
+        **extra,
+    )
+    return _keep(key, default if value is None else value, default)
+
+
+def several(
+    label: str,
+    options: Sequence[str],
+    *,
+    key: str,
+    default: Sequence[str] = (),
+    format: Callable[[str], str] = str,
+    help: str | None = None,
+    where: Any = st,
+) -> list[str]:
+    """Any number of several words."""
+
+    def read(values: list[str]) -> list[str]:
+        if unknown := [value for value in values if value not in options]:
+            raise ValueError(unknown)
+        return values
+
+    _seed(key, list(default), read, lambda value: set(value) <= set(options))
+    return list(_keep(key, where.multiselect(label, options, key=key, format_func=format, help=help), list(default)))
+
+
+def number(label: str, low: int, high: int, *, key: str, default: int, help: str | None = None, where: Any = st) -> int:
+    """A whole number from `low` to `high`."""
+
+    def read(values: list[str]) -> int:
+        value = int(values[0])
+        if not low <= value <= high:
+            raise ValueError(value)
+        return value
+
+    default = min(max(default, low), high)
+    _seed(key, default, read, lambda value: value is not None and low <= value <= high)
+    value = where.number_input(label, low, high, key=key, help=help)
+    return _keep(key, default if value is None else int(value), default)
+
+
+def text(
+    label: str,
+    *,
+    key: str,
+    default: str = "",
+    help: str | None = None,
+    area: bool = False,
+    where: Any = st,
+    **options: Any,
+) -> str:
+    """Words; `area` gives several lines."""
+    _seed(key, default, lambda values: values[0], lambda value: True)
+    widget = where.text_area if area else where.text_input
+    return _keep(key, widget(label, key=key, help=help, **options), default)
+
+
+def switch(label: str, *, key: str, default: bool = False, help: str | None = None, where: Any = st) -> bool:
+    """On or off."""
+    _seed(key, default, lambda values: {"True": True, "False": False}[values[0]], lambda value: True)
+    return _keep(key, where.toggle(label, key=key, help=help), default)
+
+
+def _seed(key: str, default: Any, read: Callable[[list[str]], Any], valid: Callable[[Any], bool]) -> None:
+    """Give the widget its value before it is drawn: from the link, else as it was left, else the default."""
+    here = address()
+    if here.following and key in here.asked:
+        try:
+            st.session_state[key] = read(here.asked[key])
+        except (KeyError, ValueError, IndexError):
+            asked = ", ".join(here.asked[key])[:60]
+            here.wrong.append(f"The link asks for {key} = {asked!r}, which does not exist here; the default is shown.")
+            st.session_state[key] = default
+        return
+    if here.following:
+        st.session_state[key] = default
+        return
+    if key not in st.session_state:
+        st.session_state[key] = here.kept.get(key, default)
+    if not valid(st.session_state[key]):
+        st.session_state[key] = default
+
+
+def _keep(key: str, value: Any, default: Any) -> Any:
+    here = address()
+    here.kept[key] = value
+    here.current[key], here.defaults[key] = _words(value), _words(default)
+    return value
+
+
+def _words(value: Any) -> list[str]:
+    return [str(v) for v in value] if isinstance(value, list | tuple) else [str(value)]

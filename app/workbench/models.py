@@ -1,0 +1,204 @@
+"""Models in the app: which there are, what one costs before it is loaded, and loading within bounds."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from workbench import links
+
+LOADED_AT_MOST = 4
+FOLDERS_LISTED_AT_MOST = 200
+BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+def choose_model() -> str:
+    """The model selector of the sidebar; its value is part of every link."""
+    asked = links.asked_for("model")
+    if asked and asked not in known() and (Path(asked).expanduser() / "config.json").is_file():
+        remember(asked)
+    if asked and asked not in known():
+        st.session_state["_wanted"] = asked
+    name = links.choose(
+        "Model", known(), key="model", format=short, help="Shipped models and those that you opened (page Models)."
+    )
+    return name
+
+
+def short(name: str) -> str:
+    """A name that fits the sidebar: of a long path its last two parts."""
+    parts = Path(name).parts
+    return name if len(name) <= 32 or len(parts) < 3 else str(Path("…", *parts[-2:]))
+
+
+def known() -> list[str]:
+    """Names that `dcinterp.load` takes: those given at the start, opened in this session, and shipped."""
+    from dcinterp.cli.app import MODELS_VARIABLE
+    from dcinterp.loading import shipped_models
+
+    given = [name for name in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if name]
+    return list(dict.fromkeys([*given, *shipped_models(), *st.session_state.get("_opened", [])]))
+
+
+def remember(name: str) -> None:
+    """Add a model to the ones of this session."""
+    opened = st.session_state.setdefault("_opened", [])
+    if name not in opened:
+        opened.append(name)
+
+
+def choose_now(name: str) -> None:
+    """Open a model and choose it, as a callback."""
+    remember(name)
+    st.session_state.model = name
+
+
+def forget(name: str) -> None:
+    """Take a model that was opened in this session off the list."""
+    st.session_state["_opened"] = [other for other in st.session_state.get("_opened", []) if other != name]
+
+
+def model(name: str) -> Any:
+    """A bridge, shared by all sessions; use it under `lock(name)`. Raises UserError when it cannot be loaded."""
+    return _load(name, stamp(name))
+
+
+@st.cache_resource(max_entries=LOADED_AT_MOST, show_spinner="Loading the model ...")
+def _load(name: str, stamp: int) -> Any:
+    import dcinterp
+
+    return dcinterp.load(name)
+
+
+def stamp(name: str) -> int:
+    """Changes when the weights of a local folder do, so that a model trained on is not shown as it was."""
+    folder = Path(name).expanduser()
+    return max((file.stat().st_mtime_ns for file in folder.glob("*.safetensors")), default=0) if folder.is_dir() else 0
+
+
+@st.cache_resource
+def lock(name: str) -> threading.RLock:
+    """Hooks of two sessions on one bridge would mix: every run holds its model's lock."""
+    return threading.RLock()
+
+
+def require(name: str) -> Any:
+    """The model, or one sentence why it cannot be loaded, and the end of the page."""
+    try:
+        return model(name)
+    except (ValueError, OSError) as problem:
+        reason = str(problem).splitlines()[0]
+        st.error(f"{name} does not load: {reason} Choose another model in the sidebar.", icon=":material/error:")
+        st.stop()
+
+
+def composed(name: str) -> bool:
+    """Whether the model composes its heads after the softmax."""
+    return "post" in getattr(require(name), "stages", ())
+
+
+def folders(root: Path) -> list[str]:
+    """Model folders at or below `root`, three levels deep, newest first."""
+    found = [
+        path.parent
+        for depth in ("", "*/", "*/*/", "*/*/*/")
+        for path in root.glob(f"{depth}config.json")
+        if any(path.parent.glob("*.safetensors"))
+    ]
+    newest = sorted(found, key=lambda folder: -folder.stat().st_mtime)
+    return [str(folder) for folder in newest[:FOLDERS_LISTED_AT_MOST]]
+
+
+def estimate(name: str) -> Any:
+    """The `dcinterp.describe` of a shipped model or folder, or of a hub model that is in the local cache, unloaded.
+
+    Raises:
+        UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    import dcinterp
+
+    name = name.strip()
+    if not name:
+        raise dcinterp.UserError("Type the path of a model folder or a hub id.")
+    folder = Path(name).expanduser()
+    if looks_like_hub_id(name) and not folder.is_dir():
+        cached = try_to_load_from_cache(name, "config.json")
+        return dcinterp.describe(Path(cached).parent) if isinstance(cached, str) else _on_hub(name)
+    return dcinterp.describe(name)
+
+
+def looks_like_hub_id(name: str) -> bool:
+    """Whether a name that is no folder may be one of the hub's: OWNER/NAME."""
+    return name.count("/") == 1 and not name.startswith(("/", ".", "~"))
+
+
+@dataclass(frozen=True)
+class HubSize:
+    """What the hub says of a model that is not on this machine."""
+
+    name: str
+    family: str
+    parameters: int
+    weights_bytes: int
+
+    @property
+    def loading_bytes(self) -> int:
+        return self.weights_bytes
+
+    def sentences(self) -> list[str]:
+        return [
+            f"{self.name}: {self.family}",
+            f"{readable(self.parameters)} parameters, {readable(self.weights_bytes, 'B')} to download and hold",
+        ]
+
+
+def _on_hub(name: str) -> HubSize:
+    """Asks the hub, with its own client, for the sizes of one model."""
+    from huggingface_hub import HfApi
+
+    from dcinterp.errors import UserError
+
+    try:
+        info = HfApi().model_info(name, timeout=10)
+    except Exception as error:  # the hub's client raises many kinds, all of which mean the same here
+        raise UserError(
+            f"There is no folder {name!r}, and the hub did not describe a model of that name "
+            f"({type(error).__name__}); check the name or the network."
+        ) from error
+    counts = dict(info.safetensors.parameters) if info.safetensors else {}
+    size = sum(count * BYTES.get(kind, 4) for kind, count in counts.items())
+    return HubSize(name, str((info.config or {}).get("model_type", "unknown")), sum(counts.values()), size)
+
+
+def fits(loading_bytes: int) -> bool:
+    """Whether loading leaves a fifth of the free memory for running the model."""
+    return loading_bytes < 0.8 * available_memory()
+
+
+def available_memory() -> int:
+    """Free memory of this machine in bytes."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def readable(count: float, unit: str = "") -> str:
+    """12345678 as 12.3 M (of `unit`)."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {letter}{unit}"
+    return f"{count:.0f} {unit}".strip()

@@ -1,0 +1,97 @@
+"""What the page of the tasks shows of the tasks themselves: their grid, examples, twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+import synthetic_tasks
+from workbench import models
+from workbench.heatmap import heatmap
+from workbench.view import theme
+
+PERCENT = ("accuracy", "low", "high", "fact_unif", "value_unif", "polarity_blind", "odd_one_out")
+
+
+def axes() -> tuple[list[str], list[str]]:
+    """The QK patterns and the transformations of the 74 tasks."""
+    tasks = synthetic_tasks.TASKS.values()
+    return list(dict.fromkeys(t.qk for t in tasks)), list(dict.fromkeys(t.relation for t in tasks))
+
+
+def family(pattern: str, transformation: str) -> list[str]:
+    """Ids of the tasks that pair the two."""
+    return [t.id for t in synthetic_tasks.TASKS.values() if (t.qk, t.relation) == (pattern, transformation)]
+
+
+def label(task_id: str) -> str:
+    """A task of a known family in a few words."""
+    task = synthetic_tasks.TASKS[task_id]
+    return f"{task_id}: {task.domain}, {task.surface}"
+
+
+def grid(pattern: str, transformation: str, on_pick: Callable[[int, int], None]) -> None:
+    """How many tasks pair each pattern with each transformation."""
+    from dcinterp.figures.grid import grid as drawn
+    from dcinterp.figures.style import THEMES
+
+    patterns, transformations = axes()
+    counts = [[len(family(p, t)) or float("nan") for t in transformations] for p in patterns]
+    figure = drawn(
+        counts,
+        x=transformations,
+        y=patterns,
+        x_title="transformation",
+        y_title="QK pattern",
+        quantity="tasks",
+        theme=theme(),
+        signed=False,
+        selected=(patterns.index(pattern), transformations.index(transformation)),
+        height=90 + 40 * len(patterns),
+    )
+    assert isinstance(figure.data[0], go.Heatmap)
+    figure.data[0].text = [["" if cell != cell else f"{cell:.0f}" for cell in row] for row in counts]
+    words = "The 74 tasks by QK pattern (rows) and transformation (columns); the number is how many tasks pair them."
+    heatmap(figure, key="task-grid", outline=THEMES[theme()].selected, alternative=words, on_pick=on_pick)
+
+
+def examples(row: Any) -> None:
+    """A row as lines, answers in bold."""
+    lines = [f"{plain(example.prompt)} **{plain(example.answer)}**" for example in row.examples]
+    st.markdown("  \n".join(lines))
+
+
+def twins(example: Any, name: str) -> None:
+    """The five kinds of change as a table."""
+    tokenizer = getattr(models.require(name), "tokenizer", None)
+    lines = []
+    for kind, twin in synthetic_tasks.twins(example, tokenizer=tokenizer).items():
+        missing = isinstance(twin, synthetic_tasks.NoTwin)
+        lines.append(
+            {
+                "changed": kind,
+                "prompt": f"none: {twin}" if missing else twin.corrupt.prompt,
+                "answer": "" if missing else " | ".join(twin.corrupt.accepted),
+                "wrong answer to compare with": "" if missing else twin.foil,
+            }
+        )
+    st.dataframe(lines, hide_index=True, width="stretch")
+
+
+def readable(table: Any) -> Any:
+    """A table of accuracies in percent."""
+    shown = table.copy()
+    for column in PERCENT:
+        if column in shown:
+            shown[column] = (100 * shown[column]).round(1)
+    return shown
+
+
+def plain(text: str) -> str:
+    """Text whose signs Markdown would take for markup."""
+    for sign in "\\`*_{}[]<>#$~":
+        text = text.replace(sign, f"\\{sign}")
+    return text

@@ -1,0 +1,194 @@
+"""How a result is shown, the same on every page: warnings, figure, colours in words, table, files, code, link."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from workbench import links
+from workbench.glossary import tip
+from workbench.heatmap import Picked, heatmap, is_heatmap
+
+FONT = "Source Sans, sans-serif"
+
+
+def theme() -> str:
+    """ "light" or "dark", whichever the person looks at."""
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
+def view(
+    result: Any,
+    place: str,
+    /,
+    *,
+    kind: str = "",
+    on_pick: Picked | None = None,
+    caption: str = "",
+    banners: bool = True,
+    table: bool = True,
+    **options: Any,
+) -> None:
+    """Draw a result.
+
+    Args:
+        result: what an analysis returned.
+        place: a name for this view, one a page.
+        kind: the kind of figure, where a result has several.
+        on_pick: called with (row, column) of the cell of a heatmap that was chosen by mouse or arrow keys.
+        caption: what to look for, in a sentence.
+        banners: whether to show the result's warnings (off where the same result is drawn twice).
+        table: whether to offer the numbers as a table.
+        options: of the kind of figure.
+    """
+    from dcinterp import figures
+    from dcinterp.figures.description import describe
+    from dcinterp.figures.style import THEMES
+
+    if banners:
+        show_banners(result)
+    look = theme()
+    figure = figures.plot(result, kind=kind, theme=look, **options)
+    words = describe(figure)
+    if is_heatmap(figure):
+        heatmap(
+            figure, key=f"figure-{place}", outline=THEMES[look].selected, alternative=words.alternative, on_pick=on_pick
+        )
+    else:
+        figure.update_layout(font_family=FONT)
+        st.plotly_chart(
+            figure,
+            key=f"figure-{place}",
+            width="stretch",
+            theme=None,
+            config={"displayModeBar": False},
+            alt=words.alternative,
+        )
+    if text := " ".join(part for part in (caption, words.legend) if part):
+        st.caption(text)
+    footer(result, place, lambda: figures.plot(result, kind=kind, theme="light", **options), words.alternative, table)
+
+
+def show_banners(result: Any) -> None:
+    """What the reader must know before believing the numbers."""
+    for sentence in getattr(result, "banners", list)():
+        st.warning(sentence, icon=":material/warning:")
+
+
+def footer(result: Any, key: str, draw: Callable[[], Any], words: str, table: bool = True) -> None:
+    """The row under a figure: table, text alternative, files, and what makes the same result elsewhere.
+
+    What is in a popover is made when it is opened, so that a click on the page does not wait for it.
+    """
+    with st.container(horizontal=True, gap="small"):
+        if table:
+            opened = st.popover(
+                "Table", icon=":material/table:", on_change="rerun", key=f"table-{key}", type="tertiary"
+            )
+            if opened.open:
+                with opened:
+                    numbers(result)
+        opened = st.popover(
+            "In words", icon=":material/text_fields:", on_change="rerun", key=f"words-{key}", type="tertiary"
+        )
+        if opened.open:
+            opened.write(words)
+        opened = st.popover(
+            "Export", icon=":material/download:", on_change="rerun", key=f"export-{key}", type="tertiary"
+        )
+        if opened.open:
+            with opened:
+                files(result, key, draw)
+        opened = st.popover("Reproduce", icon=":material/code:", on_change="rerun", key=f"code-{key}", type="tertiary")
+        if opened.open:
+            with opened:
+                code(result)
+
+
+def numbers(result: Any) -> None:
+    """The result as a table."""
+    frame = result.to_dataframe()
+    st.dataframe(frame.head(20_000), width=900, hide_index=True)
+    if len(frame) > 20_000:
+        st.caption(f"The first 20,000 of {len(frame):,} rows; the files hold all.")
+
+
+def files(result: Any, key: str, draw: Callable[[], Any]) -> None:
+    """Buttons for the figure and the numbers as files, each made when it is clicked."""
+    name = file_name(result)
+
+    def make(function: str, *arguments: Any) -> Callable[[], bytes]:
+        def made() -> bytes:
+            from dcinterp.figures import export
+
+            return getattr(export, function)(draw(), *arguments)
+
+        return made
+
+    offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
+        ("Web page", "html", "text/html", make("html")),
+        ("PNG", "png", "image/png", make("image", "png")),
+        ("SVG", "svg", "image/svg+xml", make("image", "svg")),
+        ("CSV", "csv", "text/csv", lambda: result.to_dataframe().to_csv(index=False).encode()),
+        ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
+        ("Result folder", "zip", "application/zip", lambda: zipped(result)),
+    ]
+    st.markdown("**Download**", help="The web page opens without a network; the result folder is what `replay` reads.")
+    with st.container(horizontal=True, gap="small"):
+        for label, ending, kind, content in offers:
+            st.download_button(
+                label, content, f"{name}.{ending}", kind, key=f"download-{ending}-{key}", on_click="ignore"
+            )
+
+
+def code(result: Any) -> None:
+    """The command line and the Python cell that make the same result, and the link to this view."""
+    call = getattr(result, "call", None)
+    if call is not None:
+        st.markdown("**Command line**")
+        st.code(call.command(), language="bash", wrap_lines=True)
+        st.markdown("**Python**")
+        st.code(python_cell(result), language="python", wrap_lines=True)
+        st.markdown("**Check it** after unpacking the result folder", help=tip("replay"))
+        st.code(f"dcinterp replay {file_name(result)}", language="bash")
+    st.markdown("**Share link**", help=tip("share link"))
+    links.share_here()
+
+
+def python_cell(result: Any) -> str:
+    """The cell that makes the result and draws its figure."""
+    return f"{result.call.python()}\ndcinterp.figures.plot(result)"
+
+
+def file_name(result: Any) -> str:
+    """What a downloaded file is called, without its ending: the analysis and the model."""
+    call = getattr(result, "call", None)
+    if call is None:
+        return type(result).__name__.lower()
+    model = Path(call.model).name if call.model else ""
+    words = [call.analysis.replace("_", "-"), "".join(c if c.isalnum() or c in "+-." else "-" for c in model)]
+    return "-".join(filter(None, words))
+
+
+def parquet(result: Any) -> bytes:
+    """The table as Parquet."""
+    buffer = io.BytesIO()
+    result.to_dataframe().to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def zipped(result: Any) -> bytes:
+    """The folder that `save` writes, as one ZIP file that unpacks into a folder of its own."""
+    buffer, root = io.BytesIO(), file_name(result)
+    with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        folder = result.save(Path(place) / root)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                archive.write(path, Path(root) / path.relative_to(folder))
+    return buffer.getvalue()
