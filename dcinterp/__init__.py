@@ -40,6 +40,9 @@ _HOMES = {
     "load_result": "dcinterp.analysis.result",
     "replay": "dcinterp.reproduction",
     "training_curves": "dcinterp.analysis.training_curves",
+    "training_strengths": "dcinterp.analysis.training_watch",
+    "training_diversity": "dcinterp.analysis.training_watch",
+    "scaling_fit": "dcinterp.analysis.scaling_fit",
     "ov_top_tokens": "dcinterp.analysis.ov_circuit",
     "ov_transformations": "dcinterp.analysis.ov_circuit",
     "head_diversity": "dcinterp.analysis.head_diversity",
@@ -47,6 +50,8 @@ _HOMES = {
     "branch_ablation": "dcinterp.analysis.branch_ablation",
     "attention_patterns": "dcinterp.analysis.attention_patterns",
     "task_accuracy": "dcinterp.analysis.task_accuracy",
+    "method_benchmark": "dcinterp.method_trials",
+    "plant": "dcinterp.planted",
     "UserError": "dcinterp.errors",
 }
 

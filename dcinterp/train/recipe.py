@@ -314,12 +314,21 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals:
         raise UserError(f"The override {override!r} has no '='; write it as key.subkey=value.")
-    *parents, last = key.strip().split(".")
+    set_key(tree, key.strip(), yaml.safe_load(value))
+
+
+def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value into a tree of keys and values, where `key.subkey` says.
+
+    Raises:
+        UserError: the key goes through one that holds a value.
+    """
+    *parents, last = key.split(".")
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
-            raise UserError(f"The override {override!r} goes through {parent!r}, which holds a value and not keys.")
-    tree[last] = yaml.safe_load(value)
+            raise UserError(f"The key {key!r} goes through {parent!r}, which holds a value and not keys.")
+    tree[last] = value
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:

@@ -1,0 +1,100 @@
+"""A sweep runs what its file says, keeps what is finished, names what failed, and writes one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.errors import UserError
+from dcinterp.model.presets import build_model
+from dcinterp.train.sweep import finished, read_sweep, run_sweep, training_flops
+
+SWEEPS = sorted((Path(__file__).parents[3] / "configs" / "sweeps").glob("*.yaml"))
+BASE = """
+config:
+  model: {changes: {num_hidden_layers: 1, hidden_size: 16, num_attention_heads: 2, intermediate_size: 16}}
+  data: {phases: [{source: pairs, steps: 3, batch_size: 4}]}
+  evaluation: {every: 3, answers_per_task: 1, examples: [1]}
+  save_every: 3
+  log_every: 1
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "sweep.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
+def test_sweeps_of_the_repository_are_valid(path):
+    assert len(read_sweep(path).runs) >= 6
+
+
+def test_lists_and_grids_multiply(tmp_path):
+    text = f"output: out\n{BASE}runs: [{{name: a}}, {{name: b, recipe.clip: 2.0}}]\ngrid: {{data.seed: [3, 4]}}\n"
+    runs = read_sweep(write(tmp_path, text)).runs
+    assert [run.name for run in runs] == ["a,seed=3", "a,seed=4", "b,seed=3", "b,seed=4"]
+    assert [(run.config.recipe.clip, run.config.data.seed) for run in runs] == [(1, 3), (1, 4), (2, 3), (2, 4)]
+    assert runs[2].config.output == "out/b,seed=3"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("colour: red", "Unknown key 'colour'"),
+        ("grid: {data.seed: 3}", "lists of values"),
+        ("runs: [{name: a}, {name: a}]", "called 'a'"),
+        ("runs: [{name: odd, recipe.lerning_rate: 1}]", "The run odd: Unknown key 'lerning_rate'"),
+        ("jobs: 0", "at least 1"),
+        ("config: missing.yaml", "no training config"),
+    ],
+)
+def test_refuses_with_a_sentence(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        read_sweep(write(tmp_path, text))
+
+
+def test_runs_keeps_and_names_the_failed(tmp_path):
+    """The second run cannot be cut as it asks; the first is done all the same, and not done twice."""
+    runs = "runs: [{name: good}, {name: bad, recipe.gradient_accumulation: 9}]\n"
+    sweep = read_sweep(write(tmp_path, BASE + runs), output=tmp_path / "out")
+    seen = []
+    table = run_sweep(sweep, progress=lambda done, total, message="": seen.append(done), jobs=2)
+    assert seen[-1] == 2
+    assert table["status"].tolist() == ["done", "failed"]
+    assert "cannot be cut into 9 parts" in table["message"][1]
+    good = table.iloc[0]
+    assert good["steps"] == 3
+    assert good["family"] == "dcformer++"
+    assert good["accuracy 1 all"] >= 0
+    config = dcinterp.read_model(tmp_path / "out" / "good" / "model").config
+    parameters = sum(p.numel() for n, p in build_model(config).named_parameters() if "embed" not in n)
+    assert good["parameters"] == parameters
+    assert good["flops"] > 6 * parameters * good["tokens"]
+    assert pd.read_csv(tmp_path / "out" / "results.csv")["name"].tolist() == ["good", "bad"]
+    stamp = (tmp_path / "out" / "good" / "model" / "model.safetensors").stat().st_mtime_ns
+    assert [finished(run) for run in sweep.runs] == [True, False]
+    (tmp_path / "out" / "bad.yaml").unlink()
+    again = read_sweep(write(tmp_path, BASE + "runs: [{name: good}]\n"), output=tmp_path / "out")
+    assert run_sweep(again)["status"].tolist() == ["done"]
+    assert (tmp_path / "out" / "good" / "model" / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_flops_are_those_counted_on_the_model():
+    """Forward, counted operation by operation where the shapes are real, against the formula."""
+    from dcinterp.model.complexity import CountFlops
+
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+    for preset in ("tiny-dcformer++", "tiny-transformer++"):
+        config = dcinterp.DCFormerConfig.preset(preset, vocab_size=50, **sizes)
+        model = build_model(config)
+        parameters = sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
+        with CountFlops() as counted, torch.no_grad():
+            model(torch.zeros(1, 32, dtype=torch.long), output_attentions=True, use_cache=False)
+        formula = training_flops(config.to_dict(), parameters, tokens=32, row=32) / 3
+        assert counted.total == pytest.approx(formula, rel=0.02), preset
