@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 
 from dcinterp.model.compose.branches import BRANCHES, ComposeWeights, branches
 from dcinterp.model.config import STAGES
+from dcinterp.model.mask import attention_mask
 from dcinterp.model.spectra import variances
 
 PRODUCTS = ("QK", "OV")
@@ -53,25 +54,20 @@ def branch_strengths(model: PreTrainedModel, probe: dict[str, Tensor]) -> Float[
     strengths = torch.full((len(STAGES), len(layers), len(BRANCHES)), torch.nan)
     handles = []
 
-    def note_mask(layer: int) -> Callable[..., None]:
-        def hook(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-            masks[layer] = kwargs.get("mask")
-
-        return hook
-
     def measure(stage: int, layer: int) -> Callable[..., None]:
         def hook(module: Any, args: tuple[Tensor, ComposeWeights]) -> None:
             a, weights = args[:2]
-            seen = masks[layer] if masks[layer] is not None else torch.ones_like(a[:1, :1], dtype=torch.bool)
+            slots = torch.arange(a.shape[-1], device=a.device)
+            seen: Tensor | float = 1.0
+            if "input_ids" in probe:
+                seen = attention_mask(slots, slots, window=model.config.window(layer))
             size = (a.abs() * seen).sum()
             for name, term in branches(a, weights).items():
                 strengths[stage, layer, BRANCHES.index(name)] = float((term.abs() * seen).sum() / size)
 
         return hook
 
-    masks: dict[int, Tensor | None] = {}
     for layer, block in enumerate(layers):
-        handles.append(block.self_attn.register_forward_pre_hook(note_mask(layer), with_kwargs=True))
         for stage, name in enumerate(STAGES):
             if (module := getattr(block.self_attn, name, None)) is not None:
                 handles.append(module.register_forward_pre_hook(measure(stage, layer)))
