@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,8 @@ def attempt(output: Path, prepare: Callable[[], None] | None = None, seconds: fl
             train(config(output), resume=True)
             code = 0
         finally:
+            if code:
+                traceback.print_exc()
             os._exit(code)
     if seconds is not None:
         time.sleep(seconds)

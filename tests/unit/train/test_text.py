@@ -125,7 +125,7 @@ def test_a_saved_data_set(tmp_path):
     datasets.Dataset.from_dict({"story": LINES}).save_to_disk(str(tmp_path / "saved"))
     section = TextSection(path=str(tmp_path / "saved"), column="story", context=16)
     assert TextMaterial(section).rows["train"].shape[1] == 16
-    with pytest.raises(UserError, match="no column 'text'.*story"):
+    with pytest.raises(UserError, match=r"no column 'text'.*story"):
         TextMaterial(TextSection(path=str(tmp_path / "saved")))
 
 
