@@ -2,15 +2,25 @@ r"""How much every head contributes to an answer, by integrated gradients on the
 
     score[l, h] = sum over pos, d_head of (z - b) * integral_0^1 df/dz(b + a (z - b)) da
 
-z is `blocks.l.attn.hook_z` (what each head reads, before W_O), b its baseline, and f the logit of the target, or its
-difference from the foil's, at one position. All heads of a layer move together along one straight path, layer by
-layer; the other layers are computed from what arrives. Source: Sundararajan et al. 2017, applied to head outputs as in
-the DCMHA paper (appendix "Interpretation and Visualization").
+z is `blocks.l.attn.hook_z` (what each head reads, before W_O), b its baseline, and f the metric: the logit of the
+target, its difference from the foil's, or the log-probability of the answer (see dcinterp.analysis.objective). Two
+paths from b to z:
 
-It does not show why a head matters, nor how heads of different layers share the credit: each layer's scores add up to
-that layer's whole effect, so scores of different layers overlap.
+    path="layer"   the heads of one layer move together, layer by layer; everything behind them is computed from what
+                   arrives, later heads included. The scores of layer l add up to f(z) - f(b_l): the layer's whole
+                   effect. So scores of different layers overlap.
+    path="joint"   the heads of all layers move together. Every head's output is set, so no head answers another: a
+                   score is what the head does through the residual stream, the MLPs and the unembedding. The scores
+                   of all layers add up to one difference, f(z) - f(all heads at b).
 
-Identity that the tests assert: the scores of layer l add up to f(z) - f(b), up to `gap[l]`, which is returned.
+The baseline b is zero, the mean output of each head over a reference set, or its output on a counterfactual prompt.
+Source: Sundararajan et al. 2017, applied to head outputs as in the DCMHA paper (appendix "Interpretation and
+Visualization"), which does not say which of the two paths it takes.
+
+It does not show why a head matters. An attribution is no intervention either: `ablation` says what happens to f when
+that head alone is put to its baseline, and a banner says where the two disagree in sign.
+
+Identity that the tests assert: on each path the scores add up to f(z) - f(b), up to `gap`, which is returned.
 
     scores = dcinterp.attribute_heads(model, "< Ruth has a violin. ...", "fruit", "animal")
     scores.best                  # (layer, head) of the largest score
@@ -20,36 +30,44 @@ Identity that the tests assert: the scores of layer l add up to f(z) - f(b), up 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.analysis.prompt import Prompt, Token, position, str_tokens, token_id, token_ids
+from dcinterp.analysis.dataset import prompts
+from dcinterp.analysis.head_paths import Method, Path, check_choices, head_scores, mean_outputs, outputs
+from dcinterp.analysis.objective import Objective, explained
+from dcinterp.analysis.path_gradient import Integration
+from dcinterp.analysis.prompt import Prompt, Token, str_tokens, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError
 from dcinterp.progress import Progress, silent
 
-Metric = Callable[[Tensor], Tensor]
+NOTABLE = 0.1
+"""Scores above this share of the largest are compared in sign with their ablation."""
 
 
 @dataclass(frozen=True)
 class HeadAttribution(Result):
-    """Scores of all heads, in units of the metric (logits).
+    """Scores of all heads, in units of the metric (logits, or nats for log-probabilities).
 
     scores [layer, head]; by_position [layer, head, pos], what each position contributes to them;
-    gap [layer] = f(z) - f(b) - sum of the layer's scores; metric_at_baseline [layer] = f(b);
-    steps [layer]: points at which the path was evaluated.
+    ablation [layer, head] = f(z) - f(that head alone at its baseline), measured;
+    gap [layer] = f(z) - f(b) - sum of the scores on the path; metric_at_baseline [layer] = f(b); steps [layer]: points
+    at which the path was evaluated. The joint path has one gap, baseline and number of steps, which all layers repeat.
+    metric = f(z); answer: the model's own most likely token (or tokens) where the target is explained.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "scores": ("layer", "head"),
         "by_position": ("layer", "head", "pos"),
+        "ablation": ("layer", "head"),
         "gap": ("layer",),
         "metric_at_baseline": ("layer",),
         "steps": ("layer",),
@@ -59,13 +77,20 @@ class HeadAttribution(Result):
     position: int
     target: str
     foil: str
+    answer: str
+    right: bool
+    objective: str
+    path: str
+    baseline: str
     method: str
+    tolerance: float
     metric: float
     scores: Float[Tensor, "layer head"]
     by_position: Float[Tensor, "layer head pos"]
+    ablation: Float[Tensor, "layer head"]
     gap: Float[Tensor, " layer"]
     metric_at_baseline: Float[Tensor, " layer"]
-    steps: Tensor
+    steps: Int[Tensor, " layer"]
 
     @property
     def best(self) -> tuple[int, int]:
@@ -73,13 +98,48 @@ class HeadAttribution(Result):
         layer, head = divmod(int(self.scores.argmax()), self.scores.shape[1])
         return layer, head
 
+    @property
+    def relative_gap(self) -> Float[Tensor, " layer"]:
+        """|gap| as a share of the metric difference |f(z) - f(b)| of the path."""
+        return self.gap.abs() / (self.metric - self.metric_at_baseline).abs().clamp(min=1e-9)
+
+    @property
+    def disagreements(self) -> list[tuple[int, int]]:
+        """(layer, head) of notable scores whose ablation has the other sign."""
+        notable = self.scores.abs() >= NOTABLE * self.scores.abs().max()
+        opposite = notable & (self.scores.sign() * self.ablation.sign() < 0)
+        return [(int(layer), int(head)) for layer, head in opposite.nonzero()]
+
     def labels(self, axis: str) -> list[str] | None:
         return list(self.tokens) if axis == "pos" else None
 
-    @property
-    def relative_gap(self) -> Float[Tensor, " layer"]:
-        """|gap| as a share of the metric difference |f(z) - f(b)| of the layer."""
-        return self.gap.abs() / (self.metric - self.metric_at_baseline).abs().clamp(min=1e-9)
+    def banners(self) -> list[str]:
+        said = []
+        if not self.right:
+            said.append(
+                f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": these scores explain an '
+                "answer that it does not give."
+            )
+        if len(incomplete := [int(i) for i in (self.relative_gap > self.tolerance).nonzero()[:, 0]]):
+            where = "all layers" if self.path == "joint" else f"layer {', '.join(map(str, incomplete))}"
+            said.append(
+                f"The scores of {where} miss up to {float(self.relative_gap.max()):.0%} of the metric difference: "
+                + ("integrate (method 'ig')." if self.method == "gradient" else "raise max_steps.")
+            )
+        if self.disagreements:
+            heads = ", ".join(f"{layer}.{head}" for layer, head in self.disagreements)
+            said.append(f"Attribution and ablation disagree in sign for head {heads}: do not build on it.")
+        return said
+
+    def table(self) -> pd.DataFrame:
+        """One row a head, the largest scores first."""
+        layers, heads = self.scores.shape
+        index = [(layer, head) for layer in range(layers) for head in range(heads)]
+        frame = pd.DataFrame(index, columns=["layer", "head"])
+        for name in ("scores", "ablation"):
+            frame[name] = getattr(self, name).flatten().tolist()
+        frame["gap of the layer"] = [float(self.gap[layer]) for layer, _ in index]
+        return frame.sort_values("scores", key=abs, ascending=False, ignore_index=True)
 
 
 @analysis(title="Head attribution")
@@ -90,9 +150,12 @@ def attribute_heads(
     foil: Token | None = None,
     *,
     at: int = -1,
-    method: Literal["ig", "gradient"] = "ig",
+    objective: Objective = "logit",
+    method: Method = "ig",
+    path: Path = "layer",
     baseline: Prompt | None = None,
-    steps: int = 32,
+    reference: str | Sequence[Prompt] | None = None,
+    steps: int = 16,
     max_steps: int = 512,
     tolerance: float = 0.01,
     batch_size: int = 64,
@@ -103,123 +166,71 @@ def attribute_heads(
     Args:
         bridge: any TransformerLens bridge; its heads need not be composed.
         prompt: text or token ids.
-        target: the answer, one token.
-        foil: the token it competes with.
+        target: the answer; if it takes several tokens, its tokens are explained together, each after the ones before.
+        foil: the answer it competes with, at the first token where the two differ.
         at: the position whose next-token logits are explained.
+        objective: "logit", or "log-probability" of the answer (against a foil the two are the same).
         method: "ig" integrates from the baseline to z; "gradient" is (z - b) * df/dz at z, the one-step approximation.
-        baseline: a counterfactual prompt with as many tokens, whose head outputs are b; b is zero when None.
+        path: "layer" or "joint"; see the head of this module.
+        baseline: a counterfactual prompt with as many tokens, whose head outputs are b.
+        reference: prompts, or a set of examples such as "same-person n=20", whose mean head outputs are b. Without
+            this and `baseline`, b is zero.
         steps: Gauss-Legendre points per path to start with.
         max_steps: the points are doubled until the gap is below `tolerance`, but not beyond this.
         tolerance: acceptable |gap| as a share of the metric difference.
         batch_size: points evaluated in one forward and backward pass; bounds the memory.
         progress: called after each layer.
 
-    Cost: 1 + layers forwards and, per layer, steps / batch_size forwards and backwards of a batch of batch_size.
+    Cost: one forward for z, one of heads + 1 rows per layer for the ablations and, per path, steps + 2 rows forward and
+    backward. Memory: that of a backward pass of batch_size rows, and one gradient per layer on the path.
 
     Raises:
-        UserError: prompt, target, foil or position do not fit the model, the baseline has another length, or the
-            method is unknown.
+        UserError: prompt, target, foil or position do not fit the model, the baseline has another length, both
+            baselines are given, or a choice is unknown.
     """
-    if method not in ("ig", "gradient"):
-        raise UserError(f"There is no method {method!r}; choose 'ig' or 'gradient'.")
-    ids = token_ids(bridge, prompt)
-    at = position(at, ids.shape[1], "Position")
-    plus = token_id(bridge, target)
-    minus = token_id(bridge, foil) if foil is not None else None
-    if minus == plus:
-        raise UserError("Target and foil are the same token, so their difference is always zero; choose another foil.")
-
-    def metric(logits: Tensor) -> Tensor:
-        value = logits[:, at, plus]
-        return value if minus is None else value - logits[:, at, minus]
-
-    layers = range(bridge.cfg.n_layers)
-    names = [f"blocks.{layer}.attn.hook_z" for layer in layers]
-    with torch.no_grad():
-        logits, cache = bridge.run_with_cache(ids, names_filter=names)
-        start = _baselines(bridge, ids, baseline, names)
-    actual = float(metric(logits))
-    rows = []
-    for layer, name in zip(layers, names, strict=True):
-        run = _path_runner(bridge, ids, name, start[name], cache[name].detach(), metric, batch_size)
-        rows.append(
-            _gradient(run, actual) if method == "gradient" else _integrate(run, actual, steps, max_steps, tolerance)
-        )
-        progress(layer + 1, len(layers), f"layer {layer}")
-    by_position, gap, at_baseline, used = zip(*rows, strict=True)
-    contributions = torch.stack(by_position).float().cpu()
+    check_choices(path, method)
+    if baseline is not None and reference is not None:
+        raise UserError("Give a counterfactual baseline or a reference set for a mean baseline, not both.")
+    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    starts = None
+    if baseline is not None:
+        starts = outputs(bridge, _as_long(what.ids, _continued(bridge, baseline, what.ids, prompt)))[1]
+    elif reference is not None:
+        starts = mean_outputs(bridge, prompts(bridge, reference))
+    integration = Integration(steps, max_steps, tolerance, batch_size)
+    scores = head_scores(bridge, what, starts, path=path, method=method, integration=integration, progress=progress)
     return HeadAttribution(
-        tokens=str_tokens(bridge, ids),
-        position=at,
-        target=str_tokens(bridge, torch.tensor([[plus]]))[0],
-        foil="" if minus is None else str_tokens(bridge, torch.tensor([[minus]]))[0],
+        tokens=str_tokens(bridge, what.ids),
+        position=what.positions[-1],
+        target=what.target,
+        foil=what.foil,
+        answer=scores.answer,
+        right=scores.right,
+        objective=objective,
+        path=path,
+        baseline="counterfactual" if baseline is not None else "mean" if reference is not None else "zero",
         method=method,
-        metric=actual,
-        scores=contributions.sum(-1),
-        by_position=contributions,
-        gap=torch.tensor(gap),
-        metric_at_baseline=torch.tensor(at_baseline),
-        steps=torch.tensor(used),
+        tolerance=tolerance,
+        metric=scores.metric,
+        scores=scores.by_position.sum(-1),
+        by_position=scores.by_position,
+        ablation=scores.ablation,
+        gap=scores.gap,
+        metric_at_baseline=scores.at_baseline,
+        steps=scores.steps,
     )
 
 
-PathRunner = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From points a in [0, 1] to the metric [point] and (z - b) * gradient summed over d_head [point, head, pos]."""
+def _continued(bridge: Any, baseline: Prompt, ids: Tensor, prompt: Prompt) -> Tensor:
+    """The counterfactual prompt with the answer's earlier tokens behind it, as the prompt has them."""
+    read = ids[:, token_ids(bridge, prompt).shape[1] :]
+    return torch.cat([token_ids(bridge, baseline), read], 1)
 
 
-def _baselines(bridge: Any, ids: Tensor, baseline: Prompt | None, names: list[str]) -> dict[str, Tensor]:
-    """b of every layer, [1, pos, head, d_head] or a zero that broadcasts."""
-    if baseline is None:
-        return {name: torch.zeros(()) for name in names}
-    other = token_ids(bridge, baseline)
+def _as_long(ids: Tensor, other: Tensor) -> Tensor:
     if other.shape != ids.shape:
         raise UserError(
             f"The baseline is {other.shape[1]} tokens long and the prompt {ids.shape[1]}; give a counterfactual with "
             "as many tokens."
         )
-    return bridge.run_with_cache(other, names_filter=names)[1]
-
-
-def _path_runner(
-    bridge: Any, ids: Tensor, name: str, b: Tensor, z: Tensor, metric: Metric, batch_size: int
-) -> PathRunner:
-    b = b.to(z)
-
-    def run(points: Tensor) -> tuple[Tensor, Tensor]:
-        values, products = [], []
-        for some in points.to(z).split(batch_size):
-            scaled = (b + some[:, None, None, None] * (z - b)).requires_grad_()
-            with torch.enable_grad():
-                logits = bridge.run_with_hooks(
-                    ids.expand(len(some), -1), fwd_hooks=[(name, lambda _, hook, value=scaled: value)]
-                )
-                value = metric(logits)
-                (gradient,) = torch.autograd.grad(value.sum(), scaled)
-            values.append(value.detach())
-            products.append((gradient * (z - b)).sum(-1).transpose(1, 2))
-        return torch.cat(values), torch.cat(products)
-
-    return run
-
-
-def _integrate(
-    run: PathRunner, actual: float, steps: int, max_steps: int, tolerance: float
-) -> tuple[Tensor, float, float, int]:
-    """(scores [head, pos], gap, metric at the baseline, steps used), with as many points as the tolerance needs."""
-    start = float(run(torch.zeros(1))[0])
-    while True:
-        # Gauss-Legendre: exact for polynomials up to degree 2 steps - 1, so few points go far on a smooth path.
-        points, weights = (torch.from_numpy(x / 2) for x in np.polynomial.legendre.leggauss(steps))
-        _, products = run((points + 0.5).float())
-        scores = (weights.to(products)[:, None, None] * products).sum(0)
-        gap = actual - start - float(scores.sum())
-        if abs(gap) <= tolerance * abs(actual - start) or 2 * steps > max_steps:
-            return scores, gap, start, steps
-        steps *= 2
-
-
-def _gradient(run: PathRunner, actual: float) -> tuple[Tensor, float, float, int]:
-    """The gradient at the actual output alone, in place of its average along the path."""
-    start = float(run(torch.zeros(1))[0])
-    scores = run(torch.ones(1))[1][0]
-    return scores, actual - start - float(scores.sum()), start, 1
+    return other

@@ -1,0 +1,318 @@
+r"""Head attribution averaged over a set of questions, with intervals and a control.
+
+    mean[l, h] = mean over examples of score[l, h];     low, high: percentile bootstrap over examples
+
+score is that of dcinterp.analysis.head_attribution, each example against its own foil. The baseline is zero, the mean
+head output over the same prompts, or each example's counterfactual twin of synthetic_tasks.
+
+The control asks what a score means. "heads": within every example and layer the heads change places at random, so that
+no head is the same head twice; [control_low, control_high] holds the middle 95 % of the *largest* mean (in size, with
+its sign) that a layer gets that way, which is what the best head must beat. "labels": every example is scored once more
+on the target and foil of another example; the interval is that of a head's mean score for answers that mean nothing
+here.
+
+It does not show that a head is needed (see `ablation_mean`, measured), nor that the examples are alike: a mean of 1 may
+be 4 in one family of tasks and 0 in three others (`per_example` has them all).
+
+Identity that the tests assert: for one example it is `attribute_heads`; and the control holds about 95 % of what
+exchangeable heads give.
+
+    scores = dcinterp.attribute_heads_over(model, "different-in-set n=100")
+    scores.mean, scores.low, scores.high       # [layer, head]
+    dcinterp.figures.plot(scores)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dcinterp.analysis.dataset import Examples, Question, questions
+from dcinterp.analysis.head_paths import HeadScores, Method, Path, check_choices, head_scores, mean_outputs, outputs
+from dcinterp.analysis.objective import Explained, Objective, explained
+from dcinterp.analysis.path_gradient import Integration
+from dcinterp.analysis.prompt import token_ids
+from dcinterp.analysis.registry import analysis
+from dcinterp.analysis.result import Result
+from dcinterp.analysis.statistics import bootstrap_interval, sign_test
+from dcinterp.errors import UserError, nearest
+from dcinterp.progress import Progress, silent
+
+Baseline = Literal["zero", "mean", "twin"]
+Control = Literal["heads", "labels", "none"]
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class HeadAttributionSet(Result):
+    """Scores of all heads over n examples, in units of the metric.
+
+    mean, low, high [layer, head]; ablation_mean [layer, head], the measured effect of each head alone;
+    control_low, control_high [layer, head]: see the head of this module (the same for all heads of a layer under
+    "heads"; zero under "none"); per_example, ablation [example, layer, head]; gap, metric_difference [example, layer],
+    the difference being f(z) - f(b); metric [example]; right [example]: the model gives the target.
+    skipped: examples without a twin. agreement: share of (example, head) pairs whose score and ablation have the same
+    sign, among notable scores; agreement_p: its one-sided sign test.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "mean": ("layer", "head"),
+        "low": ("layer", "head"),
+        "high": ("layer", "head"),
+        "ablation_mean": ("layer", "head"),
+        "control_low": ("layer", "head"),
+        "control_high": ("layer", "head"),
+        "per_example": ("example", "layer", "head"),
+        "ablation": ("example", "layer", "head"),
+        "gap": ("example", "layer"),
+        "metric_difference": ("example", "layer"),
+        "metric": ("example",),
+        "right": ("example",),
+    }
+
+    n: int
+    skipped: int
+    level: float
+    objective: str
+    path: str
+    baseline: str
+    method: str
+    control: str
+    tolerance: float
+    agreement: float
+    agreement_p: float
+    tasks: tuple[str, ...]
+    prompts: tuple[str, ...]
+    targets: tuple[str, ...]
+    foils: tuple[str, ...]
+    mean: Float[Tensor, "layer head"]
+    low: Float[Tensor, "layer head"]
+    high: Float[Tensor, "layer head"]
+    ablation_mean: Float[Tensor, "layer head"]
+    control_low: Float[Tensor, "layer head"]
+    control_high: Float[Tensor, "layer head"]
+    per_example: Float[Tensor, "example layer head"]
+    ablation: Float[Tensor, "example layer head"]
+    gap: Float[Tensor, "example layer"]
+    metric_difference: Float[Tensor, "example layer"]
+    metric: Float[Tensor, " example"]
+    right: Bool[Tensor, " example"]
+
+    @property
+    def best(self) -> tuple[int, int]:
+        """(layer, head) of the largest mean."""
+        layer, head = divmod(int(self.mean.argmax()), self.mean.shape[1])
+        return layer, head
+
+    @property
+    def stands_out(self) -> Bool[Tensor, "layer head"]:
+        """Heads whose interval lies outside the control's, on one side; all False without a control."""
+        if self.control == "none":
+            return torch.zeros_like(self.mean, dtype=torch.bool)
+        return (self.low > self.control_high) | (self.high < self.control_low)
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.prompts) if axis == "example" else None
+
+    def banners(self) -> list[str]:
+        said = []
+        wrong = int((~self.right).sum())
+        if wrong:
+            said.append(
+                f"The model's answer is wrong in {wrong} of {self.n} examples, whose scores explain an answer that it "
+                "does not give."
+            )
+        size = self.metric_difference.abs()
+        # A share of a difference near zero says nothing: measure such layers by the examples' largest difference.
+        missed = self.gap.abs() > self.tolerance * torch.maximum(size, 0.1 * size.amax(1, keepdim=True))
+        if missed.any():
+            said.append(
+                f"The scores of {int(missed.any(1).sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
+                "the metric difference in some layer: raise max_steps."
+            )
+        if self.agreement < 0.75:
+            said.append(
+                f"Attribution and ablation agree in sign in only {self.agreement:.0%} of the notable scores: they do not "
+                "say what removing a head does."
+            )
+        if self.n < 20:
+            said.append(f"{self.n} examples are few: the intervals are rough.")
+        if self.skipped:
+            said.append(f"{self.skipped} examples have no counterfactual twin and were left out.")
+        return said
+
+    def table(self) -> pd.DataFrame:
+        """One row a head, the largest means first."""
+        layers, heads = self.mean.shape
+        frame = pd.DataFrame([(i, h) for i in range(layers) for h in range(heads)], columns=["layer", "head"])
+        for name in ("mean", "low", "high", "ablation_mean", "control_low", "control_high"):
+            frame[name] = getattr(self, name).flatten().tolist()
+        frame["stands_out"] = self.stands_out.flatten().tolist()
+        return frame.sort_values("mean", key=abs, ascending=False, ignore_index=True)
+
+
+@analysis(title="Head attribution over a dataset")
+def attribute_heads_over(
+    bridge: Any,
+    examples: Examples,
+    *,
+    objective: Objective = "logit",
+    method: Method = "ig",
+    path: Path = "layer",
+    baseline: Baseline = "zero",
+    twin: str = "asked",
+    control: Control = "heads",
+    level: float = 0.95,
+    seed: int = 0,
+    steps: int = 8,
+    max_steps: int = 256,
+    tolerance: float = 0.01,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> HeadAttributionSet:
+    """Attribute the answers of many questions to every head, and say how sure the mean is.
+
+    Args:
+        bridge: any bridge.
+        examples: a text such as "same-person n=100 seed=1", or a list of examples of the tasks or of (prompt, target,
+            foil); see dcinterp.analysis.dataset.
+        objective: "logit" (difference from the foil where there is one) or "log-probability".
+        method: "ig" or "gradient".
+        path: "layer" or "joint"; see dcinterp.analysis.head_attribution.
+        baseline: "zero", "mean" over the examples' own prompts, or each example's "twin".
+        twin: kind of counterfactual for the baseline "twin": asked, source, relation, polarity or position.
+        control: "heads", "labels" (twice the cost) or "none".
+        level: of the bootstrap intervals over examples.
+        seed: of bootstrap and control.
+        steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
+            below `tolerance` of the metric difference.
+        batch_size: rows of one forward and backward pass; bounds the memory.
+        progress: called after each example.
+
+    Cost: that of `attribute_heads` per example, twice with control "labels".
+
+    Raises:
+        UserError: there are no examples (with a twin), one does not fit the model, or a choice is unknown.
+    """
+    check_choices(path, method)
+    for name, value, known in (("baseline", baseline, ("zero", "mean", "twin")), ("control", control, CONTROLS)):
+        if value not in known:
+            raise UserError(f"There is no {name} {value!r}; {nearest(value, known)}")
+    asked = questions(bridge, examples)
+    starts, skipped = _starts(bridge, asked, baseline, twin)
+    asked = [q for q, start in zip(asked, starts, strict=True) if start is not SKIP]
+    starts = [start for start in starts if start is not SKIP]
+    if not asked:
+        raise UserError(f"None of the examples has a twin of kind {twin!r}; choose another kind, or another baseline.")
+    rule = Integration(steps, max_steps, tolerance, batch_size)
+
+    def score(question: Question, answers: Question, start: Any) -> tuple[Explained, HeadScores]:
+        what = explained(bridge, question.prompt, answers.target, answers.foil, objective=objective)
+        ready = start() if callable(start) else start
+        return what, head_scores(bridge, what, ready, path=path, method=method, integration=rule)
+
+    total = len(asked) * (2 if control == "labels" else 1)
+    made = []
+    for done, (question, start) in enumerate(zip(asked, starts, strict=True)):
+        made.append(score(question, question, start))
+        progress(done + 1, total, f"example {done + 1}")
+    scores = torch.stack([each.by_position.sum(-1) for _, each in made])
+    ablation = torch.stack([each.ablation for _, each in made])
+    low, high = bootstrap_interval(scores, level=level, seed=seed)
+    control_low, control_high = torch.zeros_like(scores[0]), torch.zeros_like(scores[0])
+    if control == "heads":
+        control_low, control_high = _exchanged_heads(scores, seed)
+    elif control == "labels":
+        others = []
+        for done, (question, start) in enumerate(zip(asked, starts, strict=True)):
+            others.append(score(question, asked[(done + 1) % len(asked)], start)[1].by_position.sum(-1))
+            progress(len(asked) + done + 1, total, f"other labels, example {done + 1}")
+        control_low, control_high = bootstrap_interval(torch.stack(others), level=level, seed=seed)
+    notable = scores.abs() >= 0.1 * scores.abs().amax((1, 2), keepdim=True)
+    signs = sign_test(scores[notable], ablation[notable])
+    metric = torch.tensor([each.metric for _, each in made])
+    return HeadAttributionSet(
+        n=len(made),
+        skipped=skipped,
+        level=level,
+        objective=objective,
+        path=path,
+        baseline=baseline if baseline != "twin" else f"twin ({twin})",
+        method=method,
+        control=control,
+        tolerance=tolerance,
+        agreement=signs.share,
+        agreement_p=signs.p_value,
+        tasks=tuple(q.task for q in asked),
+        prompts=tuple(_text(bridge, q) for q in asked),
+        targets=tuple(what.target for what, _ in made),
+        foils=tuple(what.foil for what, _ in made),
+        mean=scores.mean(0),
+        low=low.float(),
+        high=high.float(),
+        ablation_mean=ablation.mean(0),
+        control_low=control_low.float(),
+        control_high=control_high.float(),
+        per_example=scores,
+        ablation=ablation,
+        gap=torch.stack([each.gap for _, each in made]),
+        metric_difference=metric[:, None] - torch.stack([each.at_baseline for _, each in made]),
+        metric=metric,
+        right=torch.tensor([each.right for _, each in made]),
+    )
+
+
+CONTROLS = ("heads", "labels", "none")
+SKIP = object()
+
+
+def _starts(bridge: Any, asked: list[Question], baseline: str, twin: str) -> tuple[list[Any], int]:
+    """Per question the baseline's head outputs (or a function that makes them, or SKIP), and how many are skipped."""
+    if baseline == "zero":
+        return [None] * len(asked), 0
+    if baseline == "mean":
+        mean = mean_outputs(bridge, [token_ids(bridge, q.prompt) for q in asked])
+        return [mean] * len(asked), 0
+    from synthetic_tasks import KINDS, NoTwin, corrupt
+
+    if twin not in KINDS:
+        raise UserError(f"There is no twin {twin!r}; {nearest(twin, KINDS)}")
+    made: list[Any] = []
+    for question in asked:
+        if question.example is None:
+            raise UserError("Only examples of the tasks have twins; choose the baseline 'zero' or 'mean' for prompts.")
+        try:
+            corrupted = corrupt(question.example, twin, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
+        except NoTwin:
+            made.append(SKIP)
+            continue
+        # Shots, if any, stay as they are.
+        prompt = str(question.prompt).removesuffix(question.example.prompt) + corrupted.prompt
+        made.append(lambda prompt=prompt: outputs(bridge, token_ids(bridge, prompt))[1])
+    return made, sum(each is SKIP for each in made)
+
+
+def _exchanged_heads(scores: Float[Tensor, "example layer head"], seed: int) -> tuple[Tensor, Tensor]:
+    """The middle 95 % of a layer's largest mean (in size, signed) when heads change places within every example."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for _ in range(DRAWS):
+        order = torch.rand(scores.shape, generator=generator).argsort(-1)
+        means = scores.gather(-1, order).mean(0)
+        drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[:, 0])
+    extremes = torch.stack(drawn).double()
+    low, high = (torch.quantile(extremes, at, dim=0)[:, None].expand_as(scores[0]) for at in (0.025, 0.975))
+    # A layer whose scores lean to one side has extremes on that side only: zero lies inside every control.
+    return low.clamp(max=0).contiguous(), high.clamp(min=0).contiguous()
+
+
+def _text(bridge: Any, question: Question) -> str:
+    if isinstance(question.prompt, str):
+        return question.prompt
+    ids = token_ids(bridge, question.prompt)[0]
+    return bridge.tokenizer.decode(ids) if bridge.tokenizer is not None else " ".join(map(str, ids.tolist()))
