@@ -8,6 +8,7 @@ import json
 import plotly.graph_objects as go
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import dcinterp
 from dcinterp import figures
@@ -16,10 +17,26 @@ from dcinterp.analysis.result import Result, load_result
 from dcinterp.errors import UserError
 from dcinterp.figures import export
 from dcinterp.figures.description import describe
+from dcinterp.train.watch import branch_strengths, layer_variances
+
+FAMILIES = ("transformer++", "dcformer++")
+
+
+def watched(bridge, folder):
+    """A folder with what two checkpoints of a run would have recorded of this model."""
+    model = bridge.original_model
+    (folder / "watch").mkdir(parents=True)
+    for step in (1, 2):
+        found = {
+            "variances": layer_variances(model),
+            "strengths": branch_strengths(model, {"input_ids": torch.arange(5, 25).view(2, 10)}),
+        }
+        save_file(found, folder / "watch" / f"step-{step:07d}.safetensors")
+    return str(folder)
 
 
 @pytest.fixture
-def results(bridge, prompt):
+def results(bridge, prompt, tmp_path):
     """One result of every kind; a new analysis adds its call here."""
     made = [
         dcinterp.predict(bridge, prompt, "fruit"),
@@ -30,11 +47,15 @@ def results(bridge, prompt):
         dcinterp.attention_patterns(bridge, prompt, 1),
         dcinterp.task_accuracy(bridge, tasks="56,57", rows=1, examples=3),
         dcinterp.training_curves("dcformer++"),
+        dcinterp.training_strengths(watched(bridge, tmp_path / "run")),
+        dcinterp.training_diversity(str(tmp_path / "run")),
+        dcinterp.scaling_fit([(f, c, (20 + len(f)) * c**-0.05) for f in FAMILIES for c in (1e15, 4e15, 2e16)]),
         dcinterp.ov_top_tokens(bridge, 1, 4, ["violin", "lime"]),
         dcinterp.ov_transformations(bridge, relations=["copy", "adj->opposite"], permutations=20),
         dcinterp.head_diversity(bridge, random_draws=1),
         dcinterp.compare_head_diversity(bridge),
         dcinterp.case_study(bridge, prompt, "fruit"),
+        dcinterp.method_benchmark(["lend-by-kp"], methods=["attention weight", "random"], seeds=1, examples=1),
         dcinterp.branch_ablation(bridge, tasks="56", parts=["all"], rows=1, examples=3, resamples=10),
     ]
     return {type(result).__name__: result for result in made}
