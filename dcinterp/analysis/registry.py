@@ -31,7 +31,7 @@ from dcinterp.provenance import fingerprint, revision
 P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
 
-ELSEWHERE = ("dcinterp.story",)
+ELSEWHERE = ("dcinterp.story", "dcinterp.method_trials")
 """Modules outside the package that hold analyses, because they string several together."""
 
 

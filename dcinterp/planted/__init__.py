@@ -9,7 +9,7 @@ A circuit is one file in `circuits`. See docs/analyses/planted.md.
 
 from dcinterp.planted.circuit import Edge, PlantedExample, Truth
 from dcinterp.planted.circuits import circuits
-from dcinterp.planted.plant import Knobs, PlantedModel, plant, read_plant
+from dcinterp.planted.models import Knobs, PlantedModel, plant, read_plant
 from dcinterp.planted.words import tokenizer
 
 __all__ = ["Edge", "Knobs", "PlantedExample", "PlantedModel", "Truth", "circuits", "plant", "read_plant", "tokenizer"]

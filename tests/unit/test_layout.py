@@ -25,7 +25,7 @@ ALLOWED = {
     "planted": BASE | {"model"},
     "analysis": BASE | {"model"},
     "story": BASE | {"analysis"},
-    "method_benchmark": BASE | {"analysis", "planted", "bridge"},
+    "method_trials": BASE | {"analysis", "planted", "bridge"},
     "reproduction": BASE | {"analysis", "loading"},
     "figures": BASE | {"analysis"},
 }
@@ -55,6 +55,7 @@ def test_imports_point_one_way(part):
 def test_analyses_never_import_each_other():
     shared = {"call", "dataset", "prompt", "registry", "result", "statistics"}
     shared |= {"edge_credit", "edges", "intervention", "intervention_hooks", "path_gradient"}
+    shared |= {"head_maps", "head_paths", "memory", "motifs", "objective"}
     for path in (ROOT / "dcinterp" / "analysis").glob("*.py"):
         for module in imports(path):
             if module.startswith("dcinterp.analysis."):

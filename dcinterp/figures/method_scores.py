@@ -1,0 +1,53 @@
+"""How well attribution methods recover planted circuits, as a method x setting heatmap."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.method_scores import MethodScores
+from dcinterp.figures.grid import grid
+
+RESULT = "MethodScores"
+KIND = ""
+
+QUANTITIES = {
+    "auroc": "AUROC (0.5 is chance)",
+    "precision": "precision among the highest",
+    "auroc_shuffled": "AUROC, labels shuffled",
+    "sign_agreement": "share of signs that agree",
+    "calibration_error": "calibration error (0 is exact)",
+}
+
+
+def plot(
+    result: MethodScores,
+    *,
+    theme: str = "light",
+    question: str = "edges",
+    quantity: str = "auroc",
+    numbers: bool = True,
+) -> go.Figure:
+    """Settings downwards, methods across.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        question: "edges", "finds", "writes" or "branches".
+        quantity: "auroc", "precision", "auroc_shuffled", "sign_agreement" or "calibration_error".
+        numbers: whether to write the value into each cell.
+    """
+    methods, values = result.of(question, quantity)
+    return grid(
+        values.numpy(),
+        x=methods,
+        y=list(result.settings),
+        x_title="method",
+        y_title="planted",
+        quantity=QUANTITIES.get(quantity, quantity),
+        theme=theme,
+        signed=False,
+        # A method that is off by ten times would make all others look perfect.
+        limit=1.0 if quantity != "effects" else None,
+        numbers=numbers,
+        height=160 + 34 * len(result.settings),
+    )
