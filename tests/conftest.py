@@ -41,7 +41,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_bridge(tokenizer_folder: Path) -> Callable[..., Any]:
     """Builds a bridge over a random tiny model of a preset, with the tokenizer of the tasks."""
 

@@ -1,9 +1,10 @@
-"""The map over heads that composition is at one (query, key) pair, whole and by part.
+"""The map over heads that composition is, whole and by part: at one (query, key) pair, or the part that is static.
 
     A'[head_to] = sum over head_from of A[head_from] * W[head_from, head_to]
     W = base (skip and W_b) + query low rank + query gate + key low rank + key gate
 
-(equation of W_ij in section 2 of the DCMHA paper.) The parts depend on the two tokens only, not on the attention.
+(equation of W_ij in section 2 of the DCMHA paper.) The parts depend on the two tokens only, not on the attention; the
+base depends on nothing. `motifs()` names the patterns that the paper points at (see dcinterp.analysis.motifs).
 
 It does not show how much attention there was to lend: a large entry moves nothing where A is zero.
 
@@ -11,6 +12,7 @@ Identity that the tests assert: applying the map to A gives the model's composed
 
     composition = dcinterp.composition_map(model, prompt, 1, "post", query=-1, key=7)
     composition.total            # [head_from, head_to]
+    [motif.sentence for motif in composition.motifs()]
 """
 
 from __future__ import annotations
@@ -22,17 +24,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.analysis.head_maps import PARTS, base_map, composer_of, position_maps
+from dcinterp.analysis.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.analysis.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.shapes import HeadMap
 
-PARTS = ("base", "query_low_rank", "query_gate", "key_low_rank", "key_gate")
+STATIC = -1
+"""`query` and `key` of a map that belongs to no pair."""
 
 
 @dataclass(frozen=True)
 class CompositionMap(Result):
-    """W and its parts, each [head_from, head_to]: head_from computed the attention, head_to uses it."""
+    """W and its parts, each [head_from, head_to]: head_from computed the attention, head_to uses it.
+
+    skip: whether the base holds the identity. A static map has no tokens, query and key -1, and only a base.
+    """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {name: ("head_from", "head_to") for name in ("total", *PARTS)}
 
@@ -41,6 +49,7 @@ class CompositionMap(Result):
     stage: str
     query: int
     key: int
+    skip: bool
     total: Float[Tensor, "head_from head_to"]
     base: Float[Tensor, "head_from head_to"]
     query_low_rank: Float[Tensor, "head_from head_to"]
@@ -53,6 +62,18 @@ class CompositionMap(Result):
         """The parts by name; they add up to `total`."""
         return {name: getattr(self, name) for name in PARTS}
 
+    @property
+    def added(self) -> HeadMap:
+        """The map without the skip: what composition adds."""
+        return self.total - torch.eye(len(self.total)) if self.skip else self.total
+
+    def motifs(self, part: str = "total", *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
+        """The motifs of the map without its skip, or of one part; `share` and `many` are the rules' thresholds."""
+        chosen = self.added if part == "total" else self.parts[part]
+        if part == "base" and self.skip:
+            chosen = chosen - torch.eye(len(chosen))
+        return find_motifs(chosen, share=share, many=many)
+
 
 @analysis(title="Map over heads at one pair of positions", needs_composition=True)
 def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: int, key: int) -> CompositionMap:
@@ -63,7 +84,8 @@ def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: 
         prompt: text or token ids.
         layer: the layer; negative counts from the last.
         stage: "pre" for scores, "post" for weights.
-        query, key: the positions; negative ones count from the end.
+        query: the position that attends; negative counts from the end.
+        key: the position attended to.
 
     Cost: one forward pass that keeps one stage's dynamic weights.
 
@@ -74,45 +96,48 @@ def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: 
     ids = token_ids(bridge, prompt)
     layer = layer_number(bridge, layer)
     query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
-    prefix = f"blocks.{layer}.attn.{stage}.hook_w_"
-    hooks = [name for name in bridge.hook_dict if name.startswith(prefix)]
-    with torch.no_grad():
-        # A static map has no dynamic weights to look at.
-        cache = bridge.run_with_cache(ids, names_filter=hooks)[1] if hooks else {}
-    at = {"q": query, "k": key}
-    w = {
-        name.removeprefix(prefix): tensor[0, at[name.removeprefix(prefix)[0]]].float().cpu()
-        for name, tensor in cache.items()
-    }
-    heads, composer = bridge.cfg.n_heads, getattr(bridge.blocks[layer].attn, stage).original_component
-    parts = {
-        "base": _base(composer, heads),
-        "query_low_rank": _low_rank(w, "q", heads, composer),
-        "query_gate": torch.diag(w["qg"]) if "qg" in w else torch.zeros(heads, heads),
-        "key_low_rank": _low_rank(w, "k", heads, composer),
-        "key_gate": torch.diag(w["kg"]) if "kg" in w else torch.zeros(heads, heads),
-    }
+    composer = composer_of(bridge, layer, stage)
+    maps = position_maps(bridge, ids, layer, stage)
+    parts = {"base": base_map(composer, bridge.cfg.n_heads)}
+    parts |= {name: each[query if name.startswith("query") else key].clone() for name, each in maps.items()}
     return CompositionMap(
         tokens=str_tokens(bridge, ids),
         layer=layer,
         stage=stage,
         query=query,
         key=key,
-        total=torch.stack(list(parts.values())).sum(0),
+        skip=bool(composer.skip),
+        total=torch.stack([parts[name] for name in PARTS]).sum(0),
         **parts,
     )
 
 
-def _base(composer: Any, heads: int) -> HeadMap:
-    total = torch.eye(heads) if composer.skip else torch.zeros(heads, heads)
-    if composer.static is not None:
-        total = total + composer.static.head_map().detach().float().cpu()
-    return total
+@analysis(title="Static map over heads", needs_composition=True)
+def static_composition_map(bridge: Any, layer: int, stage: str) -> CompositionMap:
+    """The part of a stage's map that is the same for all tokens: the skip and W_b, where the model has one.
 
+    Args:
+        bridge: a bridge over a DCFormer.
+        layer: the layer; negative counts from the last.
+        stage: "pre" for scores, "post" for weights.
 
-def _low_rank(w: dict[str, Tensor], side: str, heads: int, composer: Any) -> HeadMap:
-    if f"{side}1" not in w:
-        return torch.zeros(heads, heads)
-    groups = getattr(composer, "groups", 1)
-    same_group = torch.block_diag(*torch.ones(groups, heads // groups, heads // groups))
-    return (w[f"{side}1"].T @ w[f"{side}2"]) * same_group
+    Cost: none; it reads weights.
+
+    Raises:
+        UserError: the model does not compose at that stage, or has no such layer.
+    """
+    require_stage(bridge, stage)
+    layer, heads = layer_number(bridge, layer), bridge.cfg.n_heads
+    composer = composer_of(bridge, layer, stage)
+    base = base_map(composer, heads)
+    return CompositionMap(
+        tokens=(),
+        layer=layer,
+        stage=stage,
+        query=STATIC,
+        key=STATIC,
+        skip=bool(composer.skip),
+        total=base.clone(),
+        base=base,
+        **{name: torch.zeros(heads, heads) for name in PARTS[1:]},
+    )

@@ -35,14 +35,19 @@ def watched(bridge, folder):
     return str(folder)
 
 
-@pytest.fixture
-def results(bridge, prompt, tmp_path):
-    """One result of every kind; a new analysis adds its call here."""
-    made = [
+@pytest.fixture(scope="module")
+def made(make_bridge, prompt, tmp_path_factory):
+    """What every analysis returns; a new one adds its call here."""
+    bridge, tmp_path = make_bridge(), tmp_path_factory.mktemp("results")
+    return [
         dcinterp.predict(bridge, prompt, "fruit"),
         dcinterp.attribute_heads(bridge, prompt, "fruit", "animal", steps=8, max_steps=8),
         dcinterp.compose_breakdown(bridge, prompt, 1, -1, 4),
         dcinterp.composition_map(bridge, prompt, 1, "post", -1, 4),
+        dcinterp.attribute_heads_over(bridge, "task2 n=2", steps=4, max_steps=4),
+        dcinterp.static_composition_map(bridge, 0, "pre"),
+        dcinterp.mean_composition_map(bridge, "task2 n=2", 1),
+        dcinterp.composition_importance(bridge, "task2 n=2", steps=4, max_steps=4),
         dcinterp.attention_rows(bridge, prompt, 1),
         dcinterp.attention_patterns(bridge, prompt, 1),
         dcinterp.task_accuracy(bridge, tasks="56,57", rows=1, examples=3),
@@ -58,7 +63,12 @@ def results(bridge, prompt, tmp_path):
         dcinterp.method_benchmark(["lend-by-kp"], methods=["attention weight", "random"], seeds=1, examples=1),
         dcinterp.branch_ablation(bridge, tasks="56", parts=["all"], rows=1, examples=3, resamples=10),
     ]
-    return {type(result).__name__: result for result in made}
+
+
+@pytest.fixture(scope="module")
+def results(made):
+    """One result of every kind."""
+    return {type(result).__name__: result for result in reversed(made)}
 
 
 def test_every_kind_is_covered_here(results):
@@ -72,8 +82,8 @@ def test_every_result_remembers_its_call(results):
         assert all(isinstance(sentence, str) for sentence in result.banners())
 
 
-def test_every_analysis_is_covered_here(results):
-    assert {result.call.analysis for result in results.values()} >= set(ANALYSES)
+def test_every_analysis_is_covered_here(made):
+    assert {result.call.analysis for result in made} >= set(ANALYSES)
 
 
 def test_frozen_detached_and_on_the_cpu(results):
