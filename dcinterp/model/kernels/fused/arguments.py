@@ -18,14 +18,27 @@ class View(ctypes.Structure):
         return cls(x.data_ptr(), *x.stride()[:3])
 
 
-WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg", "static")
+class KeyWeight(ctypes.Structure):
+    """A key-side weight [batch, key, rank, head] or [batch, key, head]: address and strides."""
+
+    _fields_ = [("data", ctypes.c_void_p), *((axis, ctypes.c_long) for axis in ("batch", "key", "rank", "head"))]
+
+    @classmethod
+    def of(cls, w: Tensor | None) -> KeyWeight:
+        if w is None:
+            return cls()
+        strides = w.stride() if w.dim() == 4 else (*w.stride()[:2], 0, w.stride(2))
+        return cls(w.data_ptr(), *strides)
+
+
+WEIGHTS = ("w_q1", "w_q2", "w_qg", "static", "w_k1", "w_k2", "w_kg")
 
 
 class Stage(ctypes.Structure):
     """One Compose: its weights, where their gradients go, and its flags."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in WEIGHTS),
+        *((name, KeyWeight if name.startswith("w_k") else ctypes.c_void_p) for name in WEIGHTS),
         *((f"d_{name}", ctypes.c_void_p) for name in WEIGHTS),
         *((name, ctypes.c_long) for name in ("rank", "groups", "skip", "present")),
     ]

@@ -16,8 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -150,7 +150,7 @@ def _load(file: Path) -> ctypes.CDLL:
     if kernel.fused_argument_bytes() != ctypes.sizeof(Arguments):
         raise BuildError("the compiler lays out structures in another way than Python")
     for real in ("float", "double"):
-        for way in ("forward", "backward"):
+        for way in ("forward", "backward", "decode"):
             function = getattr(kernel, f"fused_{way}_{real}")
             function.argtypes, function.restype = [ctypes.POINTER(Arguments)], None
     return kernel

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from dcinterp.model.compose.branches import ComposeWeights
-from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, Stage, View, address, row_major
+from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight, Stage, View, address, row_major
 from dcinterp.model.kernels.fused.build import library
+from dcinterp.model.kernels.portable import chunked_attention
+from dcinterp.model.mask import Sight
 
 _LIBRARY = torch.library.Library("dcinterp", "DEF")
 _LIBRARY.define("fused_forward(Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask) -> (Tensor, Tensor)")
@@ -18,6 +20,11 @@ _LIBRARY.define(
     "fused_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask, Tensor lse)"
     " -> Tensor[]"
 )
+
+_LIBRARY.define("fused_decode(Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask) -> Tensor")
+
+DECODING = 4
+"""So many queries, without gradients, go the way that reads keys where the cache holds them."""
 
 Weights = list[Tensor | None]
 """Seven for the first stage (`WEIGHTS`), seven for the second; None where there is none."""
@@ -44,8 +51,11 @@ def fused_attention(
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     weights = [None if w is None else w.to(wide) for stage in (pre, post) for w in _weights(stage)]
     how = [*_flags(pre), *_flags(post), int(causal), window or 0]
-    out = _Fused.apply(q.to(wide), k.to(wide), v.to(wide), how, mask, *weights)
-    return out.to(dtype)
+    inputs = q.to(wide), k.to(wide), v.to(wide)
+    tracked = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*inputs, *weights))
+    if q.shape[2] <= DECODING and not tracked:
+        return torch.ops.dcinterp.fused_decode(*inputs, weights, how, mask).to(dtype)
+    return _Fused.apply(*inputs, how, mask, *weights).to(dtype)
 
 
 def _weights(stage: ComposeWeights | None) -> Weights:
@@ -65,12 +75,27 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         q, k, v, mask, lse, *weights = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _differentiable_backward(grad, (q, k, v, *weights), ctx.how, mask)
         found = torch.ops.dcinterp.fused_backward(grad, q, k, v, weights, ctx.how, mask, lse)
         rest = iter(found[3:])
         return *found[:3], None, None, *(None if w is None else next(rest) for w in weights)
+
+
+def _differentiable_backward(grad: Tensor, inputs: Any, how: list[int], mask: Tensor | None) -> Any:
+    """Gradients that can be differentiated again: those of the portable path."""
+    q, k, v, *weights = inputs
+    stages = []
+    for flags, held in ((how[:3], weights[: len(WEIGHTS)]), (how[3:6], weights[len(WEIGHTS) :])):
+        named: dict[str, Any] = dict(zip(WEIGHTS, held, strict=True))
+        stages.append(ComposeWeights(**named, skip=bool(flags[2]), groups=flags[1]) if flags[0] else None)
+    out = chunked_attention(q, k, v, *stages, sight=Sight(bool(how[6]), how[7] or None, mask))
+    wanted = [x for x in inputs if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
+    grads = [next(found) if x is not None and x.requires_grad else None for x in inputs]
+    return *grads[:3], None, None, *grads[3:]
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -80,6 +105,14 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], 
     call.arguments.lse, call.arguments.out = address(lse), View.of(out)
     call.run("forward")
     return out[..., : v.shape[-1]], lse
+
+
+def _decode(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> Tensor:
+    call = _Call(q, k, v, weights, how, mask)
+    out = _like_heads(call.q)
+    call.arguments.out = View.of(out)
+    call.run("decode")
+    return out[..., : v.shape[-1]]
 
 
 def _backward(
@@ -94,7 +127,8 @@ def _backward(
     for stage, held in zip((a.pre, a.post), call.weights, strict=True):
         for name, weight in zip(WEIGHTS, held, strict=True):
             if weight is not None:
-                grads.append(torch.zeros_like(weight) if name == "static" else torch.empty_like(weight))
+                fill = torch.zeros if name == "static" else torch.empty
+                grads.append(fill(weight.shape, dtype=weight.dtype))
                 setattr(stage, f"d_{name}", address(grads[-1]))
     call.run("backward")
     return [*(x[..., : q.shape[-1]] for x in (d_q, d_k, d_v)), *grads]
@@ -115,7 +149,10 @@ class _Call:
         self.real = "float" if q.dtype == torch.float32 else "double"
         self.lanes = self.kernel.fused_lanes() * 4 // q.element_size()
         self.q, self.k, self.v = (row_major(x, self.lanes) for x in (q, k, v))
-        held = [None if w is None else w.contiguous() for w in weights]
+        held = [
+            w if w is None or name.startswith("w_k") else w.contiguous()
+            for name, w in zip(WEIGHTS * 2, weights, strict=True)
+        ]
         self.weights = held[: len(WEIGHTS)], held[len(WEIGHTS) :]
         self.mask = None if mask is None else mask.contiguous()
         batch, heads, queries, width = self.q.shape
@@ -131,9 +168,9 @@ class _Call:
     @staticmethod
     def _stage(flags: list[int], weights: Weights) -> Stage:
         present, groups, skip = flags
-        w_q1, w_k1 = weights[0], weights[3]
-        rank = next((w.shape[2] for w in (w_q1, w_k1) if w is not None), 0)
-        stage = Stage(*(address(w) for w in weights))
+        by_name = dict(zip(WEIGHTS, weights, strict=True))
+        rank = next((w.shape[2] for w in (by_name["w_q1"], by_name["w_k1"]) if w is not None), 0)
+        stage = Stage(*(KeyWeight.of(w) if name.startswith("w_k") else address(w) for name, w in by_name.items()))
         stage.rank, stage.groups, stage.skip, stage.present = rank, groups, skip, present
         return stage
 
@@ -148,6 +185,7 @@ def _tile(heads: int, queries: int, lanes: int) -> tuple[int, int]:
 
 
 _LIBRARY.impl("fused_forward", _forward, "CPU")
+_LIBRARY.impl("fused_decode", _decode, "CPU")
 _LIBRARY.impl("fused_backward", _backward, "CPU")
 
 
@@ -156,8 +194,13 @@ def _(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: T
     return _like_heads(q), q.new_empty(q.shape[:3])
 
 
+@torch.library.register_fake("dcinterp::fused_decode", lib=_LIBRARY)
+def _(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> Tensor:
+    return _like_heads(q)
+
+
 @torch.library.register_fake("dcinterp::fused_backward", lib=_LIBRARY)
 def _(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None, lse: Tensor
 ) -> list[Tensor]:
-    return [*(_like_heads(x) for x in (q, k, v)), *(torch.empty_like(w).contiguous() for w in weights if w is not None)]
+    return [*(_like_heads(x) for x in (q, k, v)), *(w.new_empty(w.shape) for w in weights if w is not None)]

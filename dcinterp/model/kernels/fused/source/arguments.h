@@ -12,10 +12,19 @@ template <class T> struct View {
     T* at(long batch, long head, long pos) const { return data + batch * b + head * h + pos * t; }
 };
 
-// One Compose: weights [batch, pos, rank, head] and [batch, pos, head], contiguous; null where there are none.
+// A key-side weight [batch, key, rank, head] (or without rank) with any strides: decoding reads it where it is cached.
+template <class T> struct KeyWeight {
+    const T* data;
+    long b, s, r, h;
+    explicit operator bool() const { return data; }
+};
+
+// One Compose: weights [batch, pos, rank, head] and [batch, pos, head], null where there are none. Query-side weights
+// and all gradients are contiguous.
 template <class T> struct Stage {
-    const T *q1, *q2, *qg, *k1, *k2, *kg, *base;
-    T *dq1, *dq2, *dqg, *dk1, *dk2, *dkg, *dbase;
+    const T *q1, *q2, *qg, *base;
+    KeyWeight<T> k1, k2, kg;
+    T *dq1, *dq2, *dqg, *dbase, *dk1, *dk2, *dkg;
     long rank, groups, skip, present;
 };
 

@@ -56,6 +56,34 @@ inline void outer(const Plan<T>& p, const View<T>& x, const T* packed, long b, l
     }
 }
 
+// A block's scores become exponentials against the running maximum `top`; `total` follows, `peaks` keeps the maximum.
+template <class T>
+inline void exponentiate(const Plan<T>& p, T* row, const Span<T>& span, T* top, T* total, T* peaks) {
+    for (long h = 0; h < p.H; ++h) {
+        T* x = row + h * p.block;
+        Vec<T> best = load(x + span.v0);
+        for (long v = span.v0 + VL<T>; v < span.v1; v += VL<T>) {
+            const Vec<T> y = load(x + v);
+            best = y > best ? y : best;
+        }
+        const T peak = largest<T>(best), before = top[h];
+        const T now = peak > before ? peak : before;
+        if (peaks) peaks[h] = now;
+        if (now == -std::numeric_limits<T>::infinity()) {
+            for (long v = span.v0; v < span.v1; v += VL<T>) store(x + v, Vec<T>{});
+            continue;
+        }
+        Vec<T> s{};
+        for (long v = span.v0; v < span.v1; v += VL<T>) {
+            const Vec<T> e = exponential(load(x + v) - now);
+            store(x + v, e);
+            s += e;
+        }
+        total[h] = (now == before ? total[h] : total[h] * std::exp(before - now)) + sum<T>(s);
+        top[h] = now;
+    }
+}
+
 template <class T> struct ForwardTile {
     const Arguments<T>& a;
     const Plan<T>& p;
@@ -90,7 +118,7 @@ template <class T> struct ForwardTile {
                     pre.forward(row_of(p, a, a.pre, packed.pre + 0, b, t0 + t, j), row, row, span.v0, span.v1,
                                 scratch + 0);
                 mask_scores(sights[t], span, first, p.H, p.block, row);
-                exponentiate(row, span, top + t * p.H, total + t * p.H, peaks + ((j - j0) * p.rows + t) * p.H);
+                exponentiate(p, row, span, top + t * p.H, total + t * p.H, peaks + ((j - j0) * p.rows + t) * p.H);
             }
         }
         for (long t = 0; t < rows; ++t)
@@ -106,32 +134,6 @@ template <class T> struct ForwardTile {
     }
 
   private:
-    void exponentiate(T* row, const Span<T>& span, T* top, T* total, T* peaks) const {
-        for (long h = 0; h < p.H; ++h) {
-            T* x = row + h * p.block;
-            Vec<T> best = load(x + span.v0);
-            for (long v = span.v0 + VL<T>; v < span.v1; v += VL<T>) {
-                const Vec<T> y = load(x + v);
-                best = y > best ? y : best;
-            }
-            const T peak = largest<T>(best), before = top[h];
-            const T now = peak > before ? peak : before;
-            peaks[h] = now;
-            if (now == -std::numeric_limits<T>::infinity()) {
-                for (long v = span.v0; v < span.v1; v += VL<T>) store(x + v, Vec<T>{});
-                continue;
-            }
-            Vec<T> s{};
-            for (long v = span.v0; v < span.v1; v += VL<T>) {
-                const Vec<T> e = exponential(load(x + v) - now);
-                store(x + v, e);
-                s += e;
-            }
-            total[h] = (now == before ? total[h] : total[h] * std::exp(before - now)) + sum<T>(s);
-            top[h] = now;
-        }
-    }
-
     // The composed weights of one query and block, in place of its exponentials.
     void weights(long b, long t0, long t, long j, long j0, long n, const Sight& s) const {
         const Span<T> span(s, j * p.block, n);

@@ -1,5 +1,6 @@
 // The entry points that Python calls, for REAL = float or double; everything else is in the headers beside this file.
 #include "backward.h"
+#include "decode.h"
 #include "forward.h"
 
 #define JOIN(a, b) a##b
@@ -7,6 +8,7 @@
 
 extern "C" {
 void NAME(fused_forward_, REAL)(const fused::Arguments<REAL>* a) { fused::forward(*a); }
+void NAME(fused_decode_, REAL)(const fused::Arguments<REAL>* a) { fused::decode(*a); }
 void NAME(fused_backward_, REAL)(const fused::Arguments<REAL>* a) { fused::backward(*a); }
 // Weak: both precisions define them, alike.
 __attribute__((weak)) long fused_lanes() { return VECTOR_BYTES / 4; }

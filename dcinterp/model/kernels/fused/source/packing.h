@@ -55,19 +55,24 @@ template <class T> inline void pack_panels(const Plan<T>& p, const View<T>& x, l
     }
 }
 
+template <class T>
+inline void pack_weight(const KeyWeight<T>& w, long b, long first, long n, long ranks, long heads, long block, T* to) {
+    for (long r = 0; r < ranks; ++r)
+        for (long h = 0; h < heads; ++h, to += block) {
+            const T* from = w.data + b * w.b + first * w.s + r * w.r + h * w.h;
+            for (long l = 0; l < n; ++l) to[l] = from[l * w.s];
+        }
+}
+
 // Key-side weights of one block as [2 R H + H][block], zero beyond the last key and for branches that do not exist.
 template <class T> inline void pack_weights(const Plan<T>& p, const Stage<T>& w, long b, long j, T* to) {
-    const long H = p.H, R = w.rank, n = p.size(j), first = b * p.S + j * p.block;
-    std::memset(to, 0, sizeof(T) * (2 * R * H + H) * p.block);
-    for (long l = 0; l < n; ++l) {
-        if (w.k1)
-            for (long c = 0; c < R * H; ++c) {
-                to[c * p.block + l] = w.k1[(first + l) * R * H + c];
-                to[(R * H + c) * p.block + l] = w.k2[(first + l) * R * H + c];
-            }
-        if (w.kg)
-            for (long h = 0; h < H; ++h) to[(2 * R * H + h) * p.block + l] = w.kg[(first + l) * H + h];
+    const long H = p.H, R = w.rank, n = p.size(j), first = j * p.block, inner = R * H * p.block;
+    if (n < p.block || !w.k1 || !w.kg) std::memset(to, 0, sizeof(T) * (2 * inner + H * p.block));
+    if (w.k1) {
+        pack_weight(w.k1, b, first, n, R, H, p.block, to);
+        pack_weight(w.k2, b, first, n, R, H, p.block, to + inner);
     }
+    if (w.kg) pack_weight(w.kg, b, first, n, 1, H, p.block, to + 2 * inner);
 }
 
 // The same way back, for gradients.
@@ -109,21 +114,27 @@ template <class T> struct Packed {
     }
 };
 
-// The weights of a stage for query t and key block j.
+// The weights of a stage for query t and a packed key block.
 template <class T>
-inline Row<T> row_of(const Plan<T>& p, const Arguments<T>& a, const Stage<T>& w, const T* packed, long b, long t,
-                     long j) {
+inline Row<T> row_with(const Plan<T>& p, const Arguments<T>& a, const Stage<T>& w, const T* block, long b, long t) {
     const long at = b * a.queries + t, inner = w.rank * p.H;
     return {w.q1 ? w.q1 + at * inner : nullptr,
             w.q2 ? w.q2 + at * inner : nullptr,
             w.qg ? w.qg + at * p.H : nullptr,
-            packed + (b * p.blocks + j) * (2 * inner + p.H) * p.block,
+            block,
             w.base,
             p.H,
             w.rank,
             w.groups,
             w.skip,
             p.block};
+}
+
+// The same for block j of all packed ones.
+template <class T>
+inline Row<T> row_of(const Plan<T>& p, const Arguments<T>& a, const Stage<T>& w, const T* packed, long b, long t,
+                     long j) {
+    return row_with(p, a, w, packed + (b * p.blocks + j) * (2 * w.rank + 1) * p.H * p.block, b, t);
 }
 
 }  // namespace fused

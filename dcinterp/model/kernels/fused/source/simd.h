@@ -37,26 +37,26 @@ template <class T> inline Vec<T> load(const T* p) {
 template <class T> inline void store(T* p, Vec<T> v) { std::memcpy(p, &v, sizeof v); }
 template <class T> inline Vec<T> splat(T x) { return x - Vec<T>{}; }
 
-// The halves are added as shorter vectors: a loop over lanes would go through memory.
-template <class T, int BYTES> inline T sum_halves(const T* p) {
-    if constexpr (BYTES == 2 * sizeof(T)) return p[0] + p[1];
+// Halves are joined as shorter vectors: a loop over lanes would be one long chain.
+template <class T, int BYTES, class Join> inline T fold(const T* p, Join join) {
+    if constexpr (BYTES == 2 * sizeof(T)) return join(p[0], p[1]);
     else {
         typedef T H __attribute__((vector_size(BYTES / 2)));
+        constexpr int N = BYTES / 2 / sizeof(T);
         H a, b;
         std::memcpy(&a, p, sizeof a);
-        std::memcpy(&b, p + BYTES / 2 / sizeof(T), sizeof b);
-        a += b;
-        T half[BYTES / 2 / sizeof(T)];
+        std::memcpy(&b, p + N, sizeof b);
+        a = join(a, b);
+        T half[N];
         std::memcpy(half, &a, sizeof a);
-        return sum_halves<T, BYTES / 2>(half);
+        return fold<T, BYTES / 2>(half, join);
     }
 }
-template <class T> inline T sum(Vec<T> v) { return sum_halves<T, VECTOR_BYTES>(reinterpret_cast<const T*>(&v)); }
-
+template <class T> inline T sum(Vec<T> v) {
+    return fold<T, VECTOR_BYTES>(reinterpret_cast<const T*>(&v), [](auto a, auto b) { return a + b; });
+}
 template <class T> inline T largest(Vec<T> v) {
-    T best = v[0];
-    for (int i = 1; i < VL<T>; ++i) best = v[i] > best ? v[i] : best;
-    return best;
+    return fold<T, VECTOR_BYTES>(reinterpret_cast<const T*>(&v), [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // exp(x) for x <= 88, 0 for x < -87.3: relative error 1e-7 (Cephes' polynomial).
