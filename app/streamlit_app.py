@@ -11,6 +11,13 @@ PAGES = {
         "attention": "Prompt and attention",
         "composition": "Composition",
         "attribution": "Attribution",
+        "edges": "Edges",
+        "ov_circuits": "OV circuits",
+        "diversity": "Head diversity",
+    },
+    "Test": {
+        "interventions": "Interventions",
+        "compare": "Compare",
     },
     "Data and training": {
         "tasks": "Tasks",

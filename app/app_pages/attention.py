@@ -24,7 +24,7 @@ st.markdown(
 
 name = st.session_state.model
 asked = inputs.question(name, with_answer=False)
-across = st.columns([1, 1, 3])
+across = st.columns(2)
 layer = inputs.layer(name, where=across[0])
 head = inputs.head(name, where=across[1])
 which = links.choose(
@@ -35,7 +35,6 @@ which = links.choose(
     format=WHICH.__getitem__,
     style="segmented_control",
     help=tip("scores", "weights", "composition"),
-    where=across[2],
 )
 try:
     prediction = analyses.run("predict", name, prompt=asked.prompt)
@@ -46,7 +45,9 @@ if not patterns.stages:
     st.info("The heads of this model are not composed: before and after are the same.", icon=":material/info:")
 
 words = patterns.tokens
-query = inputs.position("Follow the token", words, key="query", help=tip("query"))
+across = st.columns(2)
+query = inputs.position("Follow the token", words, key="query", help=tip("query"), where=across[0])
+key = inputs.position("to the token", words, key="key", default=asked.source or 0, help=tip("key"), where=across[1])
 
 
 def follow(position):
@@ -54,7 +55,7 @@ def follow(position):
 
 
 def follow_cell(row, column):
-    st.session_state.query = row
+    st.session_state.query, st.session_state.key = row, min(row, column)
 
 
 matrix = patterns.composed - patterns.weights if which == "change" else getattr(patterns, which)
@@ -72,9 +73,9 @@ view(
     "patterns",
     head=head,
     which=which,
-    selected=(query, query),
+    selected=(query, min(query, key)),
     on_pick=follow_cell,
-    caption="Click a cell, or walk with the arrow keys, to follow its query.",
+    caption="Click a cell, or walk with the arrow keys, to follow its pair of tokens; Composition takes it apart.",
 )
 
 st.subheader("Every head from this token", anchor=False, help=tip("head", "composition"))

@@ -1,4 +1,4 @@
-"""The five-step story of one answer: from a prompt to the head that borrowed attention."""
+"""The story of one answer, step by step: from a prompt to the head that borrowed attention."""
 
 import streamlit as st
 
@@ -6,7 +6,7 @@ from dcinterp.errors import UserError
 from workbench import inputs, links, stories
 from workbench.glossary import tip
 from workbench.tokens import tokens as token_chips
-from workbench.view import theme, view
+from workbench.view import footer, theme, view
 
 BEST, SOURCE = "strongest", "source"
 
@@ -19,20 +19,17 @@ st.markdown(
 name = st.session_state.model
 asked = inputs.question(name)
 try:
-    scores = stories.attribution(name, asked.prompt, asked.answer)
+    scores = stories.attribution(name, asked)
 except UserError as problem:
     inputs.refuse(problem)
 layers, heads = scores.scores.shape
 words = scores.tokens
 
 
-def heading(number, step, *terms):
+def heading(number, name, *terms):
+    step = told.step(name)
     st.subheader(f"{number}. {step.title}", help=tip(*terms), anchor=f"step-{number}")
     st.markdown(step.sentence if step.holds else f":material/info: {step.sentence}")
-
-
-def also(step):
-    st.markdown(f"**{step.title}** {step.sentence}")
 
 
 def cell_label(cell):
@@ -53,33 +50,33 @@ def follow_token(position):
     st.session_state.source = str(position)
 
 
-steps = [st.container() for _ in range(5)]
-with steps[1]:
+places = [st.container() for _ in range(8)]
+with places[1]:
     slot_2 = st.container()
     cells = [BEST, *(f"L{layer}H{head}" for layer in range(layers) for head in range(heads))]
     cell = links.choose("Head to follow", cells, key="cell", format=cell_label, help=tip("head"))
-with steps[2]:
-    slot_3 = st.container()
+with places[3]:
+    slot_4 = st.container()
     position = links.choose(
         "Source token",
         [SOURCE, *map(str, range(len(words)))],
         key="source",
         format=position_label,
-        help="The token attended to.",
+        help=tip("key"),
     )
 layer, head = (None, None) if cell == BEST else map(int, cell[1:].split("H"))
 key = asked.source if position == SOURCE else int(position)
 
 try:
-    told = stories.told(name, asked.prompt, asked.answer, layer, head, key)
+    told = stories.told(name, asked, layer, head, key)
 except UserError as problem:
     inputs.refuse(problem)
 
 prediction, breakdown = told.prediction, told.breakdown
-with steps[0]:
+with places[0]:
     if prediction.answer and prediction.rank != 1:
         st.warning(f"This model answers this example wrongly (the right answer has rank {prediction.rank}).")
-    heading(1, told.step("answer"), "logit")
+    heading(1, "answer", "logit")
     token_chips(
         words,
         key="prompt-tokens",
@@ -96,7 +93,7 @@ with steps[0]:
         "the answer is read off.",
     )
 with slot_2:
-    heading(2, told.step("head"), "attribution")
+    heading(2, "head", "attribution")
     view(
         scores,
         "heads",
@@ -104,13 +101,15 @@ with slot_2:
         on_pick=follow,
         caption="Over all positions. Click a cell, or use the arrow keys, to follow that head.",
     )
-    also(told.step("transformation"))
-with slot_3:
-    heading(3, told.step("source"), "branches")
+with places[2]:
+    heading(3, "transformation", "OV circuit")
+    view(told.circuit, "circuit", caption="The tokens that this head promotes when it reads the source word.")
+with slot_4:
+    heading(4, "source", "branches")
     if breakdown is not None:
         view(breakdown, "branches", selected=told.head)
-with steps[3]:
-    heading(4, told.step("lender"), "lending")
+with places[4]:
+    heading(5, "lender", "lending")
     if breakdown is not None:
         pair = st.grid(2, min_column_width=420)
         with pair.container():
@@ -126,7 +125,12 @@ with steps[3]:
                 table=False,
                 caption="The key token's dynamic weights: which heads it gathers attention from and shares it to.",
             )
-with steps[4]:
-    heading(5, told.step("attention"), "softmax")
+with places[5]:
+    heading(6, "attention", "softmax")
     view(told.rows, "rows", head=told.head, lender=told.lender, key=told.key)
-    also(told.step("gate"))
+with places[6]:
+    heading(7, "gate", "o_kg", "o_qg")
+with places[7]:
+    st.divider()
+    st.markdown("**The whole story** as numbers, a folder, and code:")
+    footer(told, "story")

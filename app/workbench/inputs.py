@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 import synthetic_tasks
-from workbench import examples, links, models
+from workbench import analyses, examples, links, models
 from workbench.glossary import tip
 
 TASK, TEXT = "task", "text"
@@ -159,3 +159,21 @@ def first_word(name: str, answer: str | None) -> int | None:
     from dcinterp.analysis.prompt import first_token
 
     return None if answer is None else first_token(models.model(name), answer)
+
+
+def target_and_foil(name: str, asked: Question) -> tuple[int, int]:
+    """The answer's first token (the model's own when none is expected) and the strongest wrong one, as ids.
+
+    Raises:
+        UserError: the prompt or the answer does not fit the model.
+    """
+    said = analyses.run("predict", name, prompt=asked.prompt, answer=first_word(name, asked.answer))
+    target = said.answer_id if asked.answer else int(said.top_ids[0])
+    return target, next(int(token) for token in said.top_ids if int(token) != target)
+
+
+def carried(more: dict[str, str]) -> dict[str, str | list[str]]:
+    """The choices that go along to another page: the model, the question, and `more`."""
+    shared = ("model", "prompt", "task", "example", "text", "answer")
+    kept = {key: values[0] for key, values in links.address().current.items() if key in shared}
+    return {**kept, **more}

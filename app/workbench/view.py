@@ -72,7 +72,7 @@ def view(
         )
     if text := " ".join(part for part in (caption, words.legend) if part):
         st.caption(text)
-    footer(result, place, lambda: figures.plot(result, kind=kind, theme="light", **options), words.alternative, table)
+    footer(result, place, {"kind": kind, **options}, words.alternative, table=table)
 
 
 def show_banners(result: Any) -> None:
@@ -81,34 +81,36 @@ def show_banners(result: Any) -> None:
         st.warning(sentence, icon=":material/warning:")
 
 
-def footer(result: Any, key: str, draw: Callable[[], Any], words: str, table: bool = True) -> None:
+def footer(
+    result: Any, place: str, options: dict[str, Any] | None = None, words: str = "", *, table: bool = True
+) -> None:
     """The row under a figure: table, text alternative, files, and what makes the same result elsewhere.
 
     What is in a popover is made when it is opened, so that a click on the page does not wait for it.
+
+    Args:
+        result: what is shown.
+        place: a name for this view, one a page.
+        options: of `dcinterp.figures.plot` for its figure; None for a result without one.
+        words: the text alternative of the figure.
+        table: whether to offer the numbers as a table.
     """
+    parts: list[tuple[str, str, str, Callable[[], None]]] = [
+        ("Export", "download", "export", lambda: files(result, place, options)),
+        ("Reproduce", "code", "code", lambda: code(result, options)),
+    ]
+    if words:
+        parts.insert(0, ("In words", "text_fields", "words", lambda: st.write(words)))
+    if table:
+        parts.insert(0, ("Table", "table", "table", lambda: numbers(result)))
     with st.container(horizontal=True, gap="small"):
-        if table:
+        for label, icon, name, fill in parts:
             opened = st.popover(
-                "Table", icon=":material/table:", on_change="rerun", key=f"table-{key}", type="tertiary"
+                label, icon=f":material/{icon}:", on_change="rerun", key=f"{name}-{place}", type="tertiary"
             )
             if opened.open:
                 with opened:
-                    numbers(result)
-        opened = st.popover(
-            "In words", icon=":material/text_fields:", on_change="rerun", key=f"words-{key}", type="tertiary"
-        )
-        if opened.open:
-            opened.write(words)
-        opened = st.popover(
-            "Export", icon=":material/download:", on_change="rerun", key=f"export-{key}", type="tertiary"
-        )
-        if opened.open:
-            with opened:
-                files(result, key, draw)
-        opened = st.popover("Reproduce", icon=":material/code:", on_change="rerun", key=f"code-{key}", type="tertiary")
-        if opened.open:
-            with opened:
-                code(result)
+                    fill()
 
 
 def numbers(result: Any) -> None:
@@ -119,51 +121,56 @@ def numbers(result: Any) -> None:
         st.caption(f"The first 20,000 of {len(frame):,} rows; the files hold all.")
 
 
-def files(result: Any, key: str, draw: Callable[[], Any]) -> None:
+def files(result: Any, place: str, options: dict[str, Any] | None) -> None:
     """Buttons for the figure and the numbers as files, each made when it is clicked."""
     name = file_name(result)
 
-    def make(function: str, *arguments: Any) -> Callable[[], bytes]:
+    def drawn(function: str, *arguments: Any) -> Callable[[], bytes]:
         def made() -> bytes:
+            from dcinterp import figures
             from dcinterp.figures import export
 
-            return getattr(export, function)(draw(), *arguments)
+            return getattr(export, function)(figures.plot(result, theme="light", **(options or {})), *arguments)
 
         return made
 
-    offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
-        ("Web page", "html", "text/html", make("html")),
-        ("PNG", "png", "image/png", make("image", "png")),
-        ("SVG", "svg", "image/svg+xml", make("image", "svg")),
+    figure = [
+        ("Web page", "html", "text/html", drawn("html")),
+        ("PNG", "png", "image/png", drawn("image", "png")),
+        ("SVG", "svg", "image/svg+xml", drawn("image", "svg")),
+    ]
+    data = [
         ("CSV", "csv", "text/csv", lambda: result.to_dataframe().to_csv(index=False).encode()),
         ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
         ("Result folder", "zip", "application/zip", lambda: zipped(result)),
     ]
     st.markdown("**Download**", help="The web page opens without a network; the result folder is what `replay` reads.")
     with st.container(horizontal=True, gap="small"):
-        for label, ending, kind, content in offers:
-            st.download_button(
-                label, content, f"{name}.{ending}", kind, key=f"download-{ending}-{key}", on_click="ignore"
-            )
+        for label, ending, kind, content in [*(figure if options is not None else []), *data]:
+            key = f"download-{ending}-{place}"
+            st.download_button(label, content, f"{name}.{ending}", kind, key=key, on_click="ignore")
 
 
-def code(result: Any) -> None:
+def code(result: Any, options: dict[str, Any] | None) -> None:
     """The command line and the Python cell that make the same result, and the link to this view."""
     call = getattr(result, "call", None)
     if call is not None:
         st.markdown("**Command line**")
         st.code(call.command(), language="bash", wrap_lines=True)
         st.markdown("**Python**")
-        st.code(python_cell(result), language="python", wrap_lines=True)
+        st.code(python_cell(result, options), language="python", wrap_lines=True)
         st.markdown("**Check it** after unpacking the result folder", help=tip("replay"))
         st.code(f"dcinterp replay {file_name(result)}", language="bash")
     st.markdown("**Share link**", help=tip("share link"))
     links.share_here()
 
 
-def python_cell(result: Any) -> str:
-    """The cell that makes the result and draws its figure."""
-    return f"{result.call.python()}\ndcinterp.figures.plot(result)"
+def python_cell(result: Any, options: dict[str, Any] | None) -> str:
+    """The cell that makes the result and draws the same figure."""
+    if options is None or not result.call.reproducible:
+        return result.call.python()
+    given = "".join(f", {name}={value!r}" for name, value in options.items() if value not in (None, ""))
+    return f"{result.call.python()}\ndcinterp.figures.plot(result{given})"
 
 
 def file_name(result: Any) -> str:

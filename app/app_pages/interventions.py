@@ -1,0 +1,68 @@
+"""Take a head, branch, edge or dynamic weight out, or put another value in, and see what becomes of the answer."""
+
+import streamlit as st
+
+from dcinterp.errors import UserError
+from workbench import analyses, inputs, links, surgery
+from workbench.glossary import tip
+from workbench.view import view
+
+st.title("Interventions", anchor=False)
+st.markdown("Change a part of the model, on this prompt only, and compare the answer before and after.")
+name = st.session_state.model
+asked = inputs.question(name)
+try:
+    target, foil = inputs.target_and_foil(name, asked)
+except UserError as problem:
+    inputs.refuse(problem)
+
+st.subheader("What to change", anchor=False, help=tip("ablation", "patching"))
+surgery.builder(name)
+what = links.text(
+    "Interventions",
+    key="what",
+    default=surgery.default(name),
+    area=True,
+    help="One a line; all act together. `head 1.3 zero`, `branch 1.post.kp mean`, `edge 1.post.kp.2>3 zero`, "
+    "`weight 1.post.w_k1.2 scale=2`; `query=-1` or `key=7` behind it confines it to a position.",
+)
+across = st.columns(2)
+frozen = links.choose(
+    "Dynamic weights",
+    ["recomputed", "frozen"],
+    key="weights",
+    style="segmented_control",
+    where=across[0],
+    help="Frozen: later compositions keep the weights they have on the untouched prompt, so that the effect is what "
+    "flows through values. " + tip("dynamic weights"),
+)
+twin = surgery.counterfactual(name, asked, where=across[1])
+try:
+    effect = analyses.run(
+        "intervene",
+        name,
+        prompt=asked.prompt,
+        interventions=what,
+        target=target,
+        foil=foil,
+        dynamic_weights=frozen,
+        counterfactual=twin,
+        reference=surgery.reference(what, asked),
+    )
+except UserError as problem:
+    inputs.refuse(problem)
+
+kept = "still" if effect.answer_after == effect.answer_before else "now"
+st.markdown(
+    f'The model said **{effect.answer_before}** and {kept} says **{effect.answer_after}**. "{effect.target}" leads '
+    f'"{effect.foil}" by **{effect.metric_before:.2f}** logits before and **{effect.metric_after:.2f}** after: the '
+    f"effect is **{effect.effect:+.2f}**."
+)
+predicted = surgery.predicted(name, asked.prompt, target, foil, what)
+if predicted is not None:
+    agree = predicted * effect.effect >= 0
+    words = f"Attribution (integrated gradients) predicted {predicted:+.2f} for this head."
+    (st.caption if agree else st.warning)(words if agree else f"{words} It disagrees in sign with the ablation.")
+view(effect, "logits")
+st.subheader("Whose attention changed", anchor=False, help=tip("attention"))
+view(effect, "attention", kind="attention", banners=False, table=False)
