@@ -40,17 +40,9 @@ from dcinterp.analysis.edge_credit import EdgeExplainer
 from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured, references
+from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration, Metric
-from dcinterp.analysis.prompt import (
-    Prompt,
-    Token,
-    layer_number,
-    position,
-    require_stage,
-    str_tokens,
-    token_id,
-    token_ids,
-)
+from dcinterp.analysis.prompt import Prompt, Token, layer_number, require_stage, str_tokens, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import sign_test
@@ -108,6 +100,7 @@ class EdgeAttribution(Result):
     target: str
     foil: str
     answer: str
+    objective: str
     stage: str
     method: str
     path: str
@@ -199,6 +192,7 @@ def attribute_edges(
     foil: Token | None = None,
     *,
     at: int = -1,
+    objective: Objective = "logit",
     stage: Stage = "post",
     method: Literal["ig", "gradient"] = "ig",
     path: Path = "layer",
@@ -218,9 +212,10 @@ def attribute_edges(
     Args:
         bridge: any bridge; where heads are not composed, every head has the one edge to itself (stage "post").
         prompt: text or token ids.
-        target: the answer, one token.
-        foil: the token it competes with.
-        at: the position whose next-token logits are explained.
+        target: the answer; of one that takes several tokens, all are explained (see dcinterp.analysis.objective).
+        foil: the answer it competes with.
+        at: the position whose next token is explained.
+        objective: "logit" (with a foil, the difference) or "log-probability".
         stage: "post" for attention weights lent to values, "pre" for scores lent to another head's softmax.
         method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
@@ -249,38 +244,27 @@ def attribute_edges(
     _refuse_unknown("path", path, ("layer", "joint"))
     if getattr(bridge, "stages", ()) or stage == "pre":
         require_stage(bridge, stage)
-    ids = token_ids(bridge, prompt)
-    at = position(at, ids.shape[1], "Position")
-    plus, minus = token_id(bridge, target), None if foil is None else token_id(bridge, foil)
-    if minus == plus:
-        raise UserError("Target and foil are the same token, so their difference is always zero; choose another foil.")
-    other = None if baseline is None else token_ids(bridge, baseline)
-    if other is not None and other.shape != ids.shape:
-        raise UserError(
-            f"The baseline is {other.shape[1]} tokens long and the prompt {ids.shape[1]}; give a counterfactual with "
-            "as many tokens."
-        )
+    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    ids = what.ids
+    other = None if baseline is None else _as_long(what, token_ids(bridge, prompt), token_ids(bridge, baseline))
     chosen = range(bridge.cfg.n_layers) if layers is None else sorted({layer_number(bridge, each) for each in layers})
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
     integration = Integration(steps, max_steps, tolerance, batch_size)
     explainer = EdgeExplainer(bridge, ids, other, stage, method, frozen, integration)
 
-    def metric(logits: Tensor) -> Tensor:
-        value = logits[:, at, plus]
-        return value if minus is None else value - logits[:, at, minus]
-
-    credits, integrals = explainer.scores(metric, list(chosen), path, per_source, progress)
+    credits, integrals = explainer.scores(what.metric, list(chosen), path, per_source, progress)
     by_source = torch.stack([each.by_source for each in credits])
     heads = torch.stack([each.heads for each in credits])
     scores = by_source.sum(-1)
     with torch.no_grad():
-        answer = int(bridge(ids)[0, at].argmax())
+        answer = what.answer(bridge, bridge(ids))
     result = EdgeAttribution(
         tokens=str_tokens(bridge, ids),
-        position=at,
-        target=str_tokens(bridge, torch.tensor([[plus]]))[0],
-        foil="" if minus is None else str_tokens(bridge, torch.tensor([[minus]]))[0],
-        answer=str_tokens(bridge, torch.tensor([[answer]]))[0],
+        position=what.positions[0],
+        target=what.target,
+        foil=what.foil,
+        answer=answer,
+        objective=objective,
         stage=stage,
         method=method,
         path=path,
@@ -299,7 +283,7 @@ def attribute_edges(
         predicted=torch.zeros(0),
         measured=torch.zeros(0),
     )
-    return _checked(result, explainer, metric, check)
+    return _checked(result, explainer, what.metric, check)
 
 
 def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, check: int) -> EdgeAttribution:
@@ -328,6 +312,16 @@ def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, 
         predicted=torch.tensor([edge.score for edge in edges]),
         measured=effects.float().cpu(),
     )
+
+
+def _as_long(what: Explained, prompt: Tensor, baseline: Tensor) -> Tensor:
+    """The baseline with the answer tokens that the prompt is read with."""
+    if baseline.shape != prompt.shape:
+        raise UserError(
+            f"The baseline is {baseline.shape[1]} tokens long and the prompt {prompt.shape[1]}; give a counterfactual "
+            "with as many tokens."
+        )
+    return torch.cat([baseline, what.ids[:, prompt.shape[1] :]], 1)
 
 
 def _refuse_unknown(name: str, given: str, known: tuple[str, ...]) -> None:

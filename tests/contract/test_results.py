@@ -42,6 +42,10 @@ def made(make_bridge, prompt, tmp_path_factory):
     return [
         dcinterp.predict(bridge, prompt, "fruit"),
         dcinterp.attribute_heads(bridge, prompt, "fruit", "animal", steps=8, max_steps=8),
+        dcinterp.attribute_edges(bridge, prompt, "fruit", "animal", steps=4, max_steps=4, check=2),
+        dcinterp.attribute_edges_over(bridge, [(prompt, "fruit", "animal")], method="gradient", check=2),
+        dcinterp.intervene(bridge, prompt, "head 1.3 zero", "fruit", "animal"),
+        dcinterp.calibrate(bridge, [(prompt, "fruit", "animal")], "branch", methods=["gradient"]),
         dcinterp.compose_breakdown(bridge, prompt, 1, -1, 4),
         dcinterp.composition_map(bridge, prompt, 1, "post", -1, 4),
         dcinterp.attribute_heads_over(bridge, "task2 n=2", steps=4, max_steps=4),

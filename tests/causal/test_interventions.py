@@ -1,0 +1,299 @@
+"""Interventions against the same change made another way: other weights, other hooks, another prompt."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcinterp import UserError, intervene
+from dcinterp.analysis.edges import BRANCHES, edge_state, head_map, layer_taps
+from dcinterp.analysis.intervention import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
+from dcinterp.analysis.intervention_hooks import applied, frozen_hooks, intervention_hooks, measured, references
+
+PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
+OTHER = "< Ruth has a piano. Carol has a tiger. Ronald has blueberries. >. Ronald has a kind of"
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer_folder):
+    """One double-precision bridge for all tests here: interventions leave nothing behind, which is tested too."""
+    from transformers import PreTrainedTokenizerFast
+
+    from dcinterp.bridge import wrap
+    from dcinterp.model.config import DCFormerConfig
+    from dcinterp.model.decoder import DCFormerForCausalLM
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder)
+    torch.manual_seed(0)
+    config = DCFormerConfig.preset(
+        "tiny-dcformer++", num_hidden_layers=2, vocab_size=len(tokenizer), max_position_embeddings=128
+    )
+    plain = DCFormerForCausalLM(config)
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            if ".pre." in name or ".post." in name:
+                parameter.normal_(std=0.15)
+    return wrap(plain.double(), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def caches(model):
+    return {prompt: model.run_with_cache(prompt)[1] for prompt in (PROMPT, OTHER)}
+
+
+def logits_under(model, lines, **kwargs):
+    with torch.no_grad(), applied(model, lines, PROMPT, **kwargs):
+        return model(PROMPT)
+
+
+def logits_with(model, hooks):
+    with torch.no_grad():
+        return model.run_with_hooks(PROMPT, fwd_hooks=hooks)
+
+
+def length_of(model):
+    return model.to_tokens(PROMPT).shape[1]
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+@pytest.mark.parametrize("branch", ["qp", "kp", "qg", "kg"])
+def test_a_branch_put_to_zero_is_a_model_whose_weights_lack_it(model, stage, branch):
+    without = copy.deepcopy(model)
+    side = getattr(getattr(without.blocks[1].attn, stage).original_component, {"q": "query", "k": "key"}[branch[0]])
+    with torch.no_grad():
+        (side.up if branch[1] == "p" else side.gate.weight).zero_()
+        expected = without(PROMPT)
+    assert torch.allclose(logits_under(model, f"branch 1.{stage}.{branch} zero"), expected, atol=1e-10)
+    assert not torch.allclose(model(PROMPT), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+@pytest.mark.parametrize("kind", ["zero", "mean", "counterfactual", "scale"])
+@pytest.mark.parametrize("branch", ["qp", "kp", "kg"])
+def test_all_edges_of_a_branch_are_the_branch(model, stage, kind, branch):
+    edges = [one for one in all_units(model, "edge", stage) if (one.layer, one.name) == (1, branch)]
+    edges = [replace(one, kind=kind, factor=1.5 if kind == "scale" else 0.0) for one in edges]
+    whole = Intervention("branch", 1, stage, branch, kind=kind, factor=1.5 if kind == "scale" else 0.0)
+    others = {"counterfactual": OTHER, "reference": [OTHER, "Ruth has a lime."]}
+    assert len(edges) == (64 if branch[1] == "p" else 8)
+    one_by_one, at_once = (logits_under(model, given, **others) for given in (edges, whole))
+    assert torch.allclose(one_by_one, at_once, atol=1e-10)
+    assert not torch.allclose(at_once, model(PROMPT), atol=1e-5)
+
+
+def test_everything_from_another_prompt_is_its_pattern(model, caches):
+    lines = [f"branch 1.post.{branch} counterfactual" for branch in BRANCHES]
+    name = "blocks.1.attn.hook_pattern"
+    expected = logits_with(model, [(name, lambda t, hook: caches[OTHER][name])])
+    assert torch.allclose(logits_under(model, lines, counterfactual=OTHER), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean", "counterfactual"])
+def test_heads_against_hooks_written_by_hand(model, caches, kind):
+    name = "blocks.0.attn.hook_z"
+    new = {
+        "zero": torch.zeros(16, dtype=torch.float64),
+        "mean": torch.cat([caches[p][name][0, :, 3] for p in (PROMPT, OTHER)]).mean(0),
+        "counterfactual": caches[OTHER][name][0, :, 3],
+    }[kind]
+
+    def by_hand(t, hook):
+        t[0, :, 3] = new
+        return t
+
+    mine = logits_under(model, f"head 0.3 {kind}", counterfactual=OTHER, reference=[PROMPT, OTHER])
+    assert torch.allclose(mine, logits_with(model, [(name, by_hand)]), atol=1e-10)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_weights_against_hooks_written_by_hand(model, caches, weight):
+    name = f"blocks.0.attn.post.hook_{weight}"
+    for kind in ("zero", "mean", "counterfactual"):
+        new = {
+            "zero": torch.zeros(()),
+            "mean": torch.cat([caches[p][name][0] for p in (PROMPT, OTHER)]).mean(0)[..., 2],
+            "counterfactual": caches[OTHER][name][0, ..., 2],
+        }[kind]
+
+        def by_hand(t, hook, new=new):
+            t[0, ..., 2] = new
+            return t
+
+        line = f"weight 0.post.{weight}.2 {kind}"
+        mine = logits_under(model, line, counterfactual=OTHER, reference=[PROMPT, OTHER])
+        assert torch.allclose(mine, logits_with(model, [(name, by_hand)]), atol=1e-10), kind
+
+
+def test_the_mean_map_is_composition_without_the_token(model, caches):
+    names = layer_taps(model, 1, "post")
+    maps = [head_map(edge_state(model, {n: caches[p][n] for n in names}, 1, "post"), "kp") for p in (PROMPT, OTHER)]
+    mean = torch.cat(maps).mean(0)
+    attention = caches[PROMPT]["blocks.1.attn.post.hook_in"]
+    hooks = [("blocks.1.attn.post.hook_o_kp", lambda t, hook: torch.einsum("bfts,fh->bhts", attention, mean))]
+    mine = logits_under(model, "branch 1.post.kp mean", reference=[PROMPT, OTHER])
+    assert torch.allclose(mine, logits_with(model, hooks), atol=1e-10)
+
+
+def test_positions_confine_the_change(model, caches):
+    """Restricted to a query and a key, an edge changes one entry of the receiving head's pattern."""
+    with torch.no_grad(), applied(model, "edge 1.post.kp.2>3 zero query=-1 key=4", PROMPT):
+        _, cache = model.run_with_cache(PROMPT, names_filter=["blocks.1.attn.hook_pattern"])
+    change = cache["blocks.1.attn.hook_pattern"] - caches[PROMPT]["blocks.1.attn.hook_pattern"]
+    assert (change != 0).nonzero().tolist() == [[0, 3, length_of(model) - 1, 4]]
+
+
+def test_rows_of_a_batch_undergo_their_own_interventions(model):
+    ids, length = model.to_tokens(PROMPT), length_of(model)
+    lines = ["head 0.1 zero", "edge 1.post.qp.2>3 zero", "branch 0.pre.kp scale=-1", "weight 1.post.w_kg zero"]
+    rows = [checked(model, Intervention.parse(line), length) for line in lines]
+
+    def metric(logits):
+        return logits[:, -1, 7] - logits[:, -1, 9]
+
+    together = measured(model, ids, rows, metric, batch_size=3)
+    for line, effect in zip(lines, together.tolist(), strict=True):
+        alone = float(metric(model(PROMPT)) - metric(logits_under(model, line)))
+        assert effect == pytest.approx(alone, abs=1e-9)
+        assert effect != 0
+
+
+def test_interventions_act_in_the_order_of_the_computation(model):
+    """A weight first, so that an edge is taken from what it has become; a whole branch last."""
+    lines = ["edge 1.post.kp.2>3 zero", "weight 1.post.w_k1.2 scale=3"]
+    assert torch.allclose(logits_under(model, lines), logits_under(model, lines[::-1]), atol=1e-12)
+    both = logits_under(model, ["edge 1.post.kp.2>3 scale=5", "branch 1.post.kp zero"])
+    assert torch.allclose(both, logits_under(model, "branch 1.post.kp zero"), atol=1e-12)
+
+
+def test_added_is_all_but_the_skip(model, caches):
+    name = "blocks.1.attn.hook_pattern"
+    weights = caches[PROMPT]["blocks.1.attn.post.hook_in"]
+    expected = logits_with(model, [(name, lambda t, hook: weights)])
+    assert torch.allclose(logits_under(model, "branch 1.post.added zero"), expected, atol=1e-10)
+    split = [f"edge 1.post.{branch}.3>3 zero" for branch in BRANCHES[1:]]
+    one = logits_under(model, "edge 1.post.added.3>3 zero")
+    assert torch.allclose(one, logits_under(model, split), atol=1e-12)
+    lent = logits_under(model, "edge 1.post.added.2>3 zero")
+    assert torch.allclose(
+        lent, logits_under(model, split[:2][0].replace("3>3", "2>3") + ";" + split[1].replace("3>3", "2>3"))
+    )
+
+
+def test_frozen_weights_stay_and_recomputed_ones_answer(model, caches):
+    name = "blocks.1.attn.post.hook_w_q1"
+    for kind, same in (("frozen", True), ("recomputed", False)):
+        with torch.no_grad(), applied(model, "branch 0.post.kp zero", PROMPT, dynamic_weights=kind):
+            _, cache = model.run_with_cache(PROMPT, names_filter=[name])
+        assert torch.allclose(cache[name], caches[PROMPT][name], atol=1e-10) is same
+    # An intervention on a frozen weight still acts.
+    frozen = logits_under(model, "weight 1.post.w_q2 zero", dynamic_weights="frozen")
+    assert torch.allclose(frozen, logits_under(model, "branch 1.post.qp zero"), atol=1e-10)
+
+
+def test_frozen_hooks_alone_change_nothing(model):
+    ids = model.to_tokens(PROMPT)
+    hooks = list(intervention_hooks(model, [[]], frozen=frozen_hooks(model, ids)))
+    assert torch.allclose(logits_with(model, hooks), model(PROMPT), atol=1e-10)
+
+
+def test_scaling_by_one_changes_nothing_and_no_hook_stays(model):
+    lines = ["head 0.1 scale=1", "edge 1.post.kp.2>3 scale=1", "branch 0.pre.qg scale=1", "weight 1.pre.w_k2 scale=1"]
+    assert torch.allclose(logits_under(model, lines), model(PROMPT), atol=1e-10)
+    with pytest.raises(RuntimeError, match="stop"), applied(model, lines, PROMPT):
+        raise RuntimeError("stop")
+    assert not any(hook._forward_hooks or hook._backward_hooks for hook in model.hook_dict.values())
+
+
+def test_intervene_reports_both_runs(model, caches):
+    line = "branch 0.post.added zero"
+    result = intervene(model, PROMPT, line, "fruit", "animal", dynamic_weights="recomputed")
+    plus, minus = (model.tokenizer.convert_tokens_to_ids(word) for word in ("fruit", "animal"))
+    clean, edited = model(PROMPT)[0, -1], logits_under(model, line)[0, -1]
+    assert result.effect == pytest.approx(float((clean - edited)[plus] - (clean - edited)[minus]), abs=1e-6)
+    assert torch.allclose(result.logit_after, edited[result.top_ids].float(), atol=1e-5)
+    assert set(result.top_ids.tolist()) == set(clean.topk(10).indices.tolist()) | set(edited.topk(10).indices.tolist())
+    pattern = caches[PROMPT]["blocks.1.attn.hook_pattern"][0].float()
+    assert torch.allclose(result.attention_before[1], pattern[:, -1], atol=1e-6)
+    assert result.attention_change[1].min() > 0, "what was taken out of layer 0 moves the attention of layer 1"
+    assert result.call.arguments["interventions"] == line
+    assert intervene(model, PROMPT, read_interventions(line)).call.arguments["interventions"] == [line]
+
+
+def test_what_a_reader_must_know_is_said(model):
+    nothing = intervene(model, PROMPT, "edge 1.post.kp.2>3 scale=1", "fruit")
+    assert any("changes no logit" in banner for banner in nothing.banners())
+    assert any("does not win" in banner for banner in nothing.banners())
+    assert intervene(model, PROMPT, "head 1.2 zero").banners() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    part=st.sampled_from(["head", "branch", "edge", "weight"]),
+    kind=st.sampled_from(KINDS),
+    layer=st.integers(-3, 40),
+    heads=st.tuples(st.integers(0, 64), st.integers(0, 64)),
+    factor=st.sampled_from([-1.0, 0.5, 2.0]),
+    places=st.tuples(st.none() | st.integers(-9, 9), st.none() | st.integers(-9, 9)),
+)
+def test_lines_read_back_as_they_are_written(part, kind, layer, heads, factor, places):
+    one = Intervention(
+        part,
+        layer,
+        stage="" if part == "head" else "post",
+        name={"head": "", "weight": "w_k1"}.get(part, "qp"),
+        head=None if part == "branch" else heads[0],
+        head_from=heads[1] if part == "edge" else None,
+        kind=kind,
+        factor=factor if kind == "scale" else 0.0,
+        query=places[0],
+        key=places[1],
+    )
+    assert Intervention.parse(str(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("knock out head 3", "names no|no intervention|nothing called"),
+        ("neuron 1.3 zero", "nothing called 'neuron'"),
+        ("head 1.3 remove", "no kind of change"),
+        ("head 1 zero", "names no head"),
+        ("head 1.3 scale", "takes a factor"),
+        ("head 1.3 scale=much", "no factor"),
+        ("head 1.9 zero", "no head 9"),
+        ("head 5.1 zero", "no layer 5"),
+        ("head 1.3 zero key=2", "no key position"),
+        ("weight 1.post.w_q1 zero key=2", "no key position"),
+        ("head 1.3 zero query=99", "outside the prompt"),
+        ("branch 1.middle.kp zero", "no stage 'middle'"),
+        ("branch 1.post.kq zero", "no branch 'kq'"),
+        ("edge 1.post.qg.2>3 zero", "to itself only"),
+        ("weight 1.post.w_z1 zero", "no dynamic weight"),
+        ("branch 1.post.skip mean", "its mean changes nothing"),
+        ("head 1.3 counterfactual", "give counterfactual="),
+        ("head 1.3 mean", "give reference="),
+        (" ; ", "no intervention"),
+    ],
+)
+def test_bad_lines_are_refused_in_a_sentence(model, line, says):
+    with pytest.raises(UserError, match=says):
+        intervene(model, PROMPT, line)
+
+
+def test_a_counterfactual_of_another_length_and_plain_models_are_refused(model, twin):
+    with pytest.raises(UserError, match="tokens long"):
+        intervene(model, PROMPT, "head 1.3 counterfactual", counterfactual="Ruth")
+    with pytest.raises(UserError, match="not composed"):
+        intervene(twin, PROMPT, "branch 1.post.kp zero")
+    assert intervene(twin, PROMPT, "head 1.3 zero", "fruit").effect != 0
+
+
+def test_references_are_kept_only_where_needed(model):
+    one = checked(model, Intervention.parse("edge 1.post.kp.2>3 counterfactual"), length_of(model))
+    kept = references(model, one, length_of(model), OTHER)
+    assert set(kept.counterfactual) == {f"blocks.1.attn.post.hook_{name}" for name in ("in", "w_k1", "w_k2")}
