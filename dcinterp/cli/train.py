@@ -41,13 +41,12 @@ def command(
 
         accelerate launch --num_processes 2 -m dcinterp train configs/shipped-pair.yaml
     """
-    from accelerate import PartialState
-
     from dcinterp.errors import UserError
     from dcinterp.progress import console
     from dcinterp.train.recipe import build_config, read_tree
     from dcinterp.train.run import train
     from dcinterp.train.starter import with_material
+    from dcinterp.train.trainer import processes
 
     tree = with_material(read_tree(config) if config else {}, text, "" if images == "digits" else images)
     flags = {"output": output, "model.preset": preset}
@@ -58,7 +57,7 @@ def command(
     # Flags come last: they win over the file and over --set.
     overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     resolved = build_config(tree, overrides)
-    if not PartialState().is_main_process:
+    if not processes().is_main_process:
         train(resolved, resume=resume)
         return
     with console("training") as progress:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback, set_seed
@@ -29,7 +28,7 @@ from dcinterp.train.material import open_material, with_steps
 from dcinterp.train.recipe import TrainConfig, read_config, write_config
 from dcinterp.train.resume import check_resumable, differences, record
 from dcinterp.train.text import TextMaterial
-from dcinterp.train.trainer import DocumentTrainer, arguments
+from dcinterp.train.trainer import DocumentTrainer, arguments, processes
 from dcinterp.train.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ def train(config: TrainConfig, *, resume: bool = False, progress: Progress | Non
 
 
 def _train(config: TrainConfig, output: Path, resuming: bool, progress: Progress | None) -> Path:
-    main = accelerate.PartialState()
+    main = processes()
     config = _resolved(config)
     if main.is_main_process:
         _refuse_existing(output, resuming)
@@ -179,7 +178,7 @@ def _prepare(output: Path, config: TrainConfig, material: Material) -> str | Non
         changes=changes,
         damaged=damaged,
         material=material.digest(),
-        processes=accelerate.PartialState().num_processes,
+        processes=processes().num_processes,
         torch=torch.__version__,
         transformers=transformers.__version__,
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainingArguments
@@ -24,7 +26,7 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
     recipe = config.recipe
     # The name is deprecated, but the new one is younger than the oldest transformers that we allow.
     checkpointing: dict[str, Any] = {"gradient_checkpointing": True} if recipe.gradient_checkpointing else {}
-    return TrainingArguments(
+    made = TrainingArguments(
         output_dir=str(output / "checkpoints"),
         max_steps=config.steps,
         # One item of the dataset is a whole part of a batch.
@@ -52,6 +54,15 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
         # Every parameter of a model takes part in every step.
         ddp_find_unused_parameters=False,
     )
+    # Without `accelerate launch` one process uses one device: an item is one batch, not one for each device.
+    made._n_gpu = min(made.n_gpu, 1)
+    return made
+
+
+def processes() -> PartialState:
+    """This process among those that `accelerate launch` started."""
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    return PartialState(cpu=True) if on_cpu else PartialState()
 
 
 class DocumentTrainer(Trainer):
