@@ -1,4 +1,4 @@
-"""A running workbench and a browser to drive it."""
+"""A running workbench and a browser to drive it; and the app in this process, without a browser."""
 
 from __future__ import annotations
 
@@ -17,14 +17,26 @@ import pytest
 APP = Path(__file__).parents[2] / "app"
 
 
+@pytest.fixture
+def app(monkeypatch, tmp_path):
+    """The workbench in this process, started in an empty folder."""
+    from streamlit.testing.v1 import AppTest
+
+    monkeypatch.syspath_prepend(str(APP))
+    monkeypatch.chdir(tmp_path)
+    return AppTest.from_file(str(APP / "streamlit_app.py"), default_timeout=300)
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[str]:
+def server(tmp_path_factory) -> Iterator[str]:
     """The address of `dcinterp app`, started as a user starts it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "dcinterp", "app", "--no-browser", "--port", str(port)]
-    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    place = tmp_path_factory.mktemp("workbench")
+    process = subprocess.Popen(command, env=environment, cwd=place, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(240):

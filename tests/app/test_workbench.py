@@ -1,0 +1,163 @@
+"""The parts that the pages share, on their own."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import dcinterp
+from dcinterp import figures
+
+APP = Path(__file__).parents[2] / "app"
+
+
+@pytest.fixture(autouse=True)
+def workbench(monkeypatch):
+    monkeypatch.syspath_prepend(str(APP))
+
+
+@pytest.fixture(scope="module")
+def patterns(shipped):
+    return dcinterp.attention_patterns(shipped, "There are a pear, a car, a car. Which is not car? The", 1)
+
+
+def test_every_term_that_a_page_uses_is_in_the_glossary():
+    from workbench.glossary import TERMS
+
+    used = set()
+    for path in APP.rglob("*.py"):
+        for call in re.findall(r"\btip\(([^)]*)\)", path.read_text(encoding="utf-8")):
+            used |= set(re.findall(r'"([^"]+)"', call))
+        for call in re.findall(r"heading\(\d+, \"\w+\", ([^)]*)\)", path.read_text(encoding="utf-8")):
+            used |= set(re.findall(r'"([^"]+)"', call))
+    assert used <= set(TERMS), used - set(TERMS)
+    assert len(used) > 20
+
+
+def test_the_canvas_gets_the_numbers_of_the_figure(patterns):
+    import base64
+
+    import numpy as np
+
+    from workbench.heatmap import is_heatmap, payload
+
+    figure = figures.plot(patterns, head=2, selected=(4, 3))
+    assert is_heatmap(figure)
+    sent = payload(figure)
+    z = np.frombuffer(base64.b64decode(sent["z"]), dtype=np.float32).reshape(sent["rows"], sent["columns"])
+    np.testing.assert_allclose(z[4, 3], float(patterns.composed[2, 4, 3]), rtol=1e-6)
+    assert np.isnan(z[3, 4])
+    assert sent["selected"] == [4, 3]
+    assert sent["x"] == [str(name) for name in figure.layout.xaxis.ticktext]
+
+
+def test_results_are_kept_within_a_bound(patterns):
+    from workbench.analyses import ResultCache, weight
+
+    size = weight(patterns)
+    assert size > sum(t.element_size() * t.nelement() for t in patterns.tensors().values())
+    cache = ResultCache(limit=3 * size + size // 2)
+    for number in range(5):
+        cache.put(str(number), patterns)
+    assert len(cache) == 3
+    assert cache.bytes <= cache.limit
+    assert cache.get("0") is None
+    assert cache.get("2") is patterns
+    cache.put("5", patterns)
+    assert cache.get("2") is patterns, "what was used last stays"
+    assert cache.get("3") is None
+
+
+def test_downloads_hold_the_result(patterns, tmp_path):
+    import pandas as pd
+
+    from workbench.view import file_name, parquet, python_cell, zipped
+
+    archive = zipfile.ZipFile(io.BytesIO(zipped(patterns)))
+    archive.extractall(tmp_path)
+    folder = tmp_path / file_name(patterns)
+    again = dcinterp.load_result(folder)
+    assert again.composed.equal(patterns.composed)
+    frame = pd.read_parquet(io.BytesIO(parquet(patterns)))
+    assert len(frame) == patterns.composed.numel()
+    scope: dict = {}
+    exec(python_cell(patterns, {"kind": "", "head": 3}), scope)
+    assert scope["result"].composed.equal(patterns.composed)
+
+
+def test_work_ends_by_itself_when_nobody_looks(monkeypatch):
+    from workbench import jobs
+
+    monkeypatch.setattr(jobs, "UNSEEN_SECONDS", 0.2)
+    monkeypatch.setattr(jobs, "session", lambda: "somebody")
+
+    def work(progress):
+        for step in range(1000):
+            progress(step, 1000)
+            time.sleep(0.01)
+
+    job = jobs.start("count", "count", work)
+    for _ in range(300):
+        if not job.alive:
+            break
+        time.sleep(0.02)
+    assert job.state == "cancelled"
+    assert 0 < job.done < 1000
+
+
+def test_a_failure_of_work_is_reported_and_not_silent(monkeypatch):
+    from workbench import jobs
+
+    monkeypatch.setattr(jobs, "session", lambda: "somebody else")
+
+    def work(progress):
+        raise dcinterp.UserError("There is nothing to do.")
+
+    job = jobs.start("nothing", "nothing", work)
+    for _ in range(300):
+        if not job.alive:
+            break
+        time.sleep(0.02)
+    assert (job.state, job.error) == ("failed", "There is nothing to do.")
+
+
+def test_long_work_lets_others_use_the_model():
+    from workbench.analyses import polite
+
+    lock, turns = threading.RLock(), []
+
+    def other():
+        with lock:
+            turns.append("other")
+
+    with lock:
+        step = polite(lambda *_: None, lock)
+        thread = threading.Thread(target=other)
+        thread.start()
+        time.sleep(0.05)
+        assert not turns, "the model is held while a unit of work runs"
+        for _ in range(200):
+            step(1, 2)
+            if turns:
+                break
+        assert turns == ["other"]
+    thread.join()
+
+
+def test_workbench_modules_import_torch_only_when_needed():
+    import subprocess
+
+    code = (
+        f"import sys; sys.path.insert(0, {str(APP)!r}); "
+        "import workbench.view, workbench.inputs, workbench.jobs, workbench.surgery, workbench.training; "
+        "print([m for m in ('torch', 'transformers', 'transformer_lens') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert out.stdout.strip() == "[]", out.stdout + out.stderr
