@@ -79,8 +79,9 @@ def effects(
     found = torch.zeros(len(parts), dtype=parts.dtype)
     # Most edges of a model without noise are exactly zero, and taking nothing away changes nothing.
     present = parts.flatten(1).abs().amax(1).nonzero().flatten()
+    whole = metric(bridge(ids))
     for some in present.split(batch_size):
         hooks = [(name, lambda pattern, hook, part=parts[some]: pattern - part)]
         without = metric(bridge.run_with_hooks(ids.expand(len(some), -1), fwd_hooks=hooks))
-        found[some] = metric(bridge(ids)) - without
+        found[some] = whole - without
     return found

@@ -43,7 +43,9 @@ class Knobs:
 class PlantedModel:
     """A model and what was planted in it.
 
-    roles: per circuit, "layer 0: ..." and layer-1 roles with the heads that play them.
+    circuit: the one that its examples are about.
+    previous, question: the heads of layer 0 that every circuit reads from.
+    roles: of the heads of layer 1, by circuit and role.
     """
 
     circuit: str
