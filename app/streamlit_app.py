@@ -18,6 +18,7 @@ PAGES = {
     "Test": {
         "interventions": "Interventions",
         "compare": "Compare",
+        "planted": "Planted circuits",
     },
     "Data and training": {
         "tasks": "Tasks",

@@ -78,3 +78,25 @@ with slot:
     )
 st.subheader(f"Where in the prompt layer {layer}, head {head} contributes", anchor=False, help=tip("attribution"))
 view(scores, "positions", kind="positions", layer=layer, selected=head, banners=False, table=False)
+
+st.subheader("Over a set of examples", anchor=False, help=tip("clustered interval", "ablation"))
+texts = links.text(
+    "Examples",
+    key="set",
+    default=f"{asked.task or 'all'} n=10",
+    help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
+)
+try:
+    many = analyses.long(
+        "attribute_heads_over",
+        name,
+        title="Attribute all of them",
+        key="many",
+        cost="about a second each",
+        examples=texts,
+    )
+    if many is not None:
+        view(many, "mean", selected=(layer, head), on_pick=follow, caption="Means over the examples.")
+        view(many, "intervals", kind="intervals", banners=False, table=False)
+except UserError as problem:
+    inputs.refuse(problem)

@@ -77,3 +77,34 @@ with pair.container():
         help=tip("dynamic weights"),
     )
     view(breakdown, "weights", kind="weights", side=side, selected=head, table=False)
+
+st.subheader("Motifs of this map", anchor=False, help=tip("motif"))
+view(mixing, "motifs", kind="motifs", banners=False, table=False)
+if told := mixing.motifs():
+    st.markdown("\n".join(f"- {motif.sentence}" for motif in told[:8]))
+
+st.subheader("Averaged over a set of examples", anchor=False, help=tip("composition map"))
+SHOW = {"added": "mean of what it adds", "spread": "how much it changes", "lent": "attention that it moves"}
+across = st.columns([3, 2])
+texts = links.text(
+    "Examples",
+    key="set",
+    default=f"{asked.task or 'all'} n=10",
+    where=across[0],
+    help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
+)
+show = links.choose("Show", SHOW, key="show", format=SHOW.__getitem__, where=across[1])
+try:
+    mean = analyses.long(
+        "mean_composition_map", name, title="Average the map", key="mean", examples=texts, layer=layer, stage=stage
+    )
+    if mean is not None:
+        view(mean, "mean", show=show, selected=(lender, head), on_pick=pick)
+    st.subheader("Which layers' composition matters", anchor=False, help=tip("attribution"))
+    importance = analyses.long(
+        "composition_importance", name, title="Attribute answers to composition", key="importance", examples=texts
+    )
+    if importance is not None:
+        view(importance, "importance")
+except UserError as problem:
+    inputs.refuse(problem)

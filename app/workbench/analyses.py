@@ -113,7 +113,7 @@ def compute(key: str, analysis: str, model: str | None, arguments: dict[str, Any
 
 def long(
     analysis: str,
-    model: str,
+    model: str | None,
     /,
     *,
     title: str,
@@ -141,7 +141,8 @@ def long(
 
     def start() -> None:
         def work(progress: Any) -> Any:
-            return compute(made_by, analysis, model, arguments, progress=polite(progress, models.lock(model)))
+            shown = progress if model is None else polite(progress, models.lock(model))
+            return compute(made_by, analysis, model, arguments, progress=shown)
 
         jobs.start(title, made_by, work)
 

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 import synthetic_tasks
-from workbench import analyses, examples, links, models
+from workbench import analyses, examples, links, models, planting
 from workbench.glossary import tip
 
 TASK, TEXT = "task", "text"
@@ -40,14 +40,22 @@ def question(name: str, *, with_answer: bool = True) -> Question:
         with_answer: whether to ask for the expected answer of one's own text.
     """
     models.require(name)
-    kind = links.choose("Prompt", KINDS, key="prompt", format=KINDS.__getitem__, style="segmented_control", hidden=True)
-    best_task, best_number = examples.showcase(name)
+    own = planting.example(name, 0) if name.startswith(planting.PREFIX) else None
+    kind = links.choose(
+        "Prompt",
+        [TEXT] if own else KINDS,
+        key="prompt",
+        format=KINDS.__getitem__,
+        style="segmented_control",
+        hidden=True,
+    )
+    best_task, best_number = (examples.SHOWCASE_TASKS[0], 0) if own else examples.showcase(name)
     left, right = st.columns([3, 1])
     if kind == TEXT:
         text = links.text(
             "Text",
             key="text",
-            default=examples.held_out(best_task, best_number).prompt,
+            default=(own or examples.held_out(best_task, best_number)).prompt,
             area=True,
             where=left,
             help="The shipped models are small and know the words of the tasks only.",

@@ -1,0 +1,71 @@
+"""Models whose circuit is known, because it was put there: what attribution finds of it, and what it misses."""
+
+import streamlit as st
+
+from dcinterp.errors import UserError
+from workbench import analyses, links, models, planting
+from workbench.glossary import tip
+from workbench.view import show_banners, view
+
+st.title("Planted circuits", anchor=False)
+st.markdown("The weights of these models were set by hand, so that it is known which edges make each answer.")
+circuits = planting.circuits()
+across = st.columns([3, 1, 1, 1, 1, 1])
+circuit = links.choose("Circuit", circuits, key="circuit", where=across[0])
+noise = links.choose(
+    "Noise",
+    [0.0, 0.005, 0.01, 0.02, 0.05],
+    key="noise",
+    where=across[1],
+    help="On every weight, as a share of the largest of its kind.",
+)
+redundancy = links.number("Heads a role", 1, 3, key="redundancy", default=1, where=across[2], help=tip("head"))
+rank = links.number("Rank", 1, 4, key="rank", default=1, where=across[3], help=tip("dynamic weights"))
+seed = links.number("Seed", 0, 999, key="seed", default=0, where=across[4], help="Which heads play which role.")
+number = links.number("Example", 0, 99, key="example", default=0, where=across[5])
+st.caption(circuits[circuit])
+name = planting.name_of(circuit, noise, redundancy, rank, seed)
+try:
+    asked = planting.example(name, number)
+    bridge = models.model(name)
+    said = analyses.run("predict", name, prompt=asked.prompt, answer=asked.target)
+    truth = planting.true_edges(name, asked)
+    st.markdown(f"`{asked.prompt}` → **{asked.target}** (and not {asked.foil})")
+    view(said, "answer")
+    edges = analyses.long(
+        "attribute_edges",
+        name,
+        title="Score all edges",
+        key="planted",
+        prompt=asked.prompt,
+        target=asked.target,
+        foil=asked.foil,
+    )
+except UserError as problem:
+    st.error(str(problem), icon=":material/error:")
+    st.stop()
+if edges is not None:
+    show_banners(edges)
+    rows = planting.against_truth(truth, edges)
+    hits = sum(row["planted"] == "yes" for row in rows)
+    st.markdown(f"Of the **{len(truth)}** planted edges **{hits}** are among as many strongest ones.")
+    st.dataframe(rows, hide_index=True)
+    if lost := planting.missed(truth, edges):
+        st.caption(f"Missed: {', '.join(lost)}.")
+    view(edges, "map", kind="map", layer=1, banners=False, table=False)
+st.button("Open this model for the other pages", on_click=models.choose_now, args=(name,), icon=":material/search:")
+
+st.subheader("Every method, held to the truth", anchor=False, help=tip("attribution", "ablation"))
+seeds = links.number(
+    "Models", 1, 16, key="seeds", default=2, help="How many seeds; they differ in who plays which role."
+)
+try:
+    setting = name.removeprefix(planting.PREFIX).rsplit(",", 1)[0].replace(",", " ")
+    scores = analyses.long(
+        "method_benchmark", None, title="Score the methods", key="methods", settings=(setting,), seeds=seeds, examples=2
+    )
+except UserError as problem:
+    st.error(str(problem), icon=":material/error:")
+else:
+    if scores is not None:
+        view(scores, "methods")

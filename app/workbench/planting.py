@@ -1,0 +1,78 @@
+"""Models with a known circuit inside, for the pages: their names, examples and truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+PREFIX = "planted:"
+
+
+def circuits() -> dict[str, str]:
+    """What can be planted, with a sentence on each."""
+    from dcinterp.planted import circuits as kinds
+
+    return {name: kind.SUMMARY for name, kind in kinds().items()}
+
+
+def name_of(circuit: str, noise: float, redundancy: int, rank: int, seed: int) -> str:
+    """The name by which `dcinterp.load` makes the model."""
+    return f"{PREFIX}{circuit},noise={noise:g},redundancy={redundancy},rank={rank},seed={seed}"
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def planted(name: str) -> Any:
+    """The planted model of a name; UserError when it does not have that many heads."""
+    from dcinterp.planted import read_plant
+
+    return read_plant(name.removeprefix(PREFIX))
+
+
+def example(name: str, number: int) -> Any:
+    """Example `number` of a planted model."""
+    return planted(name).examples(number + 1)[number]
+
+
+def true_edges(name: str, asked: Any) -> list[tuple[int, str, int, int, int]]:
+    """(layer, branch, head_from, head_to, sign) of every edge that makes the answer."""
+    from dcinterp.analysis.edges import BRANCHES
+
+    edges = planted(name).truth(asked).edges
+    return [(*_place(place, BRANCHES), int(edges[tuple(place)])) for place in edges.nonzero().tolist()]
+
+
+def _place(place: list[int], branches: Any) -> tuple[int, str, int, int]:
+    layer, branch, head_from, head_to = place
+    return layer, branches[branch], head_from, head_to
+
+
+def against_truth(truth: list[tuple[int, str, int, int, int]], edges: Any) -> list[dict[str, Any]]:
+    """The true edges and as many of the strongest scored ones, side by side."""
+    scored = edges.top(len(truth), lent=False)
+    signs = {each[:4]: each[4] for each in truth}
+    rows = []
+    for edge in scored:
+        place = (edge.layer, edge.branch, edge.head_from, edge.head_to)
+        rows.append(
+            {
+                "strongest edges": _words(place),
+                "score (logits)": round(edge.score, 3),
+                "planted": "yes" if place in signs else "no",
+                "sign": "right" if signs.get(place, 0) * edge.score > 0 else "wrong" if place in signs else "",
+            }
+        )
+    return rows
+
+
+def missed(truth: list[tuple[int, str, int, int, int]], edges: Any) -> list[str]:
+    """True edges that are not among as many strongest ones."""
+    scored = {(e.layer, e.branch, e.head_from, e.head_to) for e in edges.top(len(truth), lent=False)}
+    return [_words(each[:4]) for each in truth if each[:4] not in scored]
+
+
+def _words(place: tuple[int, str, int, int]) -> str:
+    layer, branch, head_from, head_to = place
+    if branch == "skip":
+        return f"layer {layer}: head {head_to} by itself"
+    return f"layer {layer}: head {head_from} to head {head_to} ({branch})"
