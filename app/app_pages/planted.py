@@ -22,7 +22,7 @@ noise = links.choose(
 redundancy = links.number("Heads a role", 1, 3, key="redundancy", default=1, where=across[2], help=tip("head"))
 rank = links.number("Rank", 1, 4, key="rank", default=1, where=across[3], help=tip("dynamic weights"))
 seed = links.number("Seed", 0, 999, key="seed", default=0, where=across[4], help="Which heads play which role.")
-number = links.number("Example", 0, 99, key="example", default=0, where=across[5])
+number = links.number("Example", 0, 99, key="question", default=0, where=across[5])
 st.caption(circuits[circuit])
 name = planting.name_of(circuit, noise, redundancy, rank, seed)
 try:
@@ -56,9 +56,7 @@ if edges is not None:
 st.button("Open this model for the other pages", on_click=models.choose_now, args=(name,), icon=":material/search:")
 
 st.subheader("Every method, held to the truth", anchor=False, help=tip("attribution", "ablation"))
-seeds = links.number(
-    "Models", 1, 16, key="seeds", default=2, help="How many seeds; they differ in who plays which role."
-)
+seeds = links.number("Models", 1, 16, key="seeds", default=2, help="Seeds: who plays which role.")
 try:
     setting = name.removeprefix(planting.PREFIX).rsplit(",", 1)[0].replace(",", " ")
     scores = analyses.long(

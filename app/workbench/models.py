@@ -127,6 +127,8 @@ def estimate(name: str) -> Any:
     name = name.strip()
     if not name:
         raise dcinterp.UserError("Type the path of a model folder or a hub id.")
+    if name.startswith("planted:"):
+        return dcinterp.describe(model(name))
     folder = Path(name).expanduser()
     if looks_like_hub_id(name) and not folder.is_dir():
         cached = try_to_load_from_cache(name, "config.json")
