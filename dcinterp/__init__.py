@@ -46,6 +46,7 @@ _HOMES = {
     "load_result": "dcinterp.analysis.result",
     "replay": "dcinterp.reproduction",
     "training_curves": "dcinterp.analysis.training_curves",
+    "loss_curves": "dcinterp.analysis.loss_curves",
     "training_strengths": "dcinterp.analysis.training_watch",
     "training_diversity": "dcinterp.analysis.training_watch",
     "scaling_fit": "dcinterp.analysis.scaling_fit",

@@ -13,7 +13,6 @@ Identity that the tests assert: "all" is the mean of the patterns, weighted by t
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +24,7 @@ from torch import Tensor
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError
+from dcinterp.model.metrics import read_metrics
 
 SHIPPED = Path(__file__).parents[1] / "pretrained"
 
@@ -65,14 +65,14 @@ def training_curves(run: str | Path) -> TrainingCurves:
     """
     shipped = SHIPPED / str(run)
     path = (shipped if shipped.is_dir() else Path(run)) / "metrics.jsonl"
-    if not path.is_file():
-        raise UserError(f"There is no {path}; give the output folder of a training run or a shipped model.")
-    loss, measured = float("nan"), []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    loss, measured, others = float("nan"), [], False
+    for record in read_metrics(path):
         loss = record.get("loss", loss)
+        others |= "validation_loss" in record
         if "accuracy" in record:
             measured.append((record["step"], record["tokens"], loss, record["accuracy"]))
+    if not measured and others:
+        raise UserError(f"{path} is of a run on text or images, which has no QK patterns; use dcinterp.loss_curves.")
     if not measured:
         raise UserError(f"{path} holds no accuracy yet; wait for the run's first evaluation.")
     steps, tokens, losses, accuracies = zip(*measured, strict=True)

@@ -32,6 +32,8 @@ def watched(bridge, folder):
             "strengths": branch_strengths(model, {"input_ids": torch.arange(5, 25).view(2, 10)}),
         }
         save_file(found, folder / "watch" / f"step-{step:07d}.safetensors")
+    losses = [{"step": step, "tokens": 9 * step, "loss": 5.0 - step, "validation_loss": 5.5 - step} for step in (1, 2)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in losses))
     return str(folder)
 
 
@@ -58,6 +60,7 @@ def made(make_bridge, prompt, tmp_path_factory):
         dcinterp.training_curves("dcformer++"),
         dcinterp.training_strengths(watched(bridge, tmp_path / "run")),
         dcinterp.training_diversity(str(tmp_path / "run")),
+        dcinterp.loss_curves(str(tmp_path / "run")),
         dcinterp.scaling_fit([(f, c, (20 + len(f)) * c**-0.05) for f in FAMILIES for c in (1e15, 4e15, 2e16)]),
         dcinterp.ov_top_tokens(bridge, 1, 4, ["violin", "lime"]),
         dcinterp.ov_transformations(bridge, relations=["copy", "adj->opposite"], permutations=20),

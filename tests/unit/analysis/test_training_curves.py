@@ -45,6 +45,27 @@ def test_the_shipped_models_come_with_theirs(model):
     assert curves.accuracy[0, 0, sets] < 0.5
 
 
+def test_reads_while_a_line_is_being_written(tmp_path):
+    record(tmp_path, step=60, tokens=1000, accuracy={"1": {"same-person": 0.5, "all": 0.25}})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 120, "tok')
+    assert dcinterp.training_curves(tmp_path).step.tolist() == [60]
+
+
+def test_losses_of_a_run_on_text(tmp_path):
+    record(tmp_path, step=50, tokens=900, loss=3.0)
+    with pytest.raises(UserError, match="no held-out loss yet"):
+        dcinterp.loss_curves(tmp_path)
+    record(tmp_path, step=60, tokens=1000, validation_loss=3.5, bits_per_byte=5.0)
+    record(tmp_path, step=120, tokens=2000, validation_loss=2.5, bits_per_byte=3.6)
+    curves = dcinterp.loss_curves(tmp_path)
+    assert curves.tokens_read.tolist() == [1000, 2000]
+    assert curves.training_loss.tolist() == [3.0, 3.0]
+    assert curves.validation_loss.tolist() == [3.5, 2.5]
+    with pytest.raises(UserError, match=r"use dcinterp\.loss_curves"):
+        dcinterp.training_curves(tmp_path)
+
+
 def test_refuses_with_a_sentence(tmp_path):
     with pytest.raises(UserError, match="output folder of a training run"):
         dcinterp.training_curves(tmp_path)
