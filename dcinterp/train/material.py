@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerFast
+
 from dcinterp.errors import UserError
 from dcinterp.model.presets import preset
 from dcinterp.train.data import SOURCES, Batches, Material, TaskMaterial
@@ -13,17 +15,26 @@ from dcinterp.train.images import ImageMaterial
 from dcinterp.train.recipe import DataSection, Phase, TrainConfig
 from dcinterp.train.text import TextMaterial
 from dcinterp.train.tokenizer import save_tokenizer
+from dcinterp.train.trainer import processes
 
 CONTEXT = 512
 """Tokens that a model of the tasks takes."""
 
 
 def _tasks(section: DataSection, output: Path) -> Material:
-    return TaskMaterial(save_tokenizer(output / "tokenizer", CONTEXT))
+    folder = output / "tokenizer"
+    if processes().is_main_process:
+        return TaskMaterial(save_tokenizer(folder, CONTEXT))
+    return TaskMaterial(PreTrainedTokenizerFast.from_pretrained(folder))
 
 
 def _text(section: DataSection, output: Path) -> Material:
-    return TextMaterial(section.text)
+    material = TextMaterial(section.text)
+    assert material.tokenizer is not None
+    if processes().is_main_process:
+        # Beside the checkpoints, so that each of them can be read while the run goes on.
+        material.tokenizer.save_pretrained(output / "tokenizer")
+    return material
 
 
 def _images(section: DataSection, output: Path) -> Material:

@@ -298,7 +298,9 @@ _STATED = {
 
 def write_config(config: TrainConfig, path: str | Path) -> None:
     """Write the resolved run, every number included, as YAML that `read_config` reads back."""
-    Path(path).write_text(yaml.safe_dump(_plain(asdict(config)), sort_keys=False), encoding="utf-8")
+    aside = Path(f"{path}.unfinished")
+    aside.write_text(yaml.safe_dump(_plain(asdict(config)), sort_keys=False), encoding="utf-8")
+    aside.replace(path)
 
 
 def _copy(value: Any) -> Any:

@@ -18,6 +18,7 @@ from transformers.integrations import is_tensorboard_available, is_wandb_availab
 
 from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.metrics import read_metrics
 from dcinterp.model.presets import build_model
 from dcinterp.progress import Progress, without_bars
 from dcinterp.train import checkpoints
@@ -91,6 +92,9 @@ def _train(config: TrainConfig, output: Path, resuming: bool, progress: Progress
         ],
     )
     trainer.recipe, trainer.keep_checkpoints = config.recipe, config.keep_checkpoints
+    if trainer.is_fsdp_enabled and config.evaluation.watch:
+        log.warning("Weights that are sharded over devices are not watched.")
+        trainer.remove_callback(watch)
     if checkpoint is not None:
         trainer.add_callback(_TakeUp(trainer, checkpoint))
     trainer.remove_callback(PrinterCallback)
@@ -142,9 +146,14 @@ def _resolved(config: TrainConfig) -> TrainConfig:
             raise UserError(f"report_to names {name!r}; {nearest(name, reporters)}")
         if not reporters[name]():
             raise UserError(f"report_to names {name}, which is not installed; install it with: pip install {name}")
-    for key in ("save_every", "keep_checkpoints", "log_every"):
-        if getattr(config, key) < 1:
-            raise UserError(f"{key} is {getattr(config, key)}; it must be at least 1.")
+    counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
+    counts |= {"evaluation.every": config.evaluation.every}
+    counts |= {"recipe.gradient_accumulation": config.recipe.gradient_accumulation}
+    for number, phase in enumerate(config.data.phases):
+        counts |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("steps", "batch_size")}
+    for key, value in counts.items():
+        if value < 1:
+            raise UserError(f"{key} is {value}; it must be at least 1.")
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
@@ -193,11 +202,9 @@ def _last(output: Path) -> str | None:
 
 
 def _digest(history: Path) -> str:
-    """The hash of the material with which a run began."""
-    if not history.is_file():
-        return ""
-    lines = history.read_text(encoding="utf-8").splitlines()
-    return str(json.loads(lines[0]).get("material", "")) if lines else ""
+    """The hash of the material that the run read when it was last started."""
+    lines = read_metrics(history) if history.is_file() else []
+    return str(lines[-1].get("material", "")) if lines else ""
 
 
 def _probe(batches: Batches, material: Material, rows: int = 8) -> dict[str, torch.Tensor]:

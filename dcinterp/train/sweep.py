@@ -30,10 +30,10 @@ from typing import Any
 import pandas as pd
 
 from dcinterp.errors import UserError, nearest
+from dcinterp.model.metrics import read_metrics
 from dcinterp.model.presets import preset
 from dcinterp.progress import Progress, silent
 from dcinterp.train.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
-from dcinterp.train.resume import differences
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
@@ -156,9 +156,16 @@ def finished(run: SweptRun) -> bool:
     folder = Path(run.config.output)
     if not (folder / "model" / "config.json").is_file() or not (folder / "config.yaml").is_file():
         return False
-    planned = differences(run.config, read_config(folder / "config.yaml"))
-    # What a run settles for itself when it starts.
-    return all(key == "recipe.bf16" or key.endswith(".steps") for key in planned) and _last_step(folder) > 0
+    planned, saved = (_planned(config) for config in (run.config, read_config(folder / "config.yaml")))
+    if planned.recipe.bf16 is None:
+        saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
+    return planned == saved
+
+
+def _planned(config: TrainConfig) -> TrainConfig:
+    """A config without its place and what a run settles for itself: the steps that a budget of tokens comes to."""
+    phases = tuple(replace(phase, steps=1) if phase.tokens else phase for phase in config.data.phases)
+    return replace(config, output="", data=replace(config.data, phases=phases))
 
 
 def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: float) -> float:
@@ -270,13 +277,7 @@ def _size(run: SweptRun, folder: Path, tokens: int) -> dict[str, Any]:
 
 def _records(folder: Path) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            break  # the line that is being written
-    return found
+    return read_metrics(path) if path.is_file() else []
 
 
 def _last_step(folder: Path) -> int:
