@@ -28,8 +28,8 @@ def app(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory) -> Iterator[str]:
-    """The address of `dcinterp app`, started as a user starts it."""
+def running(tmp_path_factory) -> Iterator[tuple[str, int]]:
+    """(address, process id) of `dcinterp app`, started as a user starts it, in an empty folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -46,10 +46,22 @@ def server(tmp_path_factory) -> Iterator[str]:
             except OSError:
                 assert process.poll() is None, "the app ended before it answered"
                 time.sleep(0.25)
-        yield address
+        yield address, process.pid
     finally:
         os.killpg(process.pid, 15)
         process.wait(timeout=20)
+
+
+@pytest.fixture
+def server(running) -> str:
+    """The address of the running app."""
+    return running[0]
+
+
+@pytest.fixture
+def server_process(running) -> int:
+    """The id of the process that was started."""
+    return running[1]
 
 
 @pytest.fixture(scope="session")
