@@ -225,7 +225,8 @@ def attribute_edges(
         dynamic_weights: "recomputed" lets later compositions answer the change; "frozen" keeps their dynamic weights.
         layers: the layers to score, negative ones counted from the last; all when None.
         per_source: keep the scores by source token.
-        check: how many of the strongest lent edges to ablate.
+        check: how many of the strongest lent edges to ablate (with a baseline, to put to what they are in that prompt;
+            the scores then also count the change of the values).
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
         batch_size: rows of one forward and backward pass; bounds the memory.

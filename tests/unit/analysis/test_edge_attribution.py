@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -16,17 +17,32 @@ TARGET, FOIL = "fruit", "animal"
 OTHER = "< Ruth has a piano. Carol has a tiger. Ronald has blueberries. >. Ronald has a kind of"
 
 
-@pytest.fixture
-def make_double(make_bridge):
-    def make(*args, **kwargs):
-        bridge = make_bridge(*args, **kwargs)
-        bridge.original_model.double()
-        return bridge
+@pytest.fixture(scope="module")
+def make_double(tokenizer_folder):
+    """Bridges in double precision, each built once: attribution leaves nothing behind, which is tested too."""
+    from transformers import PreTrainedTokenizerFast
+
+    from dcinterp.bridge import wrap
+    from dcinterp.model.config import DCFormerConfig
+    from dcinterp.model.decoder import DCFormerForCausalLM
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder)
+
+    @cache
+    def make(preset="tiny-dcformer++", **changes):
+        fields = {"num_hidden_layers": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
+        torch.manual_seed(0)
+        model = DCFormerForCausalLM(DCFormerConfig.preset(preset, **(fields | changes)))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if ".pre." in name or ".post." in name:
+                    parameter.normal_(std=0.15)
+        return wrap(model.double(), tokenizer)
 
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def double(make_double):
     return make_double()
 
@@ -49,9 +65,8 @@ def metric_under(bridge, prompt, hooks):
         ("tiny-dcpythia", {}),  # parallel blocks, biases, norms of queries and keys
     ],
 )
-@pytest.mark.parametrize("method", ["ig", "gradient"])
-def test_edges_into_a_head_add_up_to_its_attribution(make_double, prompt, preset, changes, method):
-    bridge = make_double(preset, **changes)
+def test_edges_into_a_head_add_up_to_its_attribution(make_double, prompt, preset, changes):
+    bridge, method = make_double(preset, **changes), "gradient" if changes else "ig"
     edges = attribute_edges(bridge, prompt, TARGET, FOIL, method=method, steps=6, max_steps=6, check=0)
     heads = attribute_heads(bridge, prompt, TARGET, FOIL, method=method, steps=6, max_steps=6)
     assert torch.allclose(edges.scores.sum((1, 2)), edges.heads, atol=1e-10)
@@ -74,12 +89,12 @@ def test_what_the_paths_start_from(double, prompt):
     quick = {"method": "gradient", "check": 0}
     post, pre = (attribute_edges(double, prompt, TARGET, FOIL, stage=stage, **quick) for stage in ("post", "pre"))
     swapped = attribute_edges(double, prompt, TARGET, FOIL, baseline=OTHER, **quick)
-    cache = double.run_with_cache(OTHER)[1]
+    other_taps = double.run_with_cache(OTHER)[1]
     for layer in range(2):
         z, scores = f"blocks.{layer}.attn.hook_z", f"blocks.{layer}.attn.hook_attn_scores"
         nothing = metric_under(double, prompt, [(z, lambda t, hook: t * 0)])
         alike = metric_under(double, prompt, [(scores, lambda t, hook: torch.where(t > -1e30, 0.0, t))])
-        other = metric_under(double, prompt, [(z, lambda t, hook: cache[hook.name])])
+        other = metric_under(double, prompt, [(z, lambda t, hook: other_taps[hook.name])])
         assert float(post.metric_at_baseline[layer]) == pytest.approx(nothing, abs=1e-5)
         assert float(pre.metric_at_baseline[layer]) == pytest.approx(alike, abs=1e-5)
         assert float(swapped.metric_at_baseline[layer]) == pytest.approx(other, abs=1e-5)
@@ -114,13 +129,13 @@ def test_a_joint_path_shares_one_difference_among_all_layers(double, prompt, sta
 def test_frozen_weights_take_control_flow_out(double, prompt):
     """The last layer has nothing after it to control; the first one's baseline is a model with pinned weights."""
     free, frozen = (
-        attribute_edges(double, prompt, TARGET, FOIL, dynamic_weights=kind, check=0)
+        attribute_edges(double, prompt, TARGET, FOIL, dynamic_weights=kind, check=0, steps=16, max_steps=16)
         for kind in ("recomputed", "frozen")
     )
     assert torch.allclose(free.scores[1], frozen.scores[1], atol=1e-10)
     assert not torch.allclose(free.scores[0], frozen.scores[0], atol=1e-4)
-    cache = double.run_with_cache(prompt)[1]
-    pins = [(name, lambda t, hook: cache[hook.name]) for name in double.hook_dict if ".hook_w_" in name]
+    taps = double.run_with_cache(prompt)[1]
+    pins = [(name, lambda t, hook: taps[hook.name]) for name in double.hook_dict if ".hook_w_" in name]
     without = metric_under(double, prompt, [*pins, ("blocks.0.attn.hook_z", lambda t, hook: t * 0)])
     assert float(frozen.metric_at_baseline[0]) == pytest.approx(without, abs=1e-5)
     assert float(frozen.scores[0].sum() + frozen.gap[0]) == pytest.approx(frozen.metric - without, abs=1e-5)
@@ -148,27 +163,28 @@ def test_plain_heads_have_one_edge_each(twin, prompt):
         attribute_edges(twin, prompt, TARGET, FOIL, stage="pre")
 
 
-def test_some_layers_and_no_sources_are_the_same_numbers(bridge, prompt):
-    full = attribute_edges(bridge, prompt, TARGET, FOIL, check=0)
-    part = attribute_edges(bridge, prompt, TARGET, FOIL, layers=[-1], per_source=False, check=0, batch_size=5)
+def test_some_layers_and_no_sources_are_the_same_numbers(double, prompt):
+    full = attribute_edges(double, prompt, TARGET, FOIL, check=0, steps=8, max_steps=8)
+    part = attribute_edges(
+        double, prompt, TARGET, FOIL, layers=[-1], per_source=False, check=0, steps=8, max_steps=8, batch_size=5
+    )
     assert part.layers == (1,)
     assert part.by_source.shape[-1] == 1
     assert torch.allclose(part.scores[0], full.scores[1], atol=1e-5)
 
 
-def test_top_edges_are_the_largest_and_are_ablated(bridge, prompt):
-    result = attribute_edges(bridge, prompt, TARGET, FOIL, check=4)
+def test_top_edges_are_the_largest_and_are_ablated(double, prompt):
+    result = attribute_edges(double, prompt, TARGET, FOIL, check=4, method="gradient")
     top = result.top(4)
     lent = result.scores[:, 1:].abs().flatten().sort(descending=True).values
     assert [abs(edge.score) for edge in top] == pytest.approx(lent[:4].tolist())
     assert result.checked == tuple(edge.intervention.unit for edge in top)
-    ids = bridge.to_tokens(prompt)
+    taps = double.run_with_cache(prompt)[1]
     for edge, effect in zip(top, result.measured.tolist(), strict=True):
         # The same ablation by hand, from the taps of the compose.
-        _, cache = bridge.run_with_cache(ids)
         prefix = f"blocks.{edge.layer}.attn.post.hook_"
-        a = cache[f"{prefix}in"][0, edge.head_from]
-        w = {k: cache[f"{prefix}w_{k}"][0] for k in ("q1", "q2", "k1", "k2", "qg", "kg")}
+        a = taps[f"{prefix}in"][0, edge.head_from]
+        w = {k: taps[f"{prefix}w_{k}"][0] for k in ("q1", "q2", "k1", "k2", "qg", "kg")}
         chosen = {
             "qp": (w["q1"][..., edge.head_from] * w["q2"][..., edge.head_to]).sum(1)[:, None],
             "kp": (w["k1"][..., edge.head_from] * w["k2"][..., edge.head_to]).sum(1)[None, :],
@@ -180,14 +196,14 @@ def test_top_edges_are_the_largest_and_are_ablated(bridge, prompt):
             t[0, h] -= term
             return t
 
-        after = metric_under(bridge, prompt, [(f"blocks.{edge.layer}.attn.hook_pattern", without)])
+        after = metric_under(double, prompt, [(f"blocks.{edge.layer}.attn.hook_pattern", without)])
         assert effect == pytest.approx(result.metric - after, abs=1e-4)
     into = result.top(3, head_to=(1, 5), lent=False)
     assert {(edge.layer, edge.head_to) for edge in into} == {(1, 5)}
 
 
-def test_what_a_reader_must_know_is_said(bridge, prompt):
-    result = attribute_edges(bridge, prompt, TARGET, FOIL)
+def test_what_a_reader_must_know_is_said(double, prompt):
+    result = attribute_edges(double, prompt, TARGET, FOIL)
     assert any("does not win" in banner for banner in result.banners())
     fine = replace(result, answer=result.target, predicted=result.measured)
     assert fine.banners() == []
@@ -196,21 +212,21 @@ def test_what_a_reader_must_know_is_said(bridge, prompt):
     assert "disagree in sign for 8 of the 8" in replace(fine, predicted=-fine.measured).banners()[0]
 
 
-def test_bad_input_is_refused_in_a_sentence(bridge, prompt):
+def test_bad_input_is_refused_in_a_sentence(double, prompt):
     with pytest.raises(UserError, match="did you mean post"):
-        attribute_edges(bridge, prompt, TARGET, stage="posts")
+        attribute_edges(double, prompt, TARGET, stage="posts")
     with pytest.raises(UserError, match="no method"):
-        attribute_edges(bridge, prompt, TARGET, method="magic")
+        attribute_edges(double, prompt, TARGET, method="magic")
     with pytest.raises(UserError, match="same token"):
-        attribute_edges(bridge, prompt, TARGET, TARGET)
+        attribute_edges(double, prompt, TARGET, TARGET)
     with pytest.raises(UserError, match="tokens long"):
-        attribute_edges(bridge, prompt, TARGET, baseline="Ruth")
+        attribute_edges(double, prompt, TARGET, baseline="Ruth")
     with pytest.raises(UserError, match="no layer 7"):
-        attribute_edges(bridge, prompt, TARGET, layers=[7])
+        attribute_edges(double, prompt, TARGET, layers=[7])
     with pytest.raises(UserError, match="'recomputed' or 'frozen'"):
-        attribute_edges(bridge, prompt, TARGET, dynamic_weights="thawed")
+        attribute_edges(double, prompt, TARGET, dynamic_weights="thawed")
 
 
-def test_no_hook_stays_behind(bridge, prompt):
-    attribute_edges(bridge, prompt, TARGET, FOIL, dynamic_weights="frozen")
-    assert not any(hook._forward_hooks or hook._backward_hooks for hook in bridge.hook_dict.values())
+def test_no_hook_stays_behind(double, prompt):
+    attribute_edges(double, prompt, TARGET, FOIL, dynamic_weights="frozen", method="gradient")
+    assert not any(hook._forward_hooks or hook._backward_hooks for hook in double.hook_dict.values())

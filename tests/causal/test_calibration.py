@@ -1,0 +1,126 @@
+"""Predictions against the scores they stand for, effects against interventions, and the controls of the comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dcinterp import UserError, attribute_edges, attribute_heads, calibrate, intervene
+from dcinterp.analysis.calibration import FLOWS, _result
+from dcinterp.analysis.dataset import questions
+from dcinterp.analysis.edges import BRANCHES
+
+PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
+QUESTION = [(PROMPT, "fruit", "animal")]
+STEPS = {"steps": 8, "max_steps": 8}
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+def test_predictions_for_edges_put_to_zero_are_their_scores(bridge, stage):
+    found = calibrate(bridge, QUESTION, "edge", stage=stage, limit=60, **STEPS)
+    for m, method in enumerate(found.methods):
+        for f, flow in enumerate(FLOWS):
+            scores = attribute_edges(
+                bridge, *QUESTION[0], stage=stage, method=method, dynamic_weights=flow, check=0, **STEPS
+            ).scores
+            for unit, predicted in zip(found.units, found.predicted[m, f, 0].tolist(), strict=True):
+                layer, _, branch, pair = unit.removeprefix("edge ").split(".")
+                lends, uses = map(int, pair.split(">"))
+                expected = float(scores[int(layer), BRANCHES.index(branch), lends, uses])
+                assert predicted == pytest.approx(expected, abs=1e-4), (method, flow, unit)
+    assert found.left_out == 2 * (2 * 64 + 3 * 8) - 60
+
+
+def test_predictions_for_heads_are_head_attribution_and_effects_are_interventions(bridge):
+    found = calibrate(bridge, QUESTION, "head", methods=["ig"], **STEPS)
+    heads = attribute_heads(bridge, *QUESTION[0], **STEPS)
+    recomputed = FLOWS.index("recomputed")
+    assert torch.allclose(found.predicted[0, recomputed, 0], heads.scores.flatten(), atol=1e-4)
+    for f, flow in enumerate(FLOWS):
+        for unit in ("head 0.3", "head 1.2"):
+            effect = intervene(bridge, PROMPT, f"{unit} zero", "fruit", "animal", dynamic_weights=flow).effect
+            assert float(found.measured[f, 0, found.units.index(unit)]) == pytest.approx(effect, abs=1e-4)
+
+
+@pytest.mark.parametrize(("part", "kind"), [("branch", "mean"), ("weight", "zero"), ("weight", "mean")])
+def test_other_parts_and_kinds_are_measured(bridge, part, kind):
+    second = (PROMPT.replace("Ruth", "Mary"), "fruit", "animal")
+    found = calibrate(bridge, [*QUESTION, second], part, kind=kind, methods=["gradient"], limit=12)
+    unit = found.units[0]
+    result = intervene(bridge, PROMPT, f"{unit} {kind}", "fruit", "animal", reference=[PROMPT, second[0]])
+    recomputed = FLOWS.index("recomputed")
+    assert float(found.measured[recomputed, 0, 0]) == pytest.approx(result.effect, abs=1e-4)
+    assert not any(".skip" in name for name in found.units) or kind == "zero"
+    assert torch.allclose(found.measured_mean, found.measured.mean(1))
+
+
+def test_where_the_metric_is_almost_linear_prediction_is_effect(make_bridge):
+    """Beside a large embedding the last norm is a constant, and nothing else comes after the last layer's heads."""
+    bridge = make_bridge()
+    with torch.no_grad():
+        bridge.original_model.model.embed_tokens.weight.mul_(300)
+        bridge.blocks[1].mlp.out.original_component.weight.zero_()
+    found = calibrate(bridge, QUESTION, "edge", **STEPS)
+    last = torch.tensor([unit.startswith("edge 1.") for unit in found.units])
+    predicted, measured = found.predicted[:, :, 0][..., last], found.measured[:, 0][..., last]
+    size = float(measured.abs().max())
+    assert size > 1e-4
+    assert torch.allclose(predicted, measured.expand_as(predicted), atol=0.05 * size)
+
+
+def test_twins_are_the_counterfactuals(shipped):
+    from synthetic_tasks import corrupt, generate
+
+    example = generate("task56", 1, 3)[0].examples[0]
+    found = calibrate(shipped, [example], "head", kind="counterfactual", twin="source", methods=["gradient"])
+    other = corrupt(example, "source", tokenizer=shipped.tokenizer).corrupt.prompt
+    question, unit = questions(shipped, [example])[0], found.units[20]
+    effect = intervene(
+        shipped, example.prompt, f"{unit} counterfactual", question.target, question.foil, counterfactual=other
+    ).effect
+    assert float(found.measured[1, 0, 20]) == pytest.approx(effect, abs=1e-3)
+
+
+def test_on_the_shipped_model_predictions_beat_shuffled_ones(shipped):
+    found = calibrate(shipped, "different-in-set n=2", "head", **STEPS)
+    assert (found.correlation > found.shuffled).all()
+    assert not any("no closer" in banner for banner in found.banners())
+
+
+def test_statistics_of_made_up_effects():
+    generator = torch.Generator().manual_seed(0)
+    effects = torch.randn(2, 6, 40, generator=generator)
+    rest = {
+        **{"n": 6, "part": "edge", "kind": "zero", "stage": "post", "objective": "logit", "left_out": 0, "skipped": 0},
+        **{"wrong": 0, "prompts": ("",) * 6, "units": ("",) * 40, "level": 0.95, "seed": 0},
+    }
+    right, reverse, noise = effects[None], -effects[None], torch.randn(1, 2, 6, 40, generator=generator)
+    found = _result(torch.cat([right, reverse, noise]), effects, methods=("right", "reverse", "noise"), **rest)
+    assert torch.allclose(found.agreement[:2], torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+    assert (found.agreement[2] - 0.5).abs().max() < 0.12
+    assert torch.allclose(found.correlation[:2], torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
+    assert torch.allclose(found.error[:2], torch.tensor([[0.0, 0.0], [2.0, 2.0]]))
+    assert found.agreement_p[0].max() < 1e-6 < found.agreement_p[1].min()
+    assert (found.measured_low <= found.measured_mean).all()
+    assert (found.measured_mean <= found.measured_high).all()
+    assert found.summary()["method"].tolist() == ["right", "right", "reverse", "reverse", "noise", "noise"]
+    said = " ".join(found.banners())
+    assert "(reverse) and ablation agree in sign in only 0%" in said
+    assert "predictions of reverse are no closer" in said
+    assert "12 further units" in " ".join(replace(found, left_out=12).banners())
+
+
+def test_bad_choices_are_refused(bridge, twin):
+    for change, says in (
+        ({"part": "neuron"}, "no sort of unit"),
+        ({"kind": "nought"}, "no kind"),
+        ({"methods": ["magic"]}, "no method"),
+        ({"kind": "counterfactual"}, "Only examples of the tasks have twins"),
+    ):
+        with pytest.raises(UserError, match=says):
+            calibrate(bridge, QUESTION, **({"part": "head"} | change))
+    with pytest.raises(UserError, match="not composed"):
+        calibrate(twin, QUESTION, "edge")
+    assert calibrate(twin, QUESTION, "head", methods=["gradient"]).n == 1
