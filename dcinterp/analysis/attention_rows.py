@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.analysis.memory import check_fits, slices
 from dcinterp.analysis.prompt import Prompt, layer_number, position, str_tokens, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
@@ -53,7 +53,7 @@ def attention_rows(bridge: Any, prompt: Prompt, layer: int, query: int = -1) -> 
         layer: the layer; negative counts from the last.
         query: the position that attends; negative counts from the end.
 
-    Cost: one forward pass that keeps two tensors of one layer.
+    Cost: one forward pass that takes one layer apart (see dcinterp.analysis.memory) and keeps two rows a head.
 
     Raises:
         UserError: the layer or the position does not exist.
@@ -62,9 +62,9 @@ def attention_rows(bridge: Any, prompt: Prompt, layer: int, query: int = -1) -> 
     layer, query = layer_number(bridge, layer), position(query, ids.shape[1], "Query")
     composed = f"blocks.{layer}.attn.hook_pattern"
     weights = f"blocks.{layer}.attn.post.hook_in" if "post" in getattr(bridge, "stages", ()) else composed
-    with torch.no_grad():
-        _, cache = bridge.run_with_cache(ids, names_filter=[weights, composed])
-    rows = {name: cache[name][0, :, query, : query + 1].float().cpu() for name in (weights, composed)}
+    check_fits(bridge, ids.shape[1], what=f"Looking into layer {layer}")
+    row = (0, slice(None), query, slice(query + 1))
+    rows = slices(bridge, ids, {weights: row, composed: row})
     return AttentionRows(
         tokens=str_tokens(bridge, ids), layer=layer, query=query, weights=rows[weights], composed=rows[composed]
     )

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.analysis.memory import check_fits, slices
 from dcinterp.analysis.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
@@ -91,10 +92,10 @@ def compose_breakdown(
         key: the position attended to, not after `query`.
         stage: "pre" for scores, "post" for weights.
 
-    Cost: one forward pass that keeps one layer's taps of one stage.
+    Cost: one forward pass that takes one stage of one layer apart (see dcinterp.analysis.memory) and keeps the pair.
 
     Raises:
-        UserError: the model does not compose at that stage, or a position or layer does not exist.
+        UserError: the model does not compose at that stage, a position or layer does not exist, or memory is short.
     """
     require_stage(bridge, stage)
     ids = token_ids(bridge, prompt)
@@ -102,13 +103,16 @@ def compose_breakdown(
     query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
     if key > query:
         raise UserError(f"Key {key} comes after query {query}, but a token sees only itself and earlier ones.")
+    check_fits(bridge, ids.shape[1], what=f"Taking layer {layer} apart")
     prefix = f"blocks.{layer}.attn.{stage}.hook_"
-    with torch.no_grad():
-        _, cache = bridge.run_with_cache(ids, names_filter=lambda name: name.startswith(prefix))
-    taps = {name.removeprefix(prefix): tensor[0].float().cpu() for name, tensor in cache.items()}
+    pair = (0, slice(None), query, key)
+    matrices = [name for name in ("in", "out", *TERMS) if prefix + name in bridge.hook_dict]
+    dynamic = [name for name in WEIGHTS if prefix + name in bridge.hook_dict]
+    wanted = {prefix + name: pair for name in matrices}
+    taps = slices(bridge, ids, wanted | {prefix + n: (0, query if n[2] == "q" else key) for n in dynamic})
     heads = bridge.cfg.n_heads
-    entry = {name: taps[name][:, query, key] for name in ("in", "out", *TERMS) if name in taps}
-    weights = {name: taps[name][query if name[2] == "q" else key] for name in WEIGHTS if name in taps}
+    entry = {name: taps[prefix + name] for name in matrices}
+    weights = {name: taps[prefix + name] for name in dynamic}
     rank = next((w.shape[0] for name, w in weights.items() if name[-1] in "12"), 1)
     return ComposeBreakdown(
         tokens=str_tokens(bridge, ids),

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from dcinterp.analysis.dataset import Examples, questions
 from dcinterp.analysis.head_paths import Method, Path, check_choices
+from dcinterp.analysis.memory import check_fits
 from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration, PathGradient, path_gradient
 from dcinterp.analysis.registry import analysis
@@ -159,6 +160,9 @@ def composition_importance(
     check_choices(path, method)
     asked, rule = questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
     what = [explained(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
+    longest = max(each.ids.shape[1] for each in what)
+    layers = bridge.cfg.n_layers * len(bridge.stages) if path == "joint" else 1
+    check_fits(bridge, longest, what="Integrating over compositions", rows=min(batch_size, steps), stages=layers)
     made = []
     for done, each in enumerate(what):
         made.append(_importance(bridge, each, path, method, rule))

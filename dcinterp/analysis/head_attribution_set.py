@@ -137,8 +137,8 @@ class HeadAttributionSet(Result):
             )
         if self.agreement < 0.75:
             said.append(
-                f"Attribution and ablation agree in sign in only {self.agreement:.0%} of the notable scores: they do not "
-                "say what removing a head does."
+                f"Attribution and ablation agree in sign in only {self.agreement:.0%} of the notable scores: they do "
+                "not say what removing a head does."
             )
         if self.n < 20:
             said.append(f"{self.n} examples are few: the intervals are rough.")
@@ -301,11 +301,12 @@ def _exchanged_heads(scores: Float[Tensor, "example layer head"], seed: int) -> 
     """The middle 95 % of a layer's largest mean (in size, signed) when heads change places within every example."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
-    for _ in range(DRAWS):
-        order = torch.rand(scores.shape, generator=generator).argsort(-1)
-        means = scores.gather(-1, order).mean(0)
-        drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[:, 0])
-    extremes = torch.stack(drawn).double()
+    for _ in range(DRAWS // 50):
+        # 50 draws at a time: one by one takes long, all at once much memory in a large model.
+        order = torch.rand(50, *scores.shape, generator=generator).argsort(-1)
+        means = scores.expand(50, *scores.shape).gather(-1, order).mean(1)
+        drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[..., 0])
+    extremes = torch.cat(drawn).double()
     low, high = (torch.quantile(extremes, at, dim=0)[:, None].expand_as(scores[0]) for at in (0.025, 0.975))
     # A layer whose scores lean to one side has extremes on that side only: zero lies inside every control.
     return low.clamp(max=0).contiguous(), high.clamp(min=0).contiguous()

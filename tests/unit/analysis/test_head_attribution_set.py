@@ -63,13 +63,13 @@ def test_the_mean_baseline_differs_from_zero(bridge):
 def test_exchangeable_heads_stay_inside_the_control():
     random = torch.Generator().manual_seed(0)
     inside = 0
-    for trial in range(60):
+    for trial in range(40):
         scores = torch.randn(30, 1, 6, generator=random) + 0.5
         low, high = _exchanged_heads(scores, seed=trial)
         extreme = scores.mean(0)[0]
         extreme = extreme[extreme.abs().argmax()]
         inside += int(low[0, 0] <= extreme <= high[0, 0])
-    assert 51 <= inside <= 60
+    assert 33 <= inside <= 40
     scores[:, 0, 2] += 2
     low, high = _exchanged_heads(scores, seed=0)
     assert scores.mean(0)[0, 2] > high[0, 2], "a head that is always the large one stands out"
