@@ -1,8 +1,8 @@
 """Builds the C++ kernel once and keeps it: nothing to do by hand, and no compiler needed to use the package.
 
-The file lies in `$DCINTERP_CACHE` (default: `dcinterp` in the user's cache folder) under a name made from the source, the
-compiler, the flags, the processor and the version of torch, whose OpenMP threads it shares. Processes that start at
-the same time wait for one of them to build it.
+The file lies in `$DCINTERP_CACHE` (default: `dcinterp` in the user's cache folder) under a name made from the source,
+the compiler, the flags, the processor and the version of torch, whose OpenMP threads it shares. Processes that start
+at the same time wait for one of them to build it.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ def _compile(compiler: str, compile_with: tuple[str, ...], link_with: tuple[str,
             raise BuildError(f"{Path(compiler).name} failed: {_first_error(failed[0])}")
         built = Path(folder, "kernel.so")
         link = subprocess.run(
-            [compiler, "-shared", *link_with, *objects.values(), "-o", built], capture_output=True, text=True, check=False
+            [compiler, "-shared", *link_with, *objects.values(), "-o", built],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if link.returncode:
             raise BuildError(f"linking failed: {_first_error(link.stderr)}")

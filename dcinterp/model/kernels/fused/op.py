@@ -15,7 +15,9 @@ from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.mask import Sight
 
 _LIBRARY = torch.library.Library("dcinterp", "DEF")
-_LIBRARY.define("fused_forward(Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask) -> (Tensor, Tensor)")
+_LIBRARY.define(
+    "fused_forward(Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask) -> (Tensor, Tensor)"
+)
 _LIBRARY.define(
     "fused_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask, Tensor lse)"
     " -> Tensor[]"
@@ -46,7 +48,7 @@ def fused_attention(
     window: int | None,
     mask: Tensor | None,
 ) -> Tensor:
-    """What `reference_attention` computes. Half precisions are widened to float32 inside, and the result is narrowed."""
+    """What `reference_attention` computes; half precisions are widened to float32 inside, and the result narrowed."""
     dtype = q.dtype
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     weights = [None if w is None else w.to(wide) for stage in (pre, post) for w in _weights(stage)]
@@ -68,7 +70,9 @@ def _flags(stage: ComposeWeights | None) -> list[int]:
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: list[int], mask: Tensor | None, *weights: Any) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: list[int], mask: Tensor | None, *weights: Any
+    ) -> Tensor:
         out, lse = torch.ops.dcinterp.fused_forward(q, k, v, list(weights), how, mask)
         ctx.save_for_backward(q, k, v, mask, lse, *weights)
         ctx.how = how
@@ -98,7 +102,9 @@ def _differentiable_backward(grad: Tensor, inputs: Any, how: list[int], mask: Te
     return *grads[:3], None, None, *grads[3:]
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     call = _Call(q, k, v, weights, how, mask)
     lse = q.new_empty(q.shape[:3])
     out = _like_heads(call.q)
@@ -135,7 +141,7 @@ def _backward(
 
 
 def _like_heads(x: Tensor) -> Tensor:
-    """Empty, of the shape [batch, head, pos, d], and position-major in memory: joining the heads then copies nothing."""
+    """Empty, of shape [batch, head, pos, d] and position-major in memory: joining the heads then copies nothing."""
     batch, heads, length, width = x.shape
     return x.new_empty(batch, length, heads, width).transpose(1, 2)
 

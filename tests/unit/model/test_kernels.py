@@ -1,0 +1,359 @@
+"""Every implementation of composed attention against the equation: values, gradients, memory, and what runs where."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dcinterp.errors import UserError
+from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.model.kernels import composed_attention, fused, reference_attention, select
+from dcinterp.model.kernels.fused import build
+from dcinterp.model.kernels.portable import chunked_attention
+from dcinterp.model.mask import Sight, attention_mask
+
+needs_compiler = pytest.mark.skipif(not fused.available(), reason="no C++ compiler here: the portable path is used")
+
+# Which branches exist: query and key side, projection and gate, static map, no skip, two groups.
+BRANCHES = ["qkpg", "qkpgs", "qkpg2", "qp", "kg", "qkg", "qkp", "kp", "s0", "s", "qkpg0", "qkpgs02", "0", ""]
+
+
+class Case:
+    """Random inputs of a random shape; `seed` says everything."""
+
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float64, **fixed: Any) -> None:
+        self.g, self.dtype = torch.Generator().manual_seed(seed), dtype
+        self.queries = fixed.get("queries", self.number(1, 90))
+        self.keys = self.queries + fixed.get("past", self.pick([0, 0, self.number(1, 60)]))
+        self.batch, self.heads = self.number(1, 4), fixed.get("heads", self.pick([2, 4, 6, 16, 34]))
+        self.rank, width = fixed.get("rank", self.number(1, 5)), fixed.get("width", self.pick([3, 8, 16, 20, 64]))
+        names = [None, *BRANCHES]
+        self.pre, self.post = (self.stage(fixed.get(s, self.pick(names))) for s in ("pre", "post"))
+        # Position-major in memory, as the model's projections are, or head-major.
+        self.q = self.random(self.batch, self.queries, self.heads, width).transpose(1, 2)
+        self.k = self.random(self.batch, self.heads, self.keys, width)
+        self.v = self.random(self.batch, self.keys, self.heads, width).transpose(1, 2)
+        self.causal = fixed.get("causal", self.pick([True, True, False]))
+        self.window = self.pick([None, 1, 5, 40]) if self.causal else None
+        sparse = torch.rand(self.pick([1, self.batch]), 1, self.queries, self.keys, generator=self.g) < 0.7
+        self.mask = self.pick([None, None, sparse])
+
+    def number(self, low: int, high: int) -> int:
+        return int(torch.randint(low, high, (), generator=self.g))
+
+    def pick(self, options: Any) -> Any:
+        return options[self.number(0, len(options))]
+
+    def random(self, *size: int) -> Tensor:
+        return torch.randn(*size, generator=self.g, dtype=self.dtype).requires_grad_()
+
+    def stage(self, has: str | None) -> ComposeWeights | None:
+        if has is None:
+            return None
+        sides = {}
+        for side, length in (("q", self.queries), ("k", self.keys)):
+            if side in has and "p" in has:
+                for number in (1, 2):
+                    sides[f"w_{side}{number}"] = self.random(self.batch, length, self.rank, self.heads)
+            if side in has and "g" in has:
+                sides[f"w_{side}g"] = self.random(self.batch, length, self.heads)
+        static = self.random(self.heads, self.heads) if "s" in has else None
+        return ComposeWeights(**sides, static=static, skip="0" not in has, groups=2 if "2" in has else 1)
+
+    def leaves(self) -> list[Tensor]:
+        stages = [s for s in (self.pre, self.post) if s is not None]
+        dynamic = [w for s in stages for _, w in s.dynamic()]
+        return [self.q, self.k, self.v, *dynamic, *(s.static for s in stages if s.static is not None)]
+
+    def run(self, implementation: str) -> Tensor:
+        return composed_attention(
+            self.q, self.k, self.v, self.pre, self.post,
+            causal=self.causal, window=self.window, mask=self.mask, implementation=implementation,
+        )  # fmt: skip
+
+    def expected(self) -> Tensor:
+        slots = torch.arange(self.keys)
+        mask = self.mask
+        if self.causal:
+            own = attention_mask(slots[self.keys - self.queries :], slots, window=self.window)
+            mask = own if mask is None else own & mask
+        return reference_attention(self.q, self.k, self.v, self.pre, self.post, mask)
+
+
+def gradients(out: Tensor, case: Case) -> list[Tensor]:
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+    found = torch.autograd.grad(out, case.leaves(), upstream, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(case.leaves(), found, strict=True)]
+
+
+def check(case: Case, out: Tensor, values: float, slopes: float) -> None:
+    expected = case.expected()
+    assert (out - expected).abs().max() <= values * expected.abs().max()
+    for got, want in zip(gradients(out, case), gradients(expected, case), strict=True):
+        assert (got - want).norm() <= slopes * max(want.norm().item(), 1e-9 * expected.norm().item())
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(24))
+def test_the_kernel_is_the_equation_in_float64(seed: int) -> None:
+    case = Case(seed)
+    check(case, case.run("fused"), 1e-12, 1e-9)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(100, 116))
+def test_the_kernel_is_the_equation_in_float32(seed: int) -> None:
+    case = Case(seed, torch.float32)
+    check(case, case.run("fused"), 1e-5, 1e-4)
+
+
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_chunks_of_queries_are_the_equation(seed: int) -> None:
+    case = Case(seed)
+    out = chunked_attention(
+        case.q, case.k, case.v, case.pre, case.post, sight=Sight(case.causal, case.window, case.mask), chunk=7
+    )
+    check(case, out, 1e-10, 1e-9)
+
+
+@needs_compiler
+@pytest.mark.parametrize("branches", ["qkpg", "qkpgs2", "qp"])
+def test_the_gradient_is_the_slope(branches: str) -> None:
+    case = Case(3, queries=5, past=2, heads=2, width=4, rank=2, pre=branches, post=branches, causal=True)
+    case.batch, case.window, case.mask = case.q.shape[0], 3, None
+    assert torch.autograd.gradcheck(lambda *_: case.run("fused"), case.leaves(), eps=1e-6, atol=1e-6)
+
+
+@needs_compiler
+def test_it_can_be_differentiated_twice() -> None:
+    case = Case(4, queries=6, heads=2, pre="qkpg", post="qkpg")
+    found = []
+    for out in (case.run("fused"), case.expected()):
+        first = torch.autograd.grad(out.pow(2).sum(), case.leaves(), create_graph=True)
+        found.append(torch.autograd.grad(sum(g.pow(2).sum() for g in first), case.leaves()))
+    for got, want in zip(*found, strict=True):
+        assert (got - want).norm() <= 1e-9 * want.norm()
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(300, 312))
+def test_decoding_is_the_equation(seed: int) -> None:
+    case = Case(seed, queries=1 + seed % 4, past=seed % 150)
+    with torch.no_grad():
+        expected = case.expected()
+        assert (case.run("fused") - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+@pytest.mark.parametrize("implementation", ["fused", "chunked"])
+def test_a_query_that_sees_nothing_attends_evenly_and_gets_no_gradient(implementation: str) -> None:
+    if implementation == "fused" and not fused.available():
+        pytest.skip("no C++ compiler here")
+    case = Case(5, queries=4, past=0, pre="qkpg", post=None, causal=False)
+    case.mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    case.mask[..., 2, :] = False
+    out = case.run(implementation)
+    torch.testing.assert_close(out[:, :, 2], case.v.mean(2))
+    (slope,) = torch.autograd.grad(out[:, :, 2].sum(), case.q)
+    assert not slope.any()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precisions_are_summed_in_float32(dtype: torch.dtype) -> None:
+    case = Case(6, torch.float32, queries=70, pre="qkpg", post="qkpg")
+    narrow = Case(6, torch.float32, queries=70, pre="qkpg", post="qkpg")
+    for leaf, of in zip(narrow.leaves(), case.leaves(), strict=True):
+        # The same rounded numbers in both, held in float32 in one of them.
+        leaf.data = of.data = of.data.to(dtype).float()
+    halves = [None if s is None else s.with_dynamic(lambda _, w: w.to(dtype)) for s in (narrow.pre, narrow.post)]
+    out = composed_attention(
+        *(x.to(dtype) for x in (narrow.q, narrow.k, narrow.v)), *halves,
+        causal=narrow.causal, window=narrow.window, mask=narrow.mask, implementation="fused",
+    )  # fmt: skip
+    assert out.dtype == dtype
+    wide = case.run("fused")
+    assert torch.equal(out, wide.to(dtype))
+    out.float().sum().backward()
+    assert all(leaf.grad is not None and leaf.grad.isfinite().all() for leaf in narrow.leaves()[3:])
+
+
+@needs_compiler
+def test_threads_change_no_bits_between_runs() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        runs = [gradients((case := Case(7, torch.float32, queries=80)).run("fused"), case) for _ in range(3)]
+    finally:
+        torch.set_num_threads(before)
+    for again in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(runs[0], again, strict=True))
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def none() -> str:
+        raise build.BuildError("no C++ compiler was found")
+
+    monkeypatch.setattr(build, "find_compiler", none)
+    build.library.cache_clear()
+    yield
+    build.library.cache_clear()
+
+
+def test_without_a_compiler_the_portable_path_runs_and_says_so_once(
+    no_compiler: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(select.ENVIRONMENT, raising=False)
+    case = Case(8)
+    torch.testing.assert_close(case.run("auto"), case.expected(), atol=1e-9, rtol=1e-9)
+    case.run("auto")
+    assert [record.message for record in caplog.records if "portable path" in record.message] == [
+        "The fused attention kernel is not available here (no C++ compiler was found); the portable path computes the "
+        "same, slower."
+    ]
+    with pytest.raises(UserError, match="C\\+\\+ compiler"):
+        case.run("fused")
+
+
+def test_a_compiler_that_fails_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DCINTERP_CACHE", str(tmp_path))
+    monkeypatch.setattr(build, "find_compiler", lambda: "/bin/false")
+    build.library.cache_clear()
+    try:
+        assert build.library() is None
+        assert "false failed" in caplog.text
+        assert not list(tmp_path.glob("*.so"))
+    finally:
+        build.library.cache_clear()
+
+
+def test_the_environment_says_what_auto_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(select.ENVIRONMENT, "eager")
+    assert select._choose("auto", torch.zeros(1)) == "eager"
+    monkeypatch.setenv(select.ENVIRONMENT, "quick")
+    with pytest.raises(UserError, match="no attention implementation 'quick'"):
+        select._choose("auto", torch.zeros(1))
+
+
+def test_a_window_needs_the_causal_rule() -> None:
+    x = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(UserError, match="causal=True"):
+        composed_attention(x, x, x, window=2)
+
+
+def test_transforms_that_the_kernel_has_no_rule_for_go_the_portable_way() -> None:
+    case = Case(9, queries=5, past=0, pre=None, post="qkpg", causal=True)
+    case.mask = case.window = None
+
+    def attend(q: Tensor) -> Tensor:
+        return composed_attention(q, case.k, case.v, None, case.post, causal=True)
+
+    _, slope = torch.func.jvp(attend, (case.q,), (torch.ones_like(case.q),))
+    step = 1e-6
+    secant = (attend(case.q + step) - attend(case.q - step)) / (2 * step)
+    torch.testing.assert_close(slope, secant, atol=1e-6, rtol=1e-5)
+
+
+MODEL = dict(attention_windows=(3, None))
+
+
+def losses(model: DCFormerForCausalLM, **how: Any) -> tuple[Tensor, Tensor]:
+    ids = torch.randint(0, 11, (2, 9), generator=torch.Generator().manual_seed(0))
+    padding = torch.ones(2, 9, dtype=torch.long)
+    padding[0, :2] = 0
+    model.zero_grad()
+    out = model(ids, labels=ids, attention_mask=padding, use_cache=False, **how)
+    out.loss.backward()
+    return out.loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("implementation", ["auto", "fused", "chunked"])
+def test_the_model_takes_the_implementation_that_is_asked_for(
+    implementation: str, model: Callable[..., DCFormerForCausalLM]
+) -> None:
+    if implementation == "fused" and not fused.available():
+        pytest.skip("no C++ compiler here")
+    built = model(**MODEL)
+    assert built.config._attn_implementation == "auto"
+    built.set_attn_implementation("eager")
+    want = losses(built)
+    built.set_attn_implementation(implementation)
+    for got, expected in zip(losses(built), want, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-10, rtol=1e-8)
+    with pytest.raises(ValueError, match="did you mean"):
+        built.set_attn_implementation("fusd")
+
+
+def test_gradient_checkpointing_changes_nothing(model: Callable[..., DCFormerForCausalLM]) -> None:
+    built = model(**MODEL).train()
+    want = losses(built)
+    built.gradient_checkpointing_enable()
+    for got, expected in zip(losses(built), want, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-10)
+
+
+# In a process of its own: torch.compile cannot see through the type checks of the tests.
+COMPILED = """
+import torch
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.model.mask import Sight
+torch.manual_seed(0)
+model = DCFormerForCausalLM(DCFormerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, vocab_size=11)).double()
+attention = model.model.layers[0].self_attn
+x = torch.randn(2, 9, 32, dtype=torch.float64, requires_grad=True)
+
+def attend(x):
+    return attention(x, mask=Sight(window=3))[0]
+
+results = []
+for f in (torch.compile(attend, backend="aot_eager", fullgraph=True), attend):
+    out = f(x)
+    results.append((out, *torch.autograd.grad(out.sum(), [x, *attention.parameters()])))
+for got, expected in zip(*results, strict=True):
+    torch.testing.assert_close(got, expected, atol=1e-12, rtol=1e-10)
+with torch.no_grad():
+    torch.testing.assert_close(torch.compile(attend, backend="aot_eager", fullgraph=True)(x[:, :1]), attend(x[:, :1]))
+print("same")
+"""
+
+
+@needs_compiler
+def test_torch_compile_takes_it_in_one_graph() -> None:
+    ran = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "same", ran.stderr
+
+
+LONG = """
+import resource, sys, torch
+torch.set_num_threads(1)
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+tokens, implementation = int(sys.argv[1]), sys.argv[2]
+config = DCFormerConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=8,
+                        vocab_size=64, max_position_embeddings=tokens)
+model = DCFormerForCausalLM(config)
+model.set_attn_implementation(implementation)
+ids = torch.randint(0, 64, (1, tokens))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model(ids, labels=ids, use_cache=False).loss.backward()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+def test_training_needs_less_memory_than_one_attention_matrix() -> None:
+    """T = 3072, 8 heads: one matrix of all heads is 302 MB, and the equation holds a dozen of them."""
+    tokens = 3072
+    matrix = 8 * tokens * tokens * 4
+    implementation = "fused" if fused.available() else "chunked"
+    ran = subprocess.run(
+        [sys.executable, "-c", LONG, str(tokens), implementation], capture_output=True, text=True, check=True
+    )
+    assert int(ran.stdout) < (matrix / 2 if implementation == "fused" else 2 * matrix)
