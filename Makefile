@@ -1,14 +1,15 @@
 # make app   sets everything up and opens the workbench
 # make test  sets everything up and runs every check
+# make docs  builds the documentation in build/docs
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: app test lint types bench clean help
+.PHONY: app test lint types bench docs notebooks figures clean help
 
 help:
-	@sed -n '1,2s/^# //p' Makefile
+	@sed -n '1,3s/^# //p' Makefile
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,7 +31,22 @@ types: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/dcinterp bench attention
+	$(BIN)/dcinterp bench attention --short --rounds 5
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "Read build/docs/index.html"
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+# The outputs inside the notebooks, and the figures of the documentation: after a change of the shipped models, say.
+notebooks: $(READY)
+	cd docs && ../$(BIN)/python -m sitetools.notebooks
+
+figures: $(READY)
+	cd docs && ../$(BIN)/python -m sitetools.blocks
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

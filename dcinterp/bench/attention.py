@@ -1,22 +1,23 @@
-"""Composed attention against plain attention: the fast path, the written-out equation, and PyTorch's own kernel."""
+"""Composed attention against plain attention: the fused kernel, the portable path, the released loops, the equation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from dcinterp.bench.timing import Timing, race
+from dcinterp.bench.released_loops import looped_attention
+from dcinterp.bench.timing import Measurement, race
 from dcinterp.model.compose.branches import ComposeWeights
-from dcinterp.model.kernels import composed_attention, reference_attention
-from dcinterp.model.mask import attention_mask
+from dcinterp.model.kernels import composed_attention, fused
 from dcinterp.progress import Progress, silent
 
 BASELINE = "plain attention (SDPA)"
+QUADRATIC_LIMIT = 2048
+"""Longer inputs are too much for the candidates that hold whole attention matrices."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,13 @@ class Shape:
     d_head: int
     rank: int = 2
 
+    def __str__(self) -> str:
+        return f"B{self.batch} T{self.tokens} H{self.heads} d{self.d_head}"
 
-SHAPES = (Shape(16, 32, 8, 16), Shape(16, 192, 8, 16), Shape(1, 512, 16, 64))
 
-
-@dataclass(frozen=True)
-class Measurement:
-    """Timings of one shape, forward alone or with the backward pass."""
-
-    shape: Shape
-    backward: bool
-    timings: tuple[Timing, ...]
-
-    def record(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
-        return asdict(self)
+SHAPES = (Shape(1, 1024, 16, 64), Shape(1, 512, 16, 64), Shape(16, 192, 8, 16), Shape(1, 2048, 32, 128))
+LONG = Shape(1, 8192, 8, 16)
+"""One layer of a small model over a long text: what counts is that memory stays linear."""
 
 
 def measure(shape: Shape, *, backward: bool, rounds: int = 7, progress: Progress = silent) -> Measurement:
@@ -55,25 +48,32 @@ def measure(shape: Shape, *, backward: bool, rounds: int = 7, progress: Progress
 
     q, k, v = (random(shape.batch, shape.heads, shape.tokens, shape.d_head) for _ in range(3))
     pre, post = (_weights(shape, random) for _ in range(2))
-    slots = torch.arange(shape.tokens)
-    mask = attention_mask(slots, slots)
 
     def runner(attend: Callable[[], Tensor]) -> Callable[[], object]:
         def run() -> object:
             with torch.set_grad_enabled(backward):
                 out = attend()
             if backward:
-                out.sum().backward()
+                out.backward(q.detach())
             return out
 
         return run
 
-    candidates = {
-        BASELINE: runner(lambda: scaled_dot_product_attention(q, k, v, is_causal=True)),
-        "composed, fast path": runner(lambda: composed_attention(q, k, v, pre, post, mask=mask)),
-        "composed, as written": runner(lambda: reference_attention(q, k, v, pre, post, mask)),
-    }
-    return Measurement(shape, backward, tuple(race(candidates, BASELINE, rounds=rounds, progress=progress)))
+    def ours(name: str) -> Callable[[], object]:
+        return runner(lambda: composed_attention(q, k, v, pre, post, causal=True, implementation=name))  # type: ignore[arg-type]
+
+    candidates = {BASELINE: runner(lambda: scaled_dot_product_attention(q, k, v, is_causal=True))}
+    if fused.available():
+        candidates["plain attention, fused"] = runner(
+            lambda: composed_attention(q, k, v, causal=True, implementation="fused")
+        )
+        candidates["composed, fused"] = ours("fused")
+    candidates["composed, portable"] = ours("chunked")
+    if shape.tokens <= QUADRATIC_LIMIT:
+        candidates["composed, released loops"] = runner(lambda: looped_attention(q, k, v, pre, post))
+        candidates["composed, as written"] = ours("eager")
+    timings = race(candidates, BASELINE, rounds=rounds, progress=progress)
+    return Measurement(str(shape), "forward+backward" if backward else "forward", torch.get_num_threads(), timings)
 
 
 def _weights(shape: Shape, random: Callable[..., Tensor]) -> ComposeWeights:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from dcinterp.bench.timing import Measurement
 
 app = typer.Typer(help="Measure ours against the alternatives, side by side in one run.", no_args_is_help=True)
 
@@ -16,43 +21,81 @@ def choose() -> None:
     """Measure ours against the alternatives, side by side in one run."""
 
 
+Rounds = Annotated[int, typer.Option(min=1, help="Repeats of every candidate; the median counts.")]
+Threads = Annotated[int, typer.Option(min=0, help="Threads of torch; 0 leaves its own choice.")]
+Output = Annotated[Path | None, typer.Option(help="Also write the numbers as JSON here.")]
+
+
 @app.command()
 def attention(
-    rounds: Annotated[int, typer.Option(min=1, help="Repeats of every candidate; the median counts.")] = 7,
-    threads: Annotated[int, typer.Option(min=0, help="Threads of torch; 0 leaves its own choice.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON here.")] = None,
+    rounds: Rounds = 7,
+    threads: Threads = 0,
+    short: Annotated[bool, typer.Option("--short", help="The two smaller shapes only.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Also 8192 tokens, for the memory.")] = False,
+    output: Output = None,
 ) -> None:
     """Composed attention against plain attention, forward and with backward.
 
     Example:
 
-        dcinterp bench attention --rounds 15 --output bench.json
+        dcinterp bench attention --rounds 15 --threads 2 --output bench.json
     """
+    from dcinterp.bench.attention import LONG, SHAPES, measure
+
+    shapes = SHAPES[1:3] if short else SHAPES
+    jobs = [
+        partial(measure, shape, backward=backward, rounds=rounds)
+        for shape in (*shapes, *((LONG,) if long else ()))
+        for backward in (False, True)
+    ]
+    _run(jobs, threads, output)
+
+
+@app.command()
+def train(rounds: Rounds = 5, threads: Threads = 0, output: Output = None) -> None:
+    """A training step of a small DCFormer++ against its Transformer++ twin.
+
+    Example:
+
+        dcinterp bench train --threads 2
+    """
+    from dcinterp.bench.models import measure_training
+
+    _run([partial(measure_training, *shape, rounds=rounds) for shape in ((16, 192), (2, 1024))], threads, output)
+
+
+@app.command()
+def decode(rounds: Rounds = 5, threads: Threads = 0, output: Output = None) -> None:
+    """Decoding with the cache: a small DCFormer++ against its Transformer++ twin.
+
+    Example:
+
+        dcinterp bench decode --threads 2
+    """
+    from dcinterp.bench.models import measure_decoding
+
+    _run([partial(measure_decoding, past, rounds=rounds) for past in (128, 1024)], threads, output)
+
+
+def _run(jobs: list[Callable[..., Measurement]], threads: int, output: Path | None) -> None:
     import torch
     from rich.console import Console
     from rich.table import Table
 
-    from dcinterp.bench.attention import SHAPES, measure
     from dcinterp.progress import console
 
     if threads:
         torch.set_num_threads(threads)
-    table = Table("shape", "pass", "implementation", "median ms", "x plain")
+    table = Table("shape", "what", "implementation", "median ms", "x baseline", "peak MB")
     records = []
     with console("bench") as progress:
-        for shape in SHAPES:
-            for backward in (False, True):
-                result = measure(shape, backward=backward, rounds=rounds, progress=progress)
-                records.append(result.record())
-                label = f"B{shape.batch} T{shape.tokens} H{shape.heads} d{shape.d_head}"
-                for timing in result.timings:
-                    table.add_row(
-                        label,
-                        "forward+backward" if backward else "forward",
-                        timing.name,
-                        f"{timing.seconds * 1e3:.2f}",
-                        f"{timing.ratio:.1f}",
-                    )
+        for job in jobs:
+            result = job(progress=progress)
+            records.append(result.record())
+            for t in result.timings:
+                peak = "" if t.peak is None else f"{t.peak / 1e6:.0f}"
+                table.add_row(result.label, result.what, t.name, f"{t.seconds * 1e3:.2f}", f"{t.ratio:.2f}", peak)
+            table.add_section()
     Console().print(table)
     if output is not None:
         output.write_text(json.dumps(records, indent=1), encoding="utf-8")
