@@ -306,7 +306,8 @@ from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.mask import Sight
 torch.manual_seed(0)
-model = DCFormerForCausalLM(DCFormerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, vocab_size=11)).double()
+config = DCFormerConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, vocab_size=11)
+model = DCFormerForCausalLM(config).double()
 attention = model.model.layers[0].self_attn
 x = torch.randn(2, 9, 32, dtype=torch.float64, requires_grad=True)
 
