@@ -1,0 +1,195 @@
+"""Pages generated from the code: public names, analyses, the command line, hooks, and the notebooks."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from sitetools.notebooks import markdown as notebook_page
+from sitetools.notebooks import notebooks
+
+SECTIONS = {"Args": "Arguments", "Returns": "Returns", "Raises": "Raises"}
+
+
+def write(folder: Path) -> None:
+    """Write all generated pages into `folder`, anew."""
+    if folder.is_dir():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    pages = dict(generated())
+    for path in notebooks():
+        pages[f"notebook-{path.stem}.md"] = notebook_page(nbformat.read(path, 4), folder / "images", path.stem)
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def generated() -> Iterator[tuple[str, str]]:
+    """(file, text) of every page made from code alone."""
+    yield "api.md", api()
+    yield "command-line.md", command_line()
+    yield "hook-list.md", hook_list()
+    yield from analyses()
+
+
+def prose(docstring: str | None) -> str:
+    """A docstring as Markdown: sections become headed lists, indented equations stay as they are."""
+    lines: list[str] = []
+    section = False
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        head = re.fullmatch(r"(Args|Returns|Raises):", line)
+        if head:
+            section = True
+            lines += ["", f"**{SECTIONS[head[1]]}**", ""]
+        elif section and (entry := re.match(r" {4}(\S[^:]*): (.*)", line)):
+            lines.append(f"- `{entry[1]}`: {entry[2]}")
+        elif section and line.startswith("        "):
+            lines.append(f"  {line.strip()}")
+        elif section and line.startswith("    "):
+            lines.append(line.strip())
+        else:
+            section = section and not line.strip()
+            lines.append(line)
+    return "\n".join(lines).strip()
+
+
+def signature(value: Any, name: str) -> str:
+    """How to call it, as a code block; annotations are left to the text."""
+    target = inspect.unwrap(value) if callable(value) else value
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return f"```python\n{name}\n```"
+    bare = inspect.Signature([p.replace(annotation=inspect.Parameter.empty, default=_shown(p)) for p in parameters])
+    return f"```python\n{name}{bare}\n```"
+
+
+class _Default:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _shown(parameter: inspect.Parameter) -> Any:
+    """A default as one types it; a function by its name."""
+    default = parameter.default
+    return _Default(default.__name__) if inspect.isfunction(default) else default
+
+
+def api() -> str:
+    """Every public name of both packages, with its docstring."""
+    import dcinterp
+    import synthetic_tasks
+
+    parts = [
+        "# Public names",
+        "What is listed here keeps its name and meaning; everything else may change. Generated from the docstrings.",
+    ]
+    for package in (dcinterp, synthetic_tasks):
+        parts.append(f"## {package.__name__}\n\n{prose(package.__doc__)}")
+        for name in sorted(package.__all__, key=str.lower):
+            value = getattr(package, name)
+            if name.startswith("__"):
+                continue
+            parts.append(f"### {package.__name__}.{name}")
+            if inspect.ismodule(value):
+                parts.append(prose(value.__doc__))
+            elif callable(value):
+                parts += [signature(value, f"{package.__name__}.{name}"), prose(value.__doc__)]
+            else:
+                parts.append(f"{_kind(value)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _kind(value: Any) -> str:
+    if hasattr(value, "__len__") and not isinstance(value, str):
+        return f"{type(value).__name__} of {len(value)}"
+    return f"`{value!r}`"
+
+
+def analyses() -> Iterator[tuple[str, str]]:
+    """A page for each registered analysis: its module's account of itself, its arguments and its result."""
+    from dcinterp.analysis.registry import ANALYSES
+
+    rows = []
+    for entry in sorted(ANALYSES.values(), key=lambda each: each.title):
+        function = inspect.unwrap(entry.function)
+        module = import_module(function.__module__)
+        result = getattr(module, str(function.__annotations__.get("return")), None)
+        command = f"dcinterp analyze {entry.name.replace('_', '-')} --help"
+        parts = [
+            f"# {entry.title}",
+            prose(module.__doc__),
+            f"## {entry.name}",
+            signature(entry.function, f"dcinterp.{entry.name}"),
+            prose(function.__doc__),
+            f"On the command line: `{command}`." if entry.takes_model else "",
+            f"## The result: {result.__name__}\n\n{prose(result.__doc__)}" if result is not None else "",
+        ]
+        page = f"analysis-{entry.name.replace('_', '-')}.md"
+        yield page, "\n\n".join(filter(None, parts)) + "\n"
+        needs = "composed heads" if entry.needs_composition else "any model"
+        rows.append(f"| [{entry.title}]({page}) | `{entry.name}` | {needs} | {entry.summary} |")
+    table = "\n".join(["| analysis | name | needs | what |", "|---|---|---|---|", *rows])
+    order = "\n".join(re.findall(r"\((analysis-[^)]*)\.md\)", table))
+    hidden = f"```{{toctree}}\n:hidden:\n\n{order}\n```"
+    yield "analysis-index.md", f"# All analyses\n\n{table}\n\n{hidden}\n"
+
+
+def command_line() -> str:
+    """Every verb with its text, examples and options."""
+    import typer
+
+    from dcinterp.cli import verbs
+
+    root = typer.main.get_command(verbs)
+    parts = [
+        "# Command line",
+        "Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`); 2 bad input, in one sentence; 130 "
+        "stopped by Ctrl-C. `DCINTERP_DEBUG=1` shows the traceback behind a sentence. The analyses have their own "
+        "[pages](analysis-index.md); `dcinterp analyze NAME --help` lists the options of one.",
+    ]
+    parts += [part for name in root.list_commands(typer.Context(root)) for part in _verb(root, (name,))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _verb(group: Any, path: tuple[str, ...]) -> Iterator[str]:
+    import typer
+
+    command = group.get_command(typer.Context(group), path[-1])
+    yield f"{'#' * (1 + len(path))} dcinterp {' '.join(path)}"
+    if command.help:
+        yield inspect.cleandoc(command.help)
+    if hasattr(command, "list_commands"):
+        if path != ("analyze",):
+            for name in command.list_commands(typer.Context(command)):
+                yield from _verb(command, (*path, name))
+        return
+    rows = []
+    for parameter in command.params:
+        option = parameter.param_type_name == "option"
+        name = ", ".join([*parameter.opts, *parameter.secondary_opts]) if option else parameter.name
+        default = parameter.default if isinstance(parameter.default, int | float | str) else None
+        shown = "" if default in (None, "", False) or not option else f" (default {default})"
+        rows.append(f"| `{name}` | {(parameter.help or '').replace('|', chr(92) + '|')}{shown} |")
+    if rows:
+        yield "\n".join(["| argument | |", "|---|---|", *rows])
+
+
+def hook_list() -> str:
+    """All hooks of the shipped DCFormer."""
+    from sitetools.tables import composition_table, standard_table
+
+    return (
+        "# All hooks\n\nOf the shipped `dcformer++`, found by running it; `dcinterp hooks MODEL` prints those of any "
+        f"model. [Hooks](../hooks.md) says what they are for.\n\n## Composition\n\n{composition_table()}\n\n"
+        f"## Everything else\n\n{standard_table()}\n"
+    )

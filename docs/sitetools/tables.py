@@ -1,0 +1,50 @@
+"""The tables of hooks, from the list that the code makes of them (`dcinterp.list_hooks`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+import dcinterp
+from dcinterp.hook_reference import COMPOSITION, Hook
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    header = list(header)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+@cache
+def _hooks() -> tuple[Hook, ...]:
+    return dcinterp.list_hooks(dcinterp.load("dcformer++"))
+
+
+def _composes(hook: Hook) -> bool:
+    return re.search(r"\.attn\.(pre|post)\.", hook.name) is not None
+
+
+def composition_table() -> str:
+    """The taps of the composition, once for both stages."""
+    rows = []
+    for tap, meaning in COMPOSITION.items():
+        found = {h.axes for h in _hooks() if _composes(h) and h.name.endswith(f".{tap}")}
+        (axes,) = found  # in all layers and both stages the same
+        rows.append([f"`blocks.{{l}}.attn.{{pre,post}}.{tap}`", f"[{', '.join(axes)}]", meaning])
+    return table(["hook", "axes", "what"], rows)
+
+
+def standard_table() -> str:
+    """The other hooks, once for all blocks."""
+    rows = []
+    for hook in _hooks():
+        if _composes(hook) or (hook.layer or 0) > 0:
+            continue
+        names = [hook.name, *hook.aliases]
+        shown = [f"`{name.replace('blocks.0.', 'blocks.{l}.')}`" for name in names]
+        silent = f" (after `{hook.switch}(True)`)" if hook.switch else ""
+        axes = f"[{', '.join(hook.axes)}]" if hook.axes else ""
+        rows.append([" = ".join(shown), axes, f"{hook.meaning}{silent}"])
+    return table(["hook", "axes", "what"], rows)
