@@ -193,7 +193,10 @@ def pair_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Docum
     A document keeps one order of its pairs (name first or thing first) and one direction of its questions (which of
     the two is told); `phase.gaps` puts that many filler words between the two, drawn anew for every pair.
     """
-    fillers = [encoder.vocabulary[word] for word in FILLERS]
+    for word in phase.fillers:
+        if word not in encoder.vocabulary:
+            raise UserError(f"The filler {word!r} is no word of the tasks; {nearest(word, encoder.vocabulary)}")
+    fillers = [encoder.vocabulary[word] for word in phase.fillers or FILLERS]
     documents = []
     for _ in range(phase.batch_size):
         names, things = (
@@ -216,7 +219,7 @@ def pair_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Docum
 
 
 def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
-    """The facts of a task once, and then a question about each of them: several retrievals on one reading.
+    """The facts of a task once, and then questions about them: several retrievals on one reading.
 
     Only for patterns whose question alone selects the fact (same-person, same-object).
     """
@@ -230,7 +233,12 @@ def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[D
         (example,) = synthetic_tasks.generate(task, 1, random.getrandbits(48), examples=1, split="train")[0].examples
         told, stop, _ = example.prompt.partition(grammar.surface.closing)
         parts: list[tuple[str, str]] = []
-        for fact in _sample(random, example.facts, len(example.facts)):
+        facts = example.facts
+        if phase.asked:
+            order = [facts[int(random.random() * len(facts))] for _ in range(phase.asked)]
+        else:
+            order = _sample(random, facts, len(facts))
+        for fact in order:
             asked, answer = grammar.key(*fact)[0], grammar.accepted(*fact)[0]
             question = grammar.question.format(asked=asked, predicate=example.predicate, unit=example.unit)
             parts.append((question if parts else told + stop + question, answer))

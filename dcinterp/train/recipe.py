@@ -42,7 +42,10 @@ class Phase:
     tasks: of "tasks" and "questions", the tasks to draw from, by name ("task10"); overrides `patterns`.
     score: which tokens carry loss: "all", or "answer" for the words after each question.
     gaps: of "pairs", how many filler words may stand between the two parts.
+    fillers: of "pairs", the words that may stand between the two parts; a few words of the tasks when empty.
     both_ways: of "pairs", whether the thing may come first and whether the name may be asked for.
+    asked: of "questions", how many questions a document asks, each about any of its facts; with 0, each fact is asked
+        about once, so that the last answers can be found by elimination.
     """
 
     source: Literal["tasks", "questions", "pairs", "text", "images"] = "tasks"
@@ -54,7 +57,9 @@ class Phase:
     tasks: tuple[str, ...] = ()
     score: Literal["all", "answer"] = "all"
     gaps: tuple[int, ...] = (0,)
+    fillers: tuple[str, ...] = ()
     both_ways: bool = False
+    asked: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

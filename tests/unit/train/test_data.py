@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
 import synthetic_tasks
+from dcinterp.errors import UserError
 from dcinterp.train.data import NOT_SCORED, SOURCES, Batches, Encoder, TaskMaterial, pad, shuffled
 from dcinterp.train.recipe import DataSection, Phase
 
@@ -75,6 +78,24 @@ def test_questions_ask_about_every_fact(tokenizer):
     for ids in batch["input_ids"]:
         text = tokenizer.decode(ids[ids != tokenizer.pad_token_id]).strip()
         assert len(text.split(">.")[1].strip().splitlines()) == 3
+
+
+def test_questions_may_ask_about_a_fact_again_so_that_elimination_does_not_pay(tokenizer):
+    phase = Phase(source="questions", steps=1, batch_size=40, tasks=("task14",), score="answer", asked=5)
+    documents = SOURCES["questions"](phase, Random("again"), Encoder(tokenizer))
+    answers = [[i for i, a in zip(d.ids, d.answers, strict=True) if a] for d in documents]
+    assert {len(told) for told in answers} == {5}
+    assert any(len(set(told)) == 1 for told in answers) or any(len(set(told)) == 2 for told in answers)
+    assert any(len(set(told)) == 3 for told in answers)
+
+
+def test_pairs_take_the_fillers_that_the_phase_names(tokenizer):
+    encoder = Encoder(tokenizer)
+    phase = Phase(source="pairs", steps=1, batch_size=10, gaps=(2,), fillers=("?", "Who"))
+    for document in SOURCES["pairs"](phase, Random("fillers"), encoder):
+        assert {document.ids[1], document.ids[2]} <= {encoder.vocabulary["?"], encoder.vocabulary["Who"]}
+    with pytest.raises(UserError, match="zebra-crossing"):
+        SOURCES["pairs"](Phase(source="pairs", fillers=("zebra-crossing",)), Random(0), encoder)
 
 
 def test_questions_refuse_patterns_that_they_cannot_ask(tokenizer):
