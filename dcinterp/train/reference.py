@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
@@ -47,12 +48,13 @@ def described(kind: type) -> tuple[str, dict[str, str]]:
     about: list[str] = []
     keys: dict[str, list[str]] = {}
     current: list[str] = []
-    for line in (kind.__doc__ or "").strip().splitlines():
-        found = re.match(r"    ((?:\w+, )*\w+): (.*)", line)
+    # Python 3.13 takes the indentation off by itself.
+    for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
+        found = re.match(r"((?:\w+, )*\w+): (.*)", line)
         if found and set(names := found[1].split(", ")) <= {field.name for field in fields(kind)}:
             current = [found[2]]
             keys |= dict.fromkeys(names, current)
-        elif current and line.startswith("        "):
+        elif current and line.startswith("    "):
             current.append(line.strip())
         elif line.strip():
             about.append(line.strip())
