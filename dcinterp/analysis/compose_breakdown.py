@@ -114,6 +114,9 @@ def compose_breakdown(
     entry = {name: taps[prefix + name] for name in matrices}
     weights = {name: taps[prefix + name] for name in dynamic}
     rank = next((w.shape[0] for name, w in weights.items() if name[-1] in "12"), 1)
+    terms: dict[str, Any] = {name: entry.get(name, torch.zeros(heads)) for name in TERMS}
+    pairs: dict[str, Any] = {name: weights.get(name, torch.zeros(rank, heads)) for name in WEIGHTS[:4]}
+    gates: dict[str, Any] = {name: weights.get(name, torch.zeros(heads)) for name in WEIGHTS[4:]}
     return ComposeBreakdown(
         tokens=str_tokens(bridge, ids),
         layer=layer,
@@ -122,7 +125,7 @@ def compose_breakdown(
         key=key,
         a=entry["in"],
         out=entry["out"],
-        **{name: entry.get(name, torch.zeros(heads)) for name in TERMS},
-        **{name: weights.get(name, torch.zeros(rank, heads)) for name in WEIGHTS[:4]},
-        **{name: weights.get(name, torch.zeros(heads)) for name in WEIGHTS[4:]},
+        **terms,
+        **pairs,
+        **gates,
     )

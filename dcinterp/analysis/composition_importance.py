@@ -1,18 +1,18 @@
 r"""How much the composition of every layer matters for an answer: integrated gradients on what each Compose adds.
 
-    D[l, stage] = hook_out - hook_o_b = o_qp + o_kp + o_qg + o_kg          what composition adds to scores or weights
-    score[l, stage, branch, head] = <branch, average gradient of f at hook_out along o_b + a D, a in [0, 1]>
+    g(a) = f of the model whose added branches (o_qp, o_kp, o_qg, o_kg) are scaled by knobs a[l, stage, branch, head]
+    score[l, stage, branch, head] = integral_0^1 dg/da[l, stage, branch, head] at knobs (u, ..., u) du
 
 so the path leads from the layer as it would be without its dynamic composition (skip and static map stay) to the layer
-as it is, and the branches share the effect f(with D) - f(without D) by how they lie along the gradient. path="layer"
-takes every stage of every layer by itself, and later layers are computed from what arrives; path="joint" adds all of
-them at once. Source: the DCMHA paper's appendix on interpretation attributes to the composition of each layer by
-integrated gradients and reports that lower layers matter more; it does not give the path.
+as it is. path="layer" turns the knobs of one stage of one layer, and later layers are computed from what arrives; there
+the score is <branch, average gradient of f at hook_out>. path="joint" turns all knobs of the model at once. Source: the
+DCMHA paper's appendix on interpretation attributes to the composition of each layer by integrated gradients and reports
+that lower layers matter more; it does not give the path.
 
 It does not show that a model trained without composition would be worse: the rest of this model expects it.
 
-Identity that the tests assert: the branches of a stage add up to f(z) - f(b), up to the gap; f(b) is the model whose
-added branches are zero, by hooks.
+Identity that the tests assert: the scores of a path add up to f(model) - f(model whose added branches on the path are
+switched off by hooks), up to the gap.
 
     importance = dcinterp.composition_importance(model, "different-in-set n=20")
     importance.by_layer          # [layer, stage], mean over examples
@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
@@ -33,7 +34,7 @@ from dcinterp.analysis.dataset import Examples, questions
 from dcinterp.analysis.head_paths import Method, Path, check_choices
 from dcinterp.analysis.memory import check_fits
 from dcinterp.analysis.objective import Explained, Objective, explained
-from dcinterp.analysis.path_gradient import Integration, PathGradient, path_gradient
+from dcinterp.analysis.path_gradient import Integration
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import bootstrap_interval
@@ -150,8 +151,8 @@ def composition_importance(
         batch_size: rows of one forward and backward pass; bounds the memory.
         progress: called after each example.
 
-    Cost: per example and stage of a layer, one forward that keeps its branches and steps + 2 rows forward and backward.
-    Memory: a row keeps one [head, query, key] gradient of a layer beside the backward pass (of all layers, "joint").
+    Cost: per example and stage of a layer (once, "joint"), steps + 2 rows forward and backward. Memory: a row keeps the
+    matrices of one stage for the backward pass (of all stages, "joint").
 
     Raises:
         UserError: the model does not compose its heads, there are no examples, one does not fit, or a choice is
@@ -192,50 +193,74 @@ def composition_importance(
     )
 
 
+Place = tuple[int, str]
+"""(layer, stage)."""
+
+
 def _importance(
     bridge: Any, what: Explained, path: Path, method: Method, rule: Integration
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """(scores [layer, stage, branch, head], gap and metric difference [layer, stage], whether the answer is right)."""
-    layers, stages, heads = range(bridge.cfg.n_layers), bridge.stages, bridge.cfg.n_heads
+    layers, stages = range(bridge.cfg.n_layers), bridge.stages
     places = [(layer, stage) for layer in layers for stage in stages]
     groups = [places] if path == "joint" else [[place] for place in places]
-    scores = torch.zeros(len(layers), len(stages), len(ADDED), heads)
+    scores = torch.zeros(len(layers), len(stages), len(ADDED), bridge.cfg.n_heads)
     gap, difference = torch.zeros(2, len(layers), len(stages))
     for group in groups:
-        branches = {place: _branches(bridge, what, *place) for place in group}
-        ends = {_out(*place): taps["out"] for place, taps in branches.items()}
-        starts = {
-            _out(*place): taps["out"] - sum(taps[name] for name in ADDED if name in taps)
-            for place, taps in branches.items()
-        }
-        integral: PathGradient = path_gradient(
-            bridge, what.ids, what.metric, ends, starts, method=method, integration=rule
-        )
-        for (layer, stage), taps in branches.items():
-            row, column = layer, stages.index(stage)
-            average = integral.average[_out(layer, stage)]
-            for number, name in enumerate(ADDED):
-                if name in taps:
-                    scores[row, column, number] = (taps[name][0] * average).sum((-1, -2)).float().cpu()
-            gap[row, column] = integral.gap
-            difference[row, column] = integral.actual - integral.at_baseline
+        found, with_added, without = _integrate(bridge, what, group, method, rule)
+        for each, (layer, stage) in zip(found, group, strict=True):
+            column = stages.index(stage)
+            scores[layer, column] = each
+            difference[layer, column] = with_added - without
+            gap[layer, column] = with_added - without - float(found.sum())
     with torch.no_grad():
         logits = bridge(what.ids)
     right = logits[0, list(what.positions)].argmax(-1).tolist() == list(what.expected)
     return scores, gap, difference, right
 
 
-def _out(layer: int, stage: str) -> str:
-    return f"blocks.{layer}.attn.{stage}.hook_out"
+def _integrate(
+    bridge: Any, what: Explained, group: list[Place], method: Method, rule: Integration
+) -> tuple[Float[Tensor, "place branch head"], float, float]:
+    """(scores of the places on one path, f with all knobs at 1, f with all at 0)."""
+    knobbed = [
+        (name, place, branch)
+        for place, (layer, stage) in enumerate(group)
+        for branch, tap in enumerate(ADDED)
+        if (name := f"blocks.{layer}.attn.{stage}.hook_{tap}") in bridge.hook_dict
+    ]
 
+    def run(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        values = []
+        total = torch.zeros(len(group), len(ADDED), bridge.cfg.n_heads, dtype=torch.float64)
+        for some, weight in zip(points.split(rule.batch_size), weights.split(rule.batch_size), strict=True):
+            knobs = some.to(what.ids.device)[:, None, None, None].repeat(1, *total.shape).requires_grad_()
 
-def _branches(bridge: Any, what: Explained, layer: int, stage: str) -> dict[str, Tensor]:
-    """The added branches and the composed matrix of one stage, [1, head, query, key]."""
-    prefix = f"blocks.{layer}.attn.{stage}.hook_"
-    wanted = [prefix + name for name in ("out", *ADDED) if prefix + name in bridge.hook_dict]
-    with torch.no_grad():
-        _, cache = bridge.run_with_cache(what.ids, names_filter=wanted)
-    return {name.removeprefix(prefix): cache[name].detach() for name in wanted}
+            def scaled(branch: Tensor, hook: Any, knobs: Tensor = knobs) -> Tensor:
+                _, place, number = next(each for each in knobbed if each[0] == hook.name)
+                return branch * knobs[:, place, number, :, None, None].to(branch)
+
+            with torch.enable_grad():
+                rows = what.ids.expand(len(some), -1)
+                value = what.metric(bridge.run_with_hooks(rows, fwd_hooks=[(name, scaled) for name, _, _ in knobbed]))
+                (gradient,) = torch.autograd.grad(value.sum(), knobs, allow_unused=True)
+            values.append(value.detach().double().cpu())
+            if gradient is not None:
+                total += torch.einsum("p,p...->...", weight, gradient.cpu())
+        return torch.cat(values), total
+
+    one = torch.ones(1, dtype=torch.float64)
+    (with_added,), at_end = run(one, one)
+    (without,), _ = run(0 * one, one)
+    steps, difference = rule.steps, float(with_added - without)
+    scores = at_end
+    while method == "ig":
+        points, weights = (torch.from_numpy(x / 2) for x in np.polynomial.legendre.leggauss(steps))
+        scores = run(points + 0.5, weights)[1]
+        if abs(difference - float(scores.sum())) <= rule.tolerance * abs(difference) or 2 * steps > rule.max_steps:
+            break
+        steps *= 2
+    return scores.float(), float(with_added), float(without)
 
 
 def _prompt_text(bridge: Any, what: Explained) -> str:

@@ -156,6 +156,7 @@ def mean_composition_map(
     pairs = sum(m.pairs for m in made)
     dynamic = sum(sum(m.parts.values()) for m in made) / pairs
     variance = sum(m.squares for m in made) / pairs - dynamic**2
+    shown: dict[str, Any] = {name: part.float() for name, part in parts.items()}
     return MeanCompositionMap(
         n=len(made),
         pairs=pairs,
@@ -172,7 +173,7 @@ def mean_composition_map(
         lent=lent.mean(0).float(),
         lent_low=lent_low.float(),
         lent_high=lent_high.float(),
-        **{name: part.float() for name, part in parts.items()},
+        **shown,
     )
 
 
