@@ -8,7 +8,7 @@ branch at zero is a state that the model never trained in; as the control of siz
 large as it is and hands each head the term of its neighbour.
 
 It does not show how a part acts, nor that a model trained without it could not do as well; and where the whole model
-is at the level of guessing a fact (`guess`), a removal has nothing to take away.
+is at the level of guessing a fact (`guess`), a removal can take away the relation, but no choice of a fact.
 
 Identity that the tests assert: without "all", the accuracy is that of the same weights in a model that does not
 compose.
@@ -91,12 +91,12 @@ class BranchAblation(Result):
         return tuple(name for name, better in zip(self.patterns, above.tolist(), strict=True) if not better)
 
     def banners(self) -> list[str]:
-        """The patterns in which nothing can be lost, and intervals that rest on too little."""
+        """The patterns in which no fact is chosen, and intervals that rest on too little."""
         found = []
         if self.guessed:
             found.append(
                 "The intact model does no better than a random fact with the right relation on "
-                f"{', '.join(self.guessed)}: there a removal has nothing to take away."
+                f"{', '.join(self.guessed)}: there no removal says how a fact is chosen."
             )
         if int(self.clusters.min()) < FEW:
             found.append(

@@ -1,0 +1,333 @@
+"""The report on the shipped pair, docs/what-composition-does.md: tables, and only the sentences that they support.
+
+    results = measure("dcformer++", "transformer++", rows=2, stories=20, folder="results")
+    write(path, results)                   # every part between its markers; the text around them stays
+
+A part of the document is what stands between `<!-- report:NAME -->` and `<!-- end -->`. No sentence about the pair
+stands outside of one: another pair makes other sentences. `stale` says whether the weights are still those of the
+document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dcinterp.analysis.branch_ablation import ALL, FEW, INTACT, WHOLE, BranchAblation, branch_ablation
+from dcinterp.analysis.head_diversity import HeadDiversityComparison, compare_head_diversity, components_for
+from dcinterp.analysis.ov_circuit import OVTransformations, ov_transformations
+from dcinterp.analysis.result import RECORD, Result, load_result
+from dcinterp.analysis.task_accuracy import TaskAccuracy, task_accuracy
+from dcinterp.errors import UserError
+from dcinterp.loading import load
+from dcinterp.progress import Progress, silent
+from dcinterp.provenance import fingerprint
+from dcinterp.story import CaseStudy, case_study
+
+STORY_STEPS = {
+    "head": "one head writes it: attribution and ablation agree",
+    "transformation": "that head's OV circuit promotes the answer when it reads the source word alone",
+    "source": "composition raises its attention to the source, and putting it back costs the answer some of its lead",
+    "lender": "another head lent a notable part of that attention",
+    "attention": "the head looks elsewhere after composition than before",
+    "gate": "a gate silences a head that would copy the source word",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the document is written from: the composed model, its plain twin, and the results on both."""
+
+    composed: str
+    plain: str
+    fingerprints: tuple[str, str]
+    accuracies: tuple[TaskAccuracy, TaskAccuracy]
+    ablation: BranchAblation
+    transformations: tuple[OVTransformations, OVTransformations]
+    diversity: HeadDiversityComparison
+    stories: tuple[CaseStudy, ...]
+
+
+def measure(
+    composed: str,
+    plain: str,
+    *,
+    tasks: str = "",
+    rows: int = 2,
+    stories: int = 20,
+    seed: int = 1,
+    folder: str | Path | None = None,
+    progress: Progress = silent,
+) -> Report:
+    """Everything that the document is written from.
+
+    Args:
+        composed, plain: what `dcinterp.load` takes.
+        tasks: which, as `dcinterp tasks` takes them; all 74 when empty.
+        rows: rows of eight fresh examples per task.
+        stories: case studies on fresh single examples of the tasks that the composed model answers rightly.
+        seed: of the rows and examples.
+        folder: keeps each result as soon as it is there; what was kept for the same weights and arguments is used.
+        progress: called after each result.
+
+    Cost: mainly 13 passes over 74 x rows rows, and the case studies.
+
+    Raises:
+        UserError: a model does not exist or does not compose its heads.
+    """
+    bridges = [load(composed), load(plain)]
+    done = 0
+
+    def kept(name: str, analysis: Callable[..., Any], bridge: Any, **arguments: Any) -> Any:
+        nonlocal done
+        place = Path(folder) / name if folder is not None else None
+        result = _read(place, fingerprint(bridge), arguments) if place is not None else None
+        if result is None:
+            result = analysis(bridge, **arguments)
+            if place is not None:
+                result.save(place)
+        done += 1
+        progress(done, 6 + stories, name)
+        return result
+
+    return Report(
+        composed=composed,
+        plain=plain,
+        fingerprints=(fingerprint(bridges[0]), fingerprint(bridges[1])),
+        diversity=kept("diversity", compare_head_diversity, bridges[0], other=plain),
+        transformations=(
+            kept("ov-composed", ov_transformations, bridges[0]),
+            kept("ov-plain", ov_transformations, bridges[1]),
+        ),
+        accuracies=(
+            kept("accuracy-composed", task_accuracy, bridges[0], tasks=tasks, rows=rows, seed=seed),
+            kept("accuracy-plain", task_accuracy, bridges[1], tasks=tasks, rows=rows, seed=seed),
+        ),
+        ablation=kept("ablation", branch_ablation, bridges[0], tasks=tasks, rows=rows, seed=seed),
+        stories=tuple(
+            kept(f"story-{number}", case_study, bridges[0], example=example)
+            for number, example in enumerate(answered(bridges[0], tasks, stories, seed))
+        ),
+    )
+
+
+def _read(place: Path, weights: str, arguments: Mapping[str, Any]) -> Any:
+    """The kept result, if it was made from these weights with these arguments."""
+    from dcinterp.analysis.call import plain
+
+    if not (place / RECORD).is_file():
+        return None
+    result: Result = load_result(place)
+    call = result.call
+    same = call is not None and call.fingerprint == weights
+    return result if same and all(call.arguments.get(n) == plain(v) for n, v in arguments.items()) else None
+
+
+def answered(bridge: Any, tasks: str, number: int, seed: int) -> Iterator[Any]:
+    """Held-out single examples that the model answers rightly, of the tasks in turn.
+
+    Stops after one example of every task in each of `number` rounds, where the model is right too rarely.
+    """
+    from dcinterp.analysis.prediction import predict
+    from dcinterp.analysis.prompt import first_token
+    from synthetic_tasks import generate
+    from synthetic_tasks.selection import chosen
+
+    found = 0
+    for turn in range(number):
+        for task in chosen(tasks)[turn % 2 :: 2]:  # partner tasks share their facts
+            if found == number:
+                return
+            example = generate(task, turn + 1, seed, examples=1, split="held-out")[turn].examples[0]
+            if predict(bridge, example.prompt, first_token(bridge, example.answer)).rank == 1:
+                found += 1
+                yield example
+
+
+def write(path: str | Path, report: Report) -> list[str]:
+    """Put every part between its markers; returns the names of the parts that changed.
+
+    Raises:
+        UserError: the document lacks a marker, or has one that nothing belongs to.
+    """
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    names = re.findall(r"<!-- report:([\w-]+) -->", text)
+    if sorted(names) != sorted(PARTS):
+        raise UserError(f"{path} must have the markers {', '.join(PARTS)} once each, but has {', '.join(names)}.")
+    changed = []
+    for name in names:
+        new = f"<!-- report:{name} -->\n{PARTS[name](report)}\n<!-- end -->"
+        pattern = re.compile(rf"<!-- report:{name} -->\n.*?<!-- end -->", re.S)
+        if pattern.search(text)[0] != new:  # type: ignore[index]
+            changed.append(name)
+        text = new.join(pattern.split(text))
+    path.write_text(text, encoding="utf-8")
+    return changed
+
+
+def stale(path: str | Path, composed: str, plain: str) -> list[str]:
+    """The models whose weights are not those that the document was written from."""
+    text = Path(path).read_text(encoding="utf-8")
+    return [name for name in (composed, plain) if f"`{name}` | `{fingerprint(load(name))}`" not in text]
+
+
+def models_part(report: Report) -> str:
+    """Names and fingerprints, and accuracy per pattern."""
+    names = (report.composed, report.plain)
+    lines = ["| model | fingerprint of the weights |", "|---|---|"]
+    lines += [f"| `{name}` | `{mark}` |" for name, mark in zip(names, report.fingerprints, strict=True)]
+    tables = [accuracy.table("pattern") for accuracy in report.accuracies]
+    totals = [accuracy.table("all") for accuracy in report.accuracies]
+    lines += ["", f"| QK pattern | answers | `{names[0]}` | `{names[1]}` | random fact |", "|---|---|---|---|---|"]
+    for (first, second), label in [
+        *(((a, b), a["pattern"]) for (_, a), (_, b) in zip(*(t.iterrows() for t in tables), strict=True)),
+        ((totals[0].iloc[0], totals[1].iloc[0]), WHOLE),
+    ]:
+        cells = [_percent(row["accuracy"], row["low"], row["high"]) for row in (first, second)]
+        lines.append(f"| {label} | {first['answers']} | {cells[0]} | {cells[1]} | {100 * first['fact_unif']:.1f} |")
+    return _with_command("\n".join(lines), *report.accuracies)
+
+
+def ablation_part(report: Report) -> str:
+    """Accuracy without each part, and what may be said of it."""
+    result = report.ablation
+    head = "| without | " + " | ".join(result.patterns) + " |"
+    lines = [head, "|---" * (1 + len(result.patterns)) + "|"]
+    for p, part in enumerate(result.parts):
+        cells = []
+        for q, pattern in enumerate(result.patterns):
+            if part == INTACT:
+                cells.append(_percent(result.accuracy[p, q], result.low[p, q], result.high[p, q]))
+            else:
+                star = "**" if result.certain(part, pattern) else ""
+                cells.append(f"{star}{_change(result, p, q)}{star}")
+        lines.append(f"| {'nothing' if part == INTACT else part} | " + " | ".join(cells) + " |")
+    return _with_command("\n".join(lines) + "\n\n" + "\n".join(f"- {each}" for each in ablation_says(result)), result)
+
+
+def ablation_says(result: BranchAblation) -> list[str]:
+    """What the table of the ablation supports, pattern by pattern."""
+    found = []
+    single = [part for part in result.parts if "." in part]
+    whole = result.parts.index(ALL)
+    for q, pattern in enumerate(result.patterns):
+        verdict = "leaves out" if result.certain(ALL, pattern) else "includes"
+        sentence = (
+            f"**{pattern}**: without all of composition accuracy changes by {_change(result, whole, q)} points; the "
+            f"interval {verdict} zero."
+        )
+        if pattern in result.guessed:
+            found.append(
+                f"{sentence} The intact model is no better here than a random fact with the right relation, so this "
+                "says nothing about how a fact is chosen."
+            )
+            continue
+        sure = [part for part in single if result.certain(part, pattern)]
+        worse = sorted(
+            (p for p in sure if result.change[result.parts.index(p), q] < 0), key=lambda p: _at(result, p, q)
+        )
+        better = [part for part in sure if part not in worse]
+        listed = [f"{part} {_change(result, result.parts.index(part), q)}" for part in worse]
+        sentence += (
+            f" Single branches that cost accuracy: {', '.join(listed)}."
+            if worse
+            else (" No single branch costs accuracy beyond its interval.")
+        )
+        if better:
+            sentence += f" Without {', '.join(better)} accuracy is higher."
+        found.append(sentence)
+    fewest = int(result.clusters.min())
+    if fewest < FEW:
+        found.append(f"Some intervals rest on {fewest} independent rows only and are too narrow; more rows mend that.")
+    return found
+
+
+def transformations_part(report: Report) -> str:
+    """The best head of every relation in both models."""
+    first, second = report.transformations
+    names = (report.composed, report.plain)
+    lines = [f"| relation | pairs | `{names[0]}` | control | `{names[1]}` | control |", "|---|---|---|---|---|---|"]
+    for r, relation in enumerate(first.relations):
+        cells = []
+        for result in (first, second):
+            layer, head = result.best(relation)
+            at = (layer, head, r)
+            mark = "" if bool(result.above_control[at]) else " (not above control)"
+            cells.append(f"{layer}.{head}: {_percent(result.score[at], result.low[at], result.high[at])}{mark}")
+            cells.append(f"{100 * result.control[at]:.1f}")
+        lines.append(f"| {relation} | {int(first.pairs[r])} | " + " | ".join(cells) + " |")
+    return _with_command("\n".join(lines), *report.transformations)
+
+
+def diversity_part(report: Report) -> str:
+    """Components for 90 % of the variance, and effective ranks."""
+    result = report.diversity
+    lines = ["| model | QK: components for 90 % | effective rank | OV: components for 90 % | effective rank |"]
+    lines.append("|---|---|---|---|---|")
+    for m, name in enumerate(result.models):
+        cells = [
+            str(cell)
+            for product in ("qk", "ov")
+            for cell in (
+                components_for(getattr(result, product)[m], 0.9),
+                f"{float(getattr(result, f'{product}_effective_rank')[m]):.1f}",
+            )
+        ]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    lines.append(f"| random weights | {components_for(result.random[0], 0.9)} | | | |")
+    return _with_command("\n".join(lines), result)
+
+
+def stories_part(report: Report) -> str:
+    """How often each step of the paper's story is what happened."""
+    n = len(report.stories)
+    if not n:
+        return "No example was answered rightly, so no story was told."
+    lines = ["| step | holds in |", "|---|---|"]
+    for name, meaning in STORY_STEPS.items():
+        lines.append(f"| {meaning} | {sum(story.step(name).holds for story in report.stories)} of {n} |")
+    whole = sum(story.holds for story in report.stories)
+    branches: dict[str, int] = {}
+    for story in report.stories:
+        if story.breakdown is not None and story.step("source").holds:
+            added = {k: abs(float(v[story.head])) for k, v in story.breakdown.branches.items() if k != "o_b"}
+            largest = max(added, key=lambda branch: added[branch])
+            branches[largest] = branches.get(largest, 0) + 1
+    lines.append("")
+    lines.append(f"From the head to the lender the whole story is that of {whole} of {n} examples.")
+    if branches:
+        counted = ", ".join(f"{name} in {count}" for name, count in sorted(branches.items(), key=lambda x: -x[1]))
+        lines.append(f"Where composition raised the attention, the largest change came through {counted}.")
+    return "\n".join(lines)
+
+
+PARTS: Mapping[str, Callable[[Report], str]] = {
+    "models": models_part,
+    "ablation": ablation_part,
+    "transformations": transformations_part,
+    "diversity": diversity_part,
+    "stories": stories_part,
+}
+
+
+def _with_command(text: str, *results: Result) -> str:
+    commands = [result.call.command() for result in results if result.call is not None]
+    return "\n".join([text, "", *(f"    {command}" for command in commands)])
+
+
+def _percent(value: Any, low: Any, high: Any) -> str:
+    return f"{100 * float(value):.1f} ({100 * float(low):.1f} to {100 * float(high):.1f})"
+
+
+def _change(result: BranchAblation, part: int, pattern: int) -> str:
+    numbers = (result.change[part, pattern], result.change_low[part, pattern], result.change_high[part, pattern])
+    change, low, high = (100 * float(number) for number in numbers)
+    return f"{change:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _at(result: BranchAblation, part: str, pattern: int) -> float:
+    return float(result.change[result.parts.index(part), pattern])
