@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from dcinterp.bench.timing import Measurement, race
-from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.config import ComposeKind, DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import fused
 from dcinterp.progress import Progress, silent
 
 BASELINE = "Transformer++ twin"
-SMALL = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 8}
+SMALL: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 8}
 VOCABULARY = 512
 
 
-def build(implementation: str, *, compose: str = "dynamic", context: int = 2048) -> DCFormerForCausalLM:
+def build(implementation: str, *, compose: ComposeKind = "dynamic", context: int = 2048) -> DCFormerForCausalLM:
     """The small model of these benchmarks, or with `compose="none"` its twin."""
     torch.manual_seed(0)
     config = DCFormerConfig(vocab_size=VOCABULARY, max_position_embeddings=context, compose=compose, **SMALL)
@@ -66,7 +67,7 @@ def measure_decoding(past: int, *, tokens: int = 16, rounds: int = 5, progress: 
             token = ids[:, -1:]
             for _ in range(tokens):
                 token = model(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
-            cache.crop(past)
+            cache.crop(-tokens)
 
         return decode
 
