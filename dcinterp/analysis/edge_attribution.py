@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -145,6 +146,20 @@ class EdgeAttribution(Result):
             for i, b, f, h in places
             if chosen[i, b, f, h] > 0
         ]
+
+    def table(self) -> pd.DataFrame:
+        """One row per lent edge (or head, where nothing is lent), the strongest first; `ablation` where measured."""
+        measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
+        edges = self.top(self.scores.numel()) or self.top(self.scores.numel(), lent=False)
+        rows = [
+            {
+                "edge": edge.intervention.unit,
+                "score": edge.score,
+                "ablation": measured.get(edge.intervention.unit, measured.get(f"head {edge.layer}.{edge.head_to}")),
+            }
+            for edge in edges
+        ]
+        return pd.DataFrame(rows, columns=["edge", "score", "ablation"])
 
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {

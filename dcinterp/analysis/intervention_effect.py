@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -88,6 +89,11 @@ class InterventionEffect(Result):
     def effect(self) -> float:
         """What the intervention took away from the metric."""
         return self.metric_before - self.metric_after
+
+    def table(self) -> pd.DataFrame:
+        """One row per token that is likely in either run."""
+        columns = ("logit_before", "logit_after", "probability_before", "probability_after")
+        return pd.DataFrame({"token": self.top_tokens, **{name: getattr(self, name).tolist() for name in columns}})
 
     def labels(self, axis: str) -> list[str] | None:
         return {"top": list(self.top_tokens), "key": list(self.tokens[: self.position + 1])}.get(axis)

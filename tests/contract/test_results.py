@@ -118,9 +118,12 @@ def test_dataframe_holds_every_number(results):
         shared = max(result.AXES.values(), key=len)
         for name, axes in result.AXES.items():
             tensor = getattr(result, name)
+            if not set(axes) <= set(shared):
+                # Numbers along an axis of their own (the top tokens of an intervention, say) have their own table.
+                assert type(result).table is not Result.table, (type(result).__name__, name)
+                continue
             for row in (0, len(frame) // 2, len(frame) - 1):
                 index = tuple(int(frame[axis][row]) for axis in axes)
-                assert set(axes) <= set(shared)
                 assert frame[name][row] == pytest.approx(float(tensor[index]))
 
 
