@@ -93,7 +93,7 @@ def table(
         result = method_benchmark(settings, seeds=seeds, examples=examples, progress=progress)
     if save is not None:
         result.save(save)
-    typer.echo(f"{seeds} models of each kind, {examples} prompts each")
+    typer.echo(f"{seeds} models of each kind, {examples} prompt{'s' if examples > 1 else ''} each")
     for title, question, quantity in TABLES:
         typer.echo(f"\n{title}\n\n{result.markdown(question, quantity)}")
     for sentence in result.banners():
