@@ -1,4 +1,4 @@
-"""The tables of docs/hooks.md and docs/models.md are generated: what they say is what the code does.
+"""The tables of docs/models.md are generated: what they say is what the code does. Those of hooks are in tests/docs.
 
 UPDATE_DOCS=1 pytest tests/unit/bridge/test_docs.py rewrites them.
 """
@@ -8,31 +8,11 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import torch
-
 from dcinterp.bridge import DCBridge
 from dcinterp.model.complexity import overhead_rows
-from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS
 from dcinterp.model.presets import count_parameters, presets
 
 DOCS = Path(__file__).parents[3] / "docs"
-MEANING = {
-    "in": "A: scores (`pre`) or softmax (`post`) before composition",
-    "o_b": "A itself, or mixed by the static map W_b, or both",
-    "o_qp": "low rank, from the query: sum over r of w_q2[r] (w_q1[r] · A)",
-    "o_kp": "low rank, from the key: sum over r of w_k2[r] (w_k1[r] · A)",
-    "o_qg": "gate, from the query: w_qg A",
-    "o_kg": "gate, from the key: w_kg A",
-    "w_q1": "gathers from heads, at the query",
-    "w_q2": "shares to heads, at the query",
-    "w_qg": "scales heads, at the query",
-    "w_k1": "gathers from heads, at the key",
-    "w_k2": "shares to heads, at the key",
-    "w_kg": "scales heads, at the key",
-    "out": "A': the sum",
-}
-# Sizes that tell the axes apart; queries and keys are told apart by decoding with a cache.
-SIZES = {3: "batch", 4: "head", 2: "rank", 5: "query", 9: "key"}
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -49,27 +29,6 @@ def assert_generated(file: str, name: str, text: str) -> None:
     if os.environ.get("UPDATE_DOCS"):
         path.write_text(expected, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == expected, f"docs/{file}: run UPDATE_DOCS=1 pytest {__file__}"
-
-
-def test_the_table_of_hooks(bridge: Callable[..., DCBridge]) -> None:
-    model = bridge()
-    ids = torch.zeros(3, 9, dtype=torch.long)
-    with torch.no_grad():
-        past = model.original_model(ids[:, :4], use_cache=True).past_key_values
-        seen: dict[str, tuple[int, ...]] = {}
-        wanted = [f"blocks.1.attn.post.hook_{tap}" for tap in ("in", *BRANCHES, *DYNAMIC_WEIGHTS, "out")]
-
-        def note(t: torch.Tensor, hook: object) -> None:
-            seen[hook.name] = tuple(t.shape)  # type: ignore[attr-defined]
-
-        with model.hooks(fwd_hooks=[(name, note) for name in wanted]):
-            model.original_model(ids[:, 4:], past_key_values=past, use_cache=True)
-    rows = []
-    for name in wanted:
-        tap = name.split("hook_")[1]
-        axes = ", ".join(SIZES[size] for size in seen[name])
-        rows.append([f"`blocks.{{l}}.attn.{{pre,post}}.hook_{tap}`", f"[{axes}]", MEANING[tap]])
-    assert_generated("hooks.md", "hooks", table(["hook", "axes", "what"], rows))
 
 
 def test_the_table_of_presets() -> None:
