@@ -100,7 +100,7 @@ def test_progress_can_stop_it(bridge):
 
 def test_the_shipped_models_set_heads_stand_out(shipped):
     """The composed model solves sets: some head carries the answer on every example, and ablation confirms it."""
-    result = attribute_heads_over(shipped, "different-in-set n=24 seed=7")
+    result = attribute_heads_over(shipped, "different-in-set n=12 seed=7")
     layer, head = result.best
     assert result.stands_out[layer, head]
     assert result.ablation_mean[layer, head] > 0
