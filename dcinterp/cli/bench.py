@@ -32,7 +32,7 @@ def attention(
     rounds: Rounds = 7,
     threads: Threads = 0,
     short: Annotated[bool, typer.Option("--short", help="The two smaller shapes only.")] = False,
-    long: Annotated[bool, typer.Option("--long", help="Also 8192 tokens, for the memory.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="8192 tokens only, for the memory.")] = False,
     output: Output = None,
 ) -> None:
     """Composed attention against plain attention, forward and with backward.
@@ -43,12 +43,8 @@ def attention(
     """
     from dcinterp.bench.attention import LONG, SHAPES, measure
 
-    shapes = SHAPES[1:3] if short else SHAPES
-    jobs = [
-        partial(measure, shape, backward=backward, rounds=rounds)
-        for shape in (*shapes, *((LONG,) if long else ()))
-        for backward in (False, True)
-    ]
+    shapes = (LONG,) if long else SHAPES[1:3] if short else SHAPES
+    jobs = [partial(measure, shape, backward=backward, rounds=rounds) for shape in shapes for backward in (False, True)]
     _run(jobs, threads, output)
 
 
