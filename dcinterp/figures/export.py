@@ -52,6 +52,8 @@ def image(figure: go.Figure, form: str = "png", *, width: int = 900) -> bytes:
         for axes_name, traces in _by_axes(figure).items():
             axes = canvas.add_subplot(*_cell(figure, axes_name))
             _draw(canvas, axes, figure, traces, axes_name)
+            _panel_title(axes, figure, axes_name)
+        _legend(canvas)
         buffer = io.BytesIO()
         canvas.savefig(buffer, format=form, dpi=2 * DPI)
     return buffer.getvalue()
@@ -116,9 +118,26 @@ def _draw(canvas: Any, axes: Any, figure: go.Figure, traces: list[Any], names: t
         _shape(axes, shape, state)
     if figure.layout.title.text:
         axes.set_title(_plain(figure.layout.title.text), loc="left")
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 1:
-        axes.legend(handles, labels, frameon=False, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1.01))
+
+
+def _legend(canvas: Any) -> None:
+    """One legend of all panels: one for each panel would take the room of its neighbours."""
+    drawn = [pair for axes in canvas.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    named = {label: handle for handle, label in reversed(drawn)}
+    names = list(dict.fromkeys(label for _, label in drawn))
+    if len(names) > 1:
+        handles = [named[name] for name in names]
+        canvas.legend(handles, names, frameon=False, fontsize=8, ncols=3, loc="outside upper left")
+
+
+def _panel_title(axes: Any, figure: go.Figure, names: tuple[str, str]) -> None:
+    """The text that Plotly puts above a panel: an annotation of the paper at its upper edge."""
+    left, right = _domain(figure, names[0], 0)
+    upper = _domain(figure, names[1], 1)[1]
+    for note in figure.layout.annotations:
+        above = note.yref == "paper" and note.y is not None and abs(note.y - upper) < 0.02 and not note.showarrow
+        if above and note.xref == "paper" and left <= (note.x or 0) <= right and note.text:
+            axes.set_title(_plain(note.text), fontsize=10)
 
 
 class _Stack:
