@@ -53,7 +53,8 @@ page = st.navigation(
             for name, title in pages.items()
         ]
         for section, pages in PAGES.items()
-    }
+    },
+    expanded=True,
 )
 links.begin(page.title)
 
