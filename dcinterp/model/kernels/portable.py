@@ -23,8 +23,8 @@ from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.shapes import Attention, Mask
 
-CHUNK_NUMBERS = 1 << 23
-"""Numbers that one attention matrix of a chunk may hold (32 MB in float32)."""
+WHOLE_NUMBERS, CHUNK_NUMBERS = 1 << 23, 1 << 21
+"""Numbers of an attention matrix up to which it is computed in one piece, and that one of a chunk may hold."""
 
 
 def chunked_attention(
@@ -43,11 +43,12 @@ def chunked_attention(
         q, k, v: [batch, head, query or key, d_head].
         pre, post: weights of the two stages; None for a stage that does not exist.
         sight: who sees whom.
-        chunk: queries at a time; as many as `CHUNK_NUMBERS` allows when None.
+        chunk: queries at a time; when None all up to `WHOLE_NUMBERS`, and then as many as `CHUNK_NUMBERS` allows.
     """
     queries, keys = q.shape[2], k.shape[2]
     if chunk is None:
-        chunk = max(16, CHUNK_NUMBERS // (q.shape[0] * q.shape[1] * keys))
+        one_query = q.shape[0] * q.shape[1] * keys
+        chunk = queries if queries * one_query <= WHOLE_NUMBERS else max(16, CHUNK_NUMBERS // one_query)
     if queries <= chunk:
         return headmix_attention(q, k, v, pre, post, mask=sight.dense(queries, keys, q.device))
     again = torch.is_grad_enabled()
