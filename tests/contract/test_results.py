@@ -127,14 +127,25 @@ def test_dataframe_holds_every_number(results):
                 assert frame[name][row] == pytest.approx(float(tensor[index]))
 
 
+def assert_equal(mine, theirs, where):
+    """Equal field by field, through tensors, tuples and the results inside a result."""
+    assert type(mine) is type(theirs), where
+    if isinstance(mine, torch.Tensor):
+        assert torch.equal(mine, theirs), where
+    elif isinstance(mine, tuple):
+        assert len(mine) == len(theirs), where
+        for number, pair in enumerate(zip(mine, theirs, strict=True)):
+            assert_equal(*pair, f"{where}[{number}]")
+    elif dataclasses.is_dataclass(mine):
+        for field in dataclasses.fields(mine):
+            assert_equal(getattr(mine, field.name), getattr(theirs, field.name), f"{where}.{field.name}")
+    else:
+        assert mine == theirs, where
+
+
 def test_saved_and_read_back(results, tmp_path):
     for name, result in results.items():
-        again = load_result(result.save(tmp_path / name))
-        assert type(again) is type(result)
-        for field in dataclasses.fields(result):
-            mine, theirs = getattr(result, field.name), getattr(again, field.name)
-            same = torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
-            assert same, (name, field.name)
+        assert_equal(result, load_result(result.save(tmp_path / name)), name)
 
 
 def test_reading_what_is_no_result_is_refused(results, tmp_path):
