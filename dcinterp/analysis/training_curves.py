@@ -9,6 +9,7 @@ Identity that the tests assert: "all" is the mean of the patterns, weighted by t
 
     curves = dcinterp.training_curves("dcformer++")
     dcinterp.figures.plot(curves, examples=8)
+    curves.learnt(0.8)  # steps and tokens by which each pattern was answered
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -52,6 +54,19 @@ class TrainingCurves(Result):
         names: dict[str, list[Any]] = {"pattern": list(self.patterns), "examples": list(self.examples)}
         return names.get(axis)
 
+    def learnt(self, level: float = 0.8) -> pd.DataFrame:
+        """The first measurement at which each pattern was answered at `level` or better: one row per length of rows
+        and pattern, with its step and the tokens read by then, empty where it never was. Measurements are as far
+        apart as `evaluation.every`, and on few answers, so these are coarse."""
+        rows = []
+        for column, examples in enumerate(self.examples):
+            for number, pattern in enumerate(self.patterns):
+                there = (self.accuracy[:, column, number] >= level).nonzero().flatten()
+                first = int(there[0]) if len(there) else None
+                step, tokens = (None, None) if first is None else (int(self.step[first]), int(self.tokens_read[first]))
+                rows.append({"examples": examples, "pattern": pattern, "step": step, "tokens": tokens})
+        return pd.DataFrame(rows).astype({"step": "Int64", "tokens": "Int64"})
+
 
 @analysis(title="Training curves")
 def training_curves(run: str | Path) -> TrainingCurves:
@@ -76,8 +91,9 @@ def training_curves(run: str | Path) -> TrainingCurves:
     if not measured:
         raise UserError(f"{path} holds no accuracy yet; wait for the run's first evaluation.")
     steps, tokens, losses, accuracies = zip(*measured, strict=True)
-    examples = tuple(int(number) for number in accuracies[0])
-    patterns = tuple(accuracies[0][str(examples[0])])
+    # A resumed run may measure on rows of other lengths than before: what was not measured is NaN.
+    examples = tuple(sorted({int(number) for row in accuracies for number in row}))
+    patterns = tuple(next(iter(accuracies[0].values())))
     return TrainingCurves(
         run=str(run),
         patterns=patterns,
@@ -85,5 +101,7 @@ def training_curves(run: str | Path) -> TrainingCurves:
         step=torch.tensor(steps),
         tokens_read=torch.tensor(tokens),
         loss=torch.tensor(losses),
-        accuracy=torch.tensor([[[row[str(n)][p] for p in patterns] for n in examples] for row in accuracies]),
+        accuracy=torch.tensor(
+            [[[row.get(str(n), {}).get(p, float("nan")) for p in patterns] for n in examples] for row in accuracies]
+        ),
     )
