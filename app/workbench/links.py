@@ -103,7 +103,7 @@ def choose(
     default = options[0] if default is None else default
     by_name = {str(option): option for option in options}
     _seed(key, default, lambda values: by_name[values[0]], lambda value: value in options)
-    extra = {"required": True} if style == "segmented_control" else {}
+    extra = {"required": True, "wrap": True} if style == "segmented_control" else {}
     value = getattr(where, style)(
         label,
         options,
