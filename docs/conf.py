@@ -28,11 +28,16 @@ highlight_language = "text"
 
 
 def _mend(app, docname, source):
-    """Of links to files of the repository outside docs/, which a site does not have, keep the text."""
+    """Of links to files of the repository outside docs/, which a site does not have, keep the text.
+
+    What only looks like a link, C[f,h](t,s) in a formula, stays what it is.
+    """
     page = HERE / f"{docname}.md"
 
     def keep(found):
         text, target = found[1], found[2]
+        if "," in target:
+            return rf"\[{text}\]({target})"
         inside = (page.parent / target.partition("#")[0]).resolve().is_relative_to(HERE)
         return found[0] if "://" in target or inside else text
 
@@ -40,7 +45,12 @@ def _mend(app, docname, source):
     patterns = re.findall(r"^\S*\*\S*$", source[0], flags=re.M) if docname == "index" else []
     for pattern in (p for p in patterns if not list(HERE.glob(f"{p}.md"))):
         source[0] = source[0].replace(f"\n{pattern}\n", "\n")
-    source[0] = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", keep, source[0])
+    fenced, lines = False, source[0].split("\n")
+    for number, line in enumerate(lines):
+        fenced ^= line.startswith("```")
+        if not fenced and not line.startswith("    "):
+            lines[number] = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", keep, line)
+    source[0] = "\n".join(lines)
 
 
 def setup(app):

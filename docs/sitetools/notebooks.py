@@ -137,7 +137,7 @@ def markdown(notebook: Any, images: Path, name: str) -> str:
     parts, pictured = [], 0
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            parts.append(cell.source)
+            parts.append(cell.source.replace("](../docs/", "](../"))  # generated pages are inside docs
             continue
         parts.append(f"```python\n{cell.source}\n```")
         for output in cell.outputs:

@@ -56,7 +56,7 @@ def prose(docstring: str | None) -> str:
         else:
             section = section and not line.strip()
             lines.append(line)
-    return "\n".join(lines).strip()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def signature(value: Any, name: str) -> str:
@@ -133,6 +133,7 @@ def analyses() -> Iterator[tuple[str, str]]:
             prose(function.__doc__),
             f"On the command line: `{command}`." if entry.takes_model else "",
             f"## The result: {result.__name__}\n\n{prose(result.__doc__)}" if result is not None else "",
+            _home(result, module),
         ]
         page = f"analysis-{entry.name.replace('_', '-')}.md"
         yield page, "\n\n".join(filter(None, parts)) + "\n"
@@ -142,6 +143,12 @@ def analyses() -> Iterator[tuple[str, str]]:
     order = "\n".join(re.findall(r"\((analysis-[^)]*)\.md\)", table))
     hidden = f"```{{toctree}}\n:hidden:\n\n{order}\n```"
     yield "analysis-index.md", f"# All analyses\n\n{table}\n\n{hidden}\n"
+
+
+def _home(result: Any, module: Any) -> str:
+    """What the module of the result says, where that is another one than the function's."""
+    home = import_module(result.__module__) if result is not None else module
+    return prose(home.__doc__) if home is not module else ""
 
 
 def command_line() -> str:

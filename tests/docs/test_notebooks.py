@@ -1,28 +1,43 @@
-"""Every notebook runs from top to bottom, as a reader would run it."""
+"""Every notebook runs from top to bottom, and is committed with the outputs of such a run."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import nbformat
 import pytest
-from nbclient import NotebookClient
+from sitetools import notebooks
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "analyses").glob("*.ipynb"))
+EACH = pytest.mark.parametrize("path", notebooks.notebooks(), ids=lambda path: path.stem)
+LARGEST = 700_000
+"""Bytes of a notebook with its pictures: more than a reader of a change would look through."""
 
 
 def test_there_are_notebooks():
-    assert NOTEBOOKS
+    assert len(notebooks.notebooks()) >= 9
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@EACH
 def test_runs(path, monkeypatch):
-    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
-    # Figures go into the notebook as data; nothing opens.
-    monkeypatch.setitem(os.environ, "PLOTLY_RENDERER", "plotly_mimetype")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebooks.run(path)
+
+
+@EACH
+def test_is_an_article_with_outputs(path):
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert "def " not in cell.source, "functions belong into the package"
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert notebook.cells[0].cell_type == "markdown"
+    assert notebook.cells[0].source.startswith("# ")
+    assert not any("def " in cell.source for cell in code), "functions belong into the package"
+    assert path.stat().st_size < LARGEST
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run `make notebooks`"
+    kinds = [kind for cell in code for output in cell.outputs for kind in output.get("data", {})]
+    assert "image/png" in kinds
+    assert not any("javascript" in kind or "plotly" in kind for kind in kinds), "figures must show offline"
+
+
+def test_a_failing_cell_is_named(tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 1"), nbformat.v4.new_code_cell("x / 0")])
+    nbformat.write(notebook, tmp_path / "bad.ipynb")
+    with pytest.raises(RuntimeError, match=r"bad\.ipynb, cell 2: ZeroDivisionError"):
+        notebooks.run(tmp_path / "bad.ipynb")
