@@ -9,6 +9,7 @@ import typer
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Show everything about this one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything about all of them, as JSON.")] = False,
 ) -> None:
     """List the named models with their shapes, parameter counts and the paper's training recipe.
 
@@ -17,6 +18,8 @@ def command(
         dcinterp presets
 
         dcinterp presets dcformer++-405m
+
+        dcinterp presets --json
     """
     import json
 
@@ -25,10 +28,15 @@ def command(
 
     from dcinterp.model.presets import count_parameters, preset, presets
 
-    if name is not None:
-        chosen = preset(name)
-        shown = {"family": chosen.family} | chosen.fields | {"training": chosen.training}
-        typer.echo(json.dumps({chosen.name: shown | {"parameters": count_parameters(chosen.config())}}, indent=1))
+    if name is not None or as_json:
+        chosen = [preset(name)] if name is not None else list(presets().values())
+        shown = {
+            each.name: {"family": each.family}
+            | each.fields
+            | {"training": each.training, "parameters": count_parameters(each.config())}
+            for each in chosen
+        }
+        typer.echo(json.dumps(shown, indent=1))
         return
     table = Table(box=None)
     for column in ("preset", "layers", "width", "heads", "windows", "parameters", "lr", "tokens"):

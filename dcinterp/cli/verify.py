@@ -16,6 +16,7 @@ def command(
     length: Annotated[int, typer.Option(help="Tokens in each of the two random texts.")] = 48,
     seed: Annotated[int, typer.Option(help="Seed of the texts.")] = 0,
     tolerance: Annotated[float, typer.Option(help="Largest difference, relative to the largest entry.")] = 1e-4,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the differences as JSON.")] = False,
 ) -> None:
     """Compare a model layer by layer with a slow reference written from the equations, or with another checkpoint.
 
@@ -27,12 +28,18 @@ def command(
 
         dcinterp verify converted --against DCFormer-2.8B
     """
+    import json
+
     from rich.console import Console
     from rich.table import Table
 
     from dcinterp.verification import verify
 
     report = verify(folder, against=against, length=length, seed=seed)
+    if as_json:
+        record = {"against": report.against, "layers": report.layers, "whole": report.whole, "largest": report.largest}
+        typer.echo(json.dumps(record | {"agrees": report.largest <= tolerance}, indent=1))
+        raise typer.Exit(int(report.largest > tolerance))
     table = Table(box=None)
     for column in ("layer", "stream", *report.stage_names):
         table.add_column(column, no_wrap=True)

@@ -100,15 +100,36 @@ class CountFlops(TorchDispatchMode):
         return out
 
 
-def overhead_rows(presets: Iterable[Preset], keys: int | None = None) -> list[tuple[str, ...]]:
-    """(name, keys, extra parameters by formula and counted, extra FLOPs by formula and counted) of composed presets."""
-    rows = []
+def overhead_records(presets: Iterable[Preset], keys: int | None = None) -> list[dict[str, Any]]:
+    """Extra parameters and FLOPs of composed presets, as fractions, by formula and counted.
+
+    Args:
+        presets: those without composition are left out.
+        keys: per query; each model's context (or number of patches) when None.
+    """
+    records = []
     for preset in presets:
         config = preset.config()
         if not config.stages:
             continue
         length = keys or (config.num_patches if isinstance(config, DCViTConfig) else config.max_position_embeddings)
         formula, counted = analytic_overhead(config, length), counted_overhead(config, length)
-        ratios = (formula.parameters, counted.parameters, formula.flops, counted.flops)
-        rows.append((preset.name, str(length), *(f"{100 * ratio:.2f} %" for ratio in ratios)))
-    return rows
+        records.append(
+            {
+                "preset": preset.name,
+                "keys": length,
+                "parameters": formula.parameters,
+                "parameters_counted": counted.parameters,
+                "flops": formula.flops,
+                "flops_counted": counted.flops,
+            }
+        )
+    return records
+
+
+def overhead_rows(presets: Iterable[Preset], keys: int | None = None) -> list[tuple[str, ...]]:
+    """The same as texts, in percent: (name, keys, parameters, counted, FLOPs, counted)."""
+    return [
+        (record["preset"], str(record["keys"]), *(f"{100 * share:.2f} %" for share in list(record.values())[2:]))
+        for record in overhead_records(presets, keys)
+    ]

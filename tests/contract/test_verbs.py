@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import typer
 
 from dcinterp.cli import main, verbs
+from dcinterp.loading import SHIPPED
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -138,6 +140,26 @@ def test_what_goes_wrong_inside_is_not_hidden(capsys, monkeypatch):
     monkeypatch.setattr("dcinterp.hook_reference.list_hooks", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["hooks"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("presets", "tiny-dcformer++"),
+        ("presets",),
+        ("complexity", "tiny-dcformer"),
+        ("hooks", "dcformer++", "--layer", "0"),
+        ("load", "dcformer++"),
+        ("load", "dcformer++", "--files-only"),
+        ("tasks", "list", "--tasks", "56"),
+        ("verify", str(SHIPPED / "dcformer++"), "--length", "4"),
+    ],
+    ids=" ".join,
+)
+def test_data_comes_as_json_and_nothing_else(capsys, arguments):
+    code, out, err = run(capsys, *arguments, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)
 
 
 def test_the_version(capsys):
