@@ -38,7 +38,7 @@ def run(page: Path) -> Iterator[tuple[Block, dict[str, Any]]]:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         # Empty lines in front, so that a traceback names the line of the page.
-        exec(compile("\n" * block.line + block.code, str(page), "exec"), namespace)
+        exec(compile("\n" * block.line + block.code, str(page), "exec", dont_inherit=True), namespace)
         yield block, namespace
 
 
