@@ -97,7 +97,7 @@ def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> Transfor
     from dcinterp.planted import read_plant, tokenizer
 
     planted = read_plant(line)
-    return wrap(planted.model.to(device=device, dtype=dtype), tokenizer(), f"planted {planted.circuit}")
+    return wrap(planted.model.to(device, dtype), tokenizer(), f"planted {planted.circuit}")
 
 
 def read_model(

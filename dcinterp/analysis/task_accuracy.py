@@ -184,7 +184,7 @@ def _gathered(made: list[tuple[Any, Any]], rows: int, split: str, seed: int) -> 
         values = [frame.sort_values(["row", "shots"])[column].to_numpy(dtype=np.float32) for frame in frames]
         return torch.from_numpy(np.stack(values)).reshape(len(made), rows, len(shots))
 
-    baselines = {
+    baselines: dict[str, Any] = {
         reader: torch.tensor(
             [evaluation.baseline[task.id].get(reader.replace("_", "-"), float("nan")) for task, evaluation in made]
         )
