@@ -85,7 +85,9 @@ def word_tokens(bridge: Any, word: Token) -> tuple[int, ...]:
         return (token_id(bridge, word),)
     if not word.strip():
         raise UserError("A word is empty; give at least one letter.")
-    forms: list[list[int]] = [_encode(bridge, form, special=False)[0].tolist() for form in (f" {word.strip()}", word.strip())]
+    forms: list[list[int]] = [
+        _encode(bridge, form, special=False)[0].tolist() for form in (f" {word.strip()}", word.strip())
+    ]
     shorter = forms[0] if len(forms[0]) <= len(forms[1]) else forms[1]
     return tuple(shorter)
 
