@@ -52,16 +52,16 @@ def watch():
         st.button("Stop", icon=":material/stop:", on_click=training.stop, args=(folder,))
     elif now.state != "finished" and training.checkpoints(folder):
         st.button("Resume", icon=":material/resume:", on_click=training.resume, args=(folder,))
-    if st.session_state.get("_run_state") not in (None, (run, now.state)):
-        st.session_state["_run_state"] = (run, now.state)
+    if st.session_state["_run_state"] != now.state:
         st.rerun()
-    st.session_state["_run_state"] = (run, now.state)
     if told := training.losses(folder):
         st.line_chart(told, x="step", y="loss", height=240)
         st.caption(f"The loss of {len(told)} stretches of steps; the last is {told[-1]['loss']:.3f}.")
 
 
 if run != SHIPPED:
+    # Only the fragment's own reruns find another state: a rerun while the whole page is drawn would lose its messages.
+    st.session_state["_run_state"] = training.look(folder).state
     watch()
     sources = [str(folder)]
 else:

@@ -144,7 +144,8 @@ def test_positions_confine_the_change(model, caches):
     with torch.no_grad(), applied(model, "edge 1.post.kp.2>3 zero query=-1 key=4", PROMPT):
         _, cache = model.run_with_cache(PROMPT, names_filter=["blocks.1.attn.hook_pattern"])
     change = cache["blocks.1.attn.hook_pattern"] - caches[PROMPT]["blocks.1.attn.hook_pattern"]
-    assert (change != 0).nonzero().tolist() == [[0, 3, length_of(model) - 1, 4]]
+    # Both passes compute layer 0 on paths of their own, equal to rounding.
+    assert (change.abs() > 1e-4).nonzero().tolist() == [[0, 3, length_of(model) - 1, 4]]
 
 
 def test_rows_of_a_batch_undergo_their_own_interventions(model):

@@ -131,7 +131,8 @@ def assert_equal(mine, theirs, where):
     """Equal field by field, through tensors, tuples and the results inside a result."""
     assert type(mine) is type(theirs), where
     if isinstance(mine, torch.Tensor):
-        assert torch.equal(mine, theirs), where
+        assert mine.dtype == theirs.dtype, where
+        assert torch.allclose(mine, theirs, rtol=0, atol=0, equal_nan=True), where
     elif isinstance(mine, tuple):
         assert len(mine) == len(theirs), where
         for number, pair in enumerate(zip(mine, theirs, strict=True)):

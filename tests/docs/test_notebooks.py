@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import nbformat
 import pytest
 from sitetools import notebooks
@@ -28,7 +30,7 @@ def test_is_an_article_with_outputs(path):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert notebook.cells[0].cell_type == "markdown"
     assert notebook.cells[0].source.startswith("# ")
-    assert not any("def " in cell.source for cell in code), "functions belong into the package"
+    assert not any(re.search(r"^\s*def ", cell.source, re.M) for cell in code), "functions belong into the package"
     assert path.stat().st_size < LARGEST
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run `make notebooks`"
     kinds = [kind for cell in code for output in cell.outputs for kind in output.get("data", {})]
