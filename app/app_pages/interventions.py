@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.errors import UserError
-from workbench import analyses, inputs, links, surgery
+from workbench import analyses, inputs, links, models, surgery
 from workbench.glossary import tip
 from workbench.view import view
 
@@ -66,3 +66,38 @@ if predicted is not None:
 view(effect, "logits")
 st.subheader("Whose attention changed", anchor=False, help=tip("attention"))
 view(effect, "attention", kind="attention", banners=False, table=False)
+
+st.subheader("Predicted against measured", anchor=False, help=tip("ablation", "clustered interval"))
+st.caption("Every unit of one sort is changed alone, and its effect is held against what attribution predicts for it.")
+across = st.columns([1, 1, 2])
+part = links.choose(
+    "Units",
+    ["head", "branch", "edge", "weight"] if models.composed(name) else ["head"],
+    key="part",
+    where=across[0],
+    help="Heads, branches of the composition, edges between heads, or dynamic weights.",
+)
+stage = links.choose("Stage", ["post", "pre"], key="part_stage", where=across[1], help="Of the composition.")
+examples = links.text(
+    "Examples",
+    key="part_set",
+    default=f"{asked.task or 'all'} n=3",
+    where=across[2],
+    help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
+)
+try:
+    calibration = analyses.long(
+        "calibrate",
+        name,
+        title="Predict and measure",
+        key="calibration",
+        cost="some ten seconds an example",
+        examples=examples,
+        part=part,
+        stage=stage,
+        limit=128,
+    )
+    if calibration is not None:
+        view(calibration, "calibration")
+except UserError as problem:
+    inputs.refuse(problem)

@@ -224,6 +224,15 @@ def finished(app, seconds: float = 120.0) -> None:
         app.run()
 
 
+def test_predictions_are_held_against_measurements(app):
+    open_page(app, "interventions", part="head", part_set="task2 n=1")
+    start(app, "Predict and measure")
+    finished(app, 240)
+    assert not app.exception
+    assert not app.error
+    assert any("calibration" in chart.proto.id for chart in app.get("plotly_chart"))
+
+
 def start(app, label: str) -> None:
     (button,) = (b for b in app.button if b.label.startswith(label))
     button.click().run()
