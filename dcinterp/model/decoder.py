@@ -50,7 +50,7 @@ class DCFormerPreTrainedModel(PreTrainedModel):
                 init.zeros_(bias)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """As in transformers, with our names: auto (also for None), eager, chunked, fused; see `composed_attention`."""
+        """As in transformers, with the names of `composed_attention`: auto (also for None), eager, chunked, ..."""
         check_implementation(name := requested_attention or "auto")
         return name
 

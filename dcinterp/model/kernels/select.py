@@ -16,7 +16,7 @@ from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
 
-Implementation = Literal["auto", "eager", "chunked", "fused"]
+Implementation = Literal["auto", "eager", "chunked", "fused", "triton"]
 ENVIRONMENT = "DCINTERP_ATTENTION"
 """The environment variable that says what "auto" means."""
 
@@ -45,7 +45,7 @@ def composed_attention(
         mask: True where a query may look, in addition. A query that may look nowhere attends evenly.
         implementation: "fused" (C++, float32 inside for half precisions), "chunked" (portable, any device), "eager"
             (as the equation reads, memory quadratic in the length), or "auto": `$DCINTERP_ATTENTION` if that is set,
-            else fused where it can be, else chunked.
+            else fused where it can be, else chunked. "triton" is experimental and only ever runs when named.
 
     Raises:
         UserError: there is no such implementation, it cannot run here, or `window` comes without `causal`.
@@ -55,6 +55,10 @@ def composed_attention(
     chosen = _choose(implementation, q)
     if chosen == "fused":
         return fused.fused_attention(q, k, v, pre, post, causal=causal, window=window, mask=mask)
+    if chosen == "triton":
+        from dcinterp.model.kernels.triton_kernel import triton_attention  # needs the package triton
+
+        return triton_attention(q, k, v, pre, post, causal=causal, window=window, mask=mask)
     sight = Sight(causal, window, mask)
     if chosen == "eager":
         return reference_attention(q, k, v, pre, post, sight.dense(q.shape[2], k.shape[2], q.device))
