@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class UserError(ValueError):
     """Bad input by a person. The command line and the app print the message alone, without a traceback."""
+
+
+def require_known(kind: str, name: str, known: Collection[str]) -> None:
+    """Raise a UserError that suggests the nearest name if `name` is no `kind` that is `known`."""
+    if name not in known:
+        raise UserError(f"There is no {kind} {name!r}; {nearest(name, known)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -42,8 +42,8 @@ from dcinterp.analysis.path_gradient import Hooks, Integration, path_gradient
 from dcinterp.analysis.prompt import token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.analysis.statistics import bootstrap_interval, calibration_error, sign_test
-from dcinterp.errors import UserError, nearest
+from dcinterp.analysis.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
+from dcinterp.errors import UserError, nearest, require_known
 from dcinterp.progress import Progress, silent
 
 FLOWS = ("frozen", "recomputed")
@@ -147,8 +147,7 @@ class Calibration(Result):
                 )
             if float(self.correlation[m, at]) <= float(self.shuffled[m, at]):
                 said.append(f"The predictions of {method} are no closer to the effects than shuffled ones.")
-        if self.n < 20:
-            said.append(f"{self.n} examples are few: the intervals are rough.")
+        said += few_examples(self.n)
         if self.left_out:
             said.append(f"{self.left_out} further units were left out at random; raise limit to have them all.")
         if self.skipped:
@@ -199,11 +198,9 @@ def calibrate(
         UserError: there are no examples (with a twin), one does not fit the model, or a choice is unknown.
     """
     for name, value, known in (("kind", kind, ("zero", "mean", "counterfactual")), ("stage", stage, ("pre", "post"))):
-        if value not in known:
-            raise UserError(f"There is no {name} {value!r}; {nearest(value, known)}")
+        require_known(name, value, known)
     for method in methods:
-        if method not in METHODS:
-            raise UserError(f"There is no method {method!r}; {nearest(method, METHODS)}")
+        require_known("method", method, METHODS)
     asked, skipped = _with_twins(bridge, questions(bridge, examples), kind, twin)
     units = list(all_units(bridge, part, stage, kind))
     left_out = max(0, len(units) - limit)

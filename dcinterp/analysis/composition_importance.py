@@ -37,7 +37,7 @@ from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.analysis.statistics import bootstrap_interval
+from dcinterp.analysis.statistics import bootstrap_interval, few_examples, missed
 from dcinterp.progress import Progress, silent
 
 ADDED = ("o_qp", "o_kp", "o_qg", "o_kg")
@@ -96,15 +96,14 @@ class CompositionImportance(Result):
         said = []
         if wrong := int((~self.right).sum()):
             said.append(f"The model's answer is wrong in {wrong} of {self.n} examples.")
-        size = self.metric_difference.abs()
-        missed = self.gap.abs() > self.tolerance * torch.maximum(size, 0.1 * size.amax((1, 2), keepdim=True))
-        if missed.any():
+        gaps = missed(self.gap, self.metric_difference, self.tolerance)
+        if gaps.any():
             said.append(
-                f"The scores of {int(missed.flatten(1).any(1).sum())} of {self.n} examples miss more than "
+                f"The scores of {int(gaps.sum())} of {self.n} examples miss more than "
                 f"{self.tolerance:.0%} of the metric difference somewhere: raise max_steps."
             )
-        if 1 < self.n < 20:
-            said.append(f"{self.n} examples are few: the intervals are rough.")
+        if self.n > 1:
+            said += few_examples(self.n)
         return said
 
     def table(self) -> pd.DataFrame:

@@ -98,7 +98,7 @@ def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: 
     query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
     composer = composer_of(bridge, layer, stage)
     maps = position_maps(bridge, ids, layer, stage)
-    parts: dict[str, Any] = {"base": base_map(composer, bridge.cfg.n_heads)}
+    parts: dict[str, Any] = {"base": base_map(composer, bridge.cfg.n_heads).float()}
     parts |= {name: each[query if name.startswith("query") else key].clone() for name, each in maps.items()}
     return CompositionMap(
         tokens=str_tokens(bridge, ids),
@@ -129,7 +129,7 @@ def static_composition_map(bridge: Any, layer: int, stage: str) -> CompositionMa
     require_stage(bridge, stage)
     layer, heads = layer_number(bridge, layer), bridge.cfg.n_heads
     composer = composer_of(bridge, layer, stage)
-    base = base_map(composer, heads)
+    base = base_map(composer, heads).float()
     empty: dict[str, Any] = {name: torch.zeros(heads, heads) for name in PARTS[1:]}
     return CompositionMap(
         tokens=(),

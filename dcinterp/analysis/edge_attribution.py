@@ -47,7 +47,7 @@ from dcinterp.analysis.prompt import Prompt, Token, layer_number, require_stage,
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import sign_test
-from dcinterp.errors import UserError, nearest
+from dcinterp.errors import UserError, require_known
 from dcinterp.progress import Progress, silent
 
 # Above this share of the largest head score, the branches of a layer do not add up to its composed attention.
@@ -255,9 +255,9 @@ def attribute_edges(
         UserError: prompt, target, foil, position or layer do not fit the model, the baseline has another length, or the
             model does not compose its heads at that stage.
     """
-    _refuse_unknown("stage", stage, ("pre", "post"))
-    _refuse_unknown("method", method, ("ig", "gradient"))
-    _refuse_unknown("path", path, ("layer", "joint"))
+    require_known("stage", stage, ("pre", "post"))
+    require_known("method", method, ("ig", "gradient"))
+    require_known("path", path, ("layer", "joint"))
     if getattr(bridge, "stages", ()) or stage == "pre":
         require_stage(bridge, stage)
     what = explained(bridge, prompt, target, foil, at=at, objective=objective)
@@ -338,8 +338,3 @@ def _as_long(what: Explained, prompt: Tensor, baseline: Tensor) -> Tensor:
             "with as many tokens."
         )
     return torch.cat([baseline, what.ids[:, prompt.shape[1] :]], 1)
-
-
-def _refuse_unknown(name: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise UserError(f"There is no {name} {given!r}; {nearest(given, known)}")

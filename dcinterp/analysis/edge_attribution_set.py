@@ -36,11 +36,11 @@ from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured
 from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration
-from dcinterp.analysis.prompt import require_stage
+from dcinterp.analysis.prompt import decoded, require_stage
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.analysis.statistics import bootstrap_interval, sign_test
-from dcinterp.errors import UserError, nearest
+from dcinterp.analysis.statistics import beyond_control, bootstrap_interval, few_examples, missed, sign_test
+from dcinterp.errors import require_known
 from dcinterp.progress import Progress, silent
 
 DRAWS = 1000
@@ -100,7 +100,7 @@ class EdgeAttributionSet(Result):
         """Edges whose interval lies outside the control's, on one side; all False without a control."""
         if self.control == "none":
             return torch.zeros_like(self.mean, dtype=torch.bool)
-        return (self.low > self.control_high) | (self.high < self.control_low)
+        return beyond_control(self.low, self.high, self.control_low, self.control_high)
 
     def labels(self, axis: str) -> list[str] | None:
         names = {"branch": list(BRANCHES), "example": list(self.prompts), "edge": list(self.checked)}
@@ -113,12 +113,10 @@ class EdgeAttributionSet(Result):
             said.append(
                 f"The model's answer is wrong in {wrong} of {self.n} examples: the scores explain the right one."
             )
-        size = self.metric_difference.abs()
-        # A share of a difference near zero says nothing: measure such paths by the examples' largest difference.
-        missed = self.gap.abs() > self.tolerance * torch.maximum(size, 0.1 * size.amax(1, keepdim=True))
-        if self.method == "ig" and missed.any():
+        gaps = missed(self.gap, self.metric_difference, self.tolerance)
+        if self.method == "ig" and gaps.any():
             said.append(
-                f"The scores of {int(missed.any(1).sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
+                f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
                 "the metric difference on some path: raise max_steps."
             )
         table = self.table()
@@ -130,8 +128,7 @@ class EdgeAttributionSet(Result):
                 f"Attribution and ablation disagree in sign for {len(disagree)} of the {signs.n} strongest edges "
                 f"({', '.join(disagree['edge'][:3])}{', ...' if len(disagree) > 3 else ''}): believe the ablation."
             )
-        if self.n < 20:
-            said.append(f"{self.n} examples are few: the intervals are rough.")
+        said += few_examples(self.n)
         return said
 
     def table(self) -> pd.DataFrame:
@@ -202,8 +199,7 @@ def attribute_edges_over(
         ("path", path, ("layer", "joint")),
         ("control", control, CONTROLS),
     ):
-        if value not in known:
-            raise UserError(f"There is no {name} {value!r}; {nearest(value, known)}")
+        require_known(name, value, known)
     require_stage(bridge, stage)
     asked = questions(bridge, examples)
     frozen, integration = freezes(dynamic_weights), Integration(steps, max_steps, tolerance, batch_size)
@@ -256,7 +252,7 @@ def attribute_edges_over(
         dynamic_weights=dynamic_weights,
         control=control,
         tolerance=tolerance,
-        prompts=tuple(_text(bridge, what) for what, _, _ in made),
+        prompts=tuple(decoded(bridge, what.ids[0].tolist()) for what, _, _ in made),
         targets=tuple(what.target for what, _, _ in made),
         foils=tuple(what.foil for what, _, _ in made),
         checked=tuple(one.unit for one in strongest),
@@ -309,8 +305,3 @@ def _exchanged_edges(
                 torch.quantile(extremes, 0.975).clamp(min=0),
             )
     return tuple(each[..., None, None].expand(layers, branches, heads, heads).contiguous() for each in (low, high))  # type: ignore[return-value]
-
-
-def _text(bridge: Any, what: Explained) -> str:
-    ids = what.ids[0]
-    return bridge.tokenizer.decode(ids) if bridge.tokenizer is not None else " ".join(map(str, ids.tolist()))

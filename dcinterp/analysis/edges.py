@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from dcinterp.analysis.head_maps import base_map
 from dcinterp.shapes import HeadMap
 
 BRANCHES = ("skip", "qp", "kp", "qg", "kg")
@@ -88,15 +89,6 @@ def edge_state(bridge: Any, cache: Mapping[str, Tensor], layer: int, stage: str)
         values = values.repeat_interleave(heads // values.shape[1], dim=1)
     weights = {name.removeprefix(prefix): cache[name][0] for name in cache if name.startswith(f"{prefix}w_")}
     return EdgeState(stage, attention, weights, base, same_group, values)
-
-
-def base_map(composer: Any, heads: int) -> HeadMap:
-    """C_skip of a composing module: the skip and the static map."""
-    total = torch.eye(heads) if composer.skip else torch.zeros(heads, heads)
-    if composer.static is not None:
-        static = composer.static.head_map().detach().cpu()
-        total = total.to(static) + static
-    return total
 
 
 def head_map(state: EdgeState, branch: str) -> Float[Tensor, "*pos head_from head_to"]:

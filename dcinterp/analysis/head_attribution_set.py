@@ -36,11 +36,11 @@ from dcinterp.analysis.dataset import Examples, Question, questions
 from dcinterp.analysis.head_paths import HeadScores, Method, Path, check_choices, head_scores, mean_outputs, outputs
 from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration
-from dcinterp.analysis.prompt import token_ids
+from dcinterp.analysis.prompt import decoded, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.analysis.statistics import bootstrap_interval, sign_test
-from dcinterp.errors import UserError, nearest
+from dcinterp.analysis.statistics import beyond_control, bootstrap_interval, few_examples, missed, sign_test
+from dcinterp.errors import UserError, nearest, require_known
 from dcinterp.progress import Progress, silent
 
 Baseline = Literal["zero", "mean", "twin"]
@@ -114,7 +114,7 @@ class HeadAttributionSet(Result):
         """Heads whose interval lies outside the control's, on one side; all False without a control."""
         if self.control == "none":
             return torch.zeros_like(self.mean, dtype=torch.bool)
-        return (self.low > self.control_high) | (self.high < self.control_low)
+        return beyond_control(self.low, self.high, self.control_low, self.control_high)
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.prompts) if axis == "example" else None
@@ -127,12 +127,10 @@ class HeadAttributionSet(Result):
                 f"The model's answer is wrong in {wrong} of {self.n} examples, whose scores explain an answer that it "
                 "does not give."
             )
-        size = self.metric_difference.abs()
-        # A share of a difference near zero says nothing: measure such layers by the examples' largest difference.
-        missed = self.gap.abs() > self.tolerance * torch.maximum(size, 0.1 * size.amax(1, keepdim=True))
-        if missed.any():
+        gaps = missed(self.gap, self.metric_difference, self.tolerance)
+        if gaps.any():
             said.append(
-                f"The scores of {int(missed.any(1).sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
+                f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
                 "the metric difference in some layer: raise max_steps."
             )
         if self.agreement < 0.75:
@@ -140,8 +138,7 @@ class HeadAttributionSet(Result):
                 f"Attribution and ablation agree in sign in only {self.agreement:.0%} of the notable scores: they do "
                 "not say what removing a head does."
             )
-        if self.n < 20:
-            said.append(f"{self.n} examples are few: the intervals are rough.")
+        said += few_examples(self.n)
         if self.skipped:
             said.append(f"{self.skipped} examples have no counterfactual twin and were left out.")
         return said
@@ -201,8 +198,7 @@ def attribute_heads_over(
     """
     check_choices(path, method)
     for name, value, known in (("baseline", baseline, ("zero", "mean", "twin")), ("control", control, CONTROLS)):
-        if value not in known:
-            raise UserError(f"There is no {name} {value!r}; {nearest(value, known)}")
+        require_known(name, value, known)
     asked = questions(bridge, examples)
     starts, skipped = _starts(bridge, asked, baseline, twin)
     asked = [q for q, start in zip(asked, starts, strict=True) if start is not SKIP]
@@ -315,5 +311,4 @@ def _exchanged_heads(scores: Float[Tensor, "example layer head"], seed: int) -> 
 def _text(bridge: Any, question: Question) -> str:
     if isinstance(question.prompt, str):
         return question.prompt
-    ids = token_ids(bridge, question.prompt)[0]
-    return bridge.tokenizer.decode(ids) if bridge.tokenizer is not None else " ".join(map(str, ids.tolist()))
+    return decoded(bridge, token_ids(bridge, question.prompt)[0].tolist())

@@ -19,10 +19,11 @@ def composer_of(bridge: Any, layer: int, stage: str) -> Any:
 
 
 def base_map(composer: Any, heads: int) -> HeadMap:
-    """What does not depend on the tokens: the skip and the static map W_b."""
+    """What does not depend on the tokens: the skip and the static map W_b, in the type of its weights; on the CPU."""
     total = torch.eye(heads) if composer.skip else torch.zeros(heads, heads)
     if composer.static is not None:
-        total = total + composer.static.head_map().detach().float().cpu()
+        static = composer.static.head_map().detach().cpu()
+        total = total.to(static) + static
     return total
 
 

@@ -26,7 +26,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dcinterp.analysis.edges import BRANCHES, TAPS, WEIGHTS_OF, base_map
+from dcinterp.analysis.edges import BRANCHES, TAPS, WEIGHTS_OF
+from dcinterp.analysis.head_maps import base_map
 from dcinterp.analysis.prompt import layer_number, position, require_stage
 from dcinterp.errors import UserError, nearest
 

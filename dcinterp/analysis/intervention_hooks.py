@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.analysis.edges import WEIGHTS_OF, base_map, edge_state, head_map, layer_taps
+from dcinterp.analysis.edges import WEIGHTS_OF, edge_state, head_map, layer_taps
+from dcinterp.analysis.head_maps import base_map
 from dcinterp.analysis.intervention import (
     PARTS,
     Intervention,

@@ -35,7 +35,7 @@ from dcinterp.analysis.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.analysis.prompt import layer_number, require_stage, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.analysis.statistics import bootstrap_interval
+from dcinterp.analysis.statistics import bootstrap_interval, few_examples
 from dcinterp.errors import UserError
 from dcinterp.progress import Progress, silent
 from dcinterp.shapes import HeadMap, TokenIds
@@ -94,7 +94,7 @@ class MeanCompositionMap(Result):
         return find_motifs(self.added * sure, share=share, many=many)
 
     def banners(self) -> list[str]:
-        return [f"{self.n} examples are few: the intervals are rough."] if self.n < 20 else []
+        return few_examples(self.n)
 
     def table(self) -> pd.DataFrame:
         """One row an entry of the map, the largest added ones first."""
@@ -147,7 +147,7 @@ def mean_composition_map(
         made.append(_sums(bridge, token_ids(bridge, question.prompt), layer, stage, queries))
         progress(done + 1, len(asked), f"example {done + 1}")
     composer = composer_of(bridge, layer, stage)
-    base = base_map(composer, bridge.cfg.n_heads)
+    base = base_map(composer, bridge.cfg.n_heads).float()
     parts = {"base": base} | {name: torch.stack([m.parts[name] / m.pairs for m in made]).mean(0) for name in PARTS[1:]}
     totals = base + torch.stack([sum(m.parts.values()) / m.pairs for m in made])  # type: ignore[misc]
     low, high = bootstrap_interval(totals, level=level, seed=seed)
@@ -205,7 +205,7 @@ def _sums(bridge: Any, ids: TokenIds, layer: int, stage: str, queries: str) -> _
     lent = torch.zeros(heads, heads, dtype=torch.float64)
     if stage == "post":
         a = _input(bridge, ids, f"blocks.{layer}.attn.post.hook_in", at)
-        fixed = base_map(composer, heads).double() - (torch.eye(heads) if composer.skip else 0)
+        fixed = base_map(composer, heads).float().double() - (torch.eye(heads) if composer.skip else 0)
         lent = (
             torch.einsum("fqk,ft->ft", a, fixed)
             + torch.einsum("fqk,qft->ft", a, q[at])

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dcinterp.analysis.path_gradient import Metric
-from dcinterp.analysis.prompt import Prompt, Token, position, str_tokens, token_id, token_ids, word_tokens
+from dcinterp.analysis.prompt import Prompt, Token, decoded, position, str_tokens, token_id, token_ids, word_tokens
 from dcinterp.errors import UserError
 from dcinterp.shapes import TokenIds
 
@@ -107,8 +107,8 @@ def explained(
         metric=metric,
         positions=tuple(places),
         expected=tuple(chosen),
-        target=_text(bridge, plus if minus is None else chosen),
-        foil="" if other is None else _text(bridge, [other]),
+        target=decoded(bridge, plus if minus is None else chosen),
+        foil="" if other is None else decoded(bridge, [other]),
     )
 
 
@@ -120,8 +120,3 @@ def answer_tokens(bridge: Any, answer: Token) -> list[int]:
         return [token_id(bridge, answer)]
     except UserError:
         return list(word_tokens(bridge, answer))
-
-
-def _text(bridge: Any, tokens: list[int]) -> str:
-    # A word-level tokenizer has no spaces of its own to join by.
-    return bridge.tokenizer.decode(tokens) if bridge.tokenizer is not None else " ".join(map(str, tokens))

@@ -92,6 +92,11 @@ def word_tokens(bridge: Any, word: Token) -> tuple[int, ...]:
     return tuple(shorter)
 
 
+def decoded(bridge: Any, tokens: list[int]) -> str:
+    """Tokens as text; as numbers where the model has no tokenizer."""
+    return bridge.tokenizer.decode(tokens) if bridge.tokenizer is not None else " ".join(map(str, tokens))
+
+
 def position(index: int, length: int, name: str) -> int:
     """A position in 0..length-1 from one that may count from the end.
 

@@ -241,3 +241,29 @@ def _pair(first: Any, second: Any) -> tuple[Tensor, Tensor]:
     if a.shape != b.shape:
         raise UserError(f"The two lists have shapes {tuple(a.shape)} and {tuple(b.shape)}; they must be the same.")
     return a.flatten(), b.flatten()
+
+
+def few_examples(n: int) -> list[str]:
+    """The banner of results over so few examples that their intervals are rough; empty for 20 and more."""
+    return [f"{n} examples are few: the intervals are rough."] if n < 20 else []
+
+
+def missed(
+    gap: Float[Tensor, example * path], difference: Float[Tensor, example * path], tolerance: float
+) -> Bool[Tensor, " example"]:
+    """Examples whose integral misses more than `tolerance` of the metric difference on some path.
+
+    A share of a difference near zero says nothing: such a path is measured by a tenth of its example's largest one.
+    """
+    size = difference.abs().flatten(1)
+    return (gap.abs().flatten(1) > tolerance * torch.maximum(size, 0.1 * size.amax(1, keepdim=True))).any(1)
+
+
+def beyond_control(
+    low: Float[Tensor, "*score"],
+    high: Float[Tensor, "*score"],
+    control_low: Float[Tensor, "*score"],
+    control_high: Float[Tensor, "*score"],
+) -> Bool[Tensor, "*score"]:
+    """Scores whose interval lies outside the control's, on one side."""
+    return (low > control_high) | (high < control_low)
