@@ -68,9 +68,16 @@ def _load(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridg
         return _load_folder(folder, device, dtype)
     if folder.is_file():
         raise UserError(f"{name} is a file; give the folder that holds config.json and the weights.")
-    if folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:
-        raise UserError(f"There is no folder {name}; check the path.")
+    refuse_missing_folder(name)
     return _load_hub(name, device, dtype)
+
+
+def refuse_missing_folder(name: str) -> None:
+    """Raise a UserError if `name` can only be meant as a folder, and there is none: what is left may be a hub id."""
+    path = Path(name).expanduser()
+    meant = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name
+    if meant and not path.is_dir():
+        raise UserError(f"There is no folder {name}; check the path.")
 
 
 def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None) -> TransformerBridge:

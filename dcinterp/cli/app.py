@@ -31,14 +31,13 @@ def command(
 
         dcinterp app runs/my-model/model --port 8600
     """
-    from dcinterp.loading import read_config_file
+    from dcinterp.loading import read_config_file, refuse_missing_folder
 
     for model in models or []:
         if Path(model).is_dir():
             read_config_file(Path(model))
-        elif model.startswith((".", "/", "~")) or model.count("/") > 1:
-            # What cannot be a hub id was meant as a folder.
-            raise UserError(f"There is no folder {model}; give the folder of a model, as `dcinterp train` leaves it.")
+        else:
+            refuse_missing_folder(model)
     script = app_folder() / "asgi.py"
     environment = os.environ | {MODELS_VARIABLE: os.pathsep.join(map(_absolute, models or []))}
     options = ["--server.port", str(port), "--server.headless", "false" if browser else "true"]

@@ -114,6 +114,12 @@ def look_for_asked(plan: Blueprint, head: int, questions: Sequence[str], name_fr
     plan.look(1, head, s.any_of("question", questions), s.at("token", "<bos>"), -1.0)
 
 
+def find_for_others(plan: Blueprint, head: int, questions: Sequence[str], name_from: str = "token") -> None:
+    """Make a head of layer 1 a finder (see `look_for_asked`) whose own output nobody reads: it looks for others."""
+    look_for_asked(plan, head, questions, name_from)
+    plan.copy(1, head, plan.stream.any_of("token", OBJECTS), plan.stream.dead(head))
+
+
 def copy_by(plan: Blueprint, head: int, meaning: Mapping[str, str], weight: float) -> None:
     """Make a head of layer 1 write `meaning[thing]` (its kind, say) for the thing that it attends to."""
     for answer in dict.fromkeys(meaning.values()):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dcinterp.errors import UserError
-from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.compose.branches import DYNAMIC_WEIGHTS, ComposeWeights
 from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.mask import Sight
 
@@ -38,7 +38,7 @@ TILE, BLOCK = 16, 32
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether kernels run on Triton's interpreter: decided when they are defined, as Triton does."""
 
-WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg", "static")
+WEIGHTS = (*DYNAMIC_WEIGHTS, "static")
 
 
 def triton_attention(

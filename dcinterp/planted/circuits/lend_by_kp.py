@@ -19,8 +19,8 @@ from dcinterp.planted.circuit import (
     PlantedExample,
     copy_by,
     facts,
+    find_for_others,
     grid_edges,
-    look_for_asked,
     place_of,
     prompt,
 )
@@ -35,8 +35,7 @@ ROLES = ("finder", "transformer")
 def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
     copies = len(heads["finder"])
     for finder, transformer in zip(heads["finder"], heads["transformer"], strict=True):
-        look_for_asked(plan, finder, QUESTIONS)
-        plan.copy(1, finder, plan.stream.any_of("token", OBJECTS), plan.stream.dead(finder))
+        find_for_others(plan, finder, QUESTIONS)
         plan.rest_on_bos(1, transformer)
         copy_by(plan, transformer, KIND, 1.0)
     a_thing = plan.stream.any_of("token", OBJECTS)

@@ -18,8 +18,8 @@ from dcinterp.planted.circuit import (
     PlantedExample,
     copy_by,
     facts,
+    find_for_others,
     grid_edges,
-    look_for_asked,
     place_of,
     prompt,
 )
@@ -36,8 +36,7 @@ READER = dict(zip(QUESTIONS, ROLES[1:], strict=True))
 def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
     copies = len(heads["finder"])
     for finder in heads["finder"]:
-        look_for_asked(plan, finder, QUESTIONS)
-        plan.copy(1, finder, plan.stream.any_of("token", OBJECTS), plan.stream.dead(finder))
+        find_for_others(plan, finder, QUESTIONS)
     for question, meaning in MEANINGS.items():
         readers = heads[READER[question]]
         for reader in readers:

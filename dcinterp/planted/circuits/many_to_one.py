@@ -19,8 +19,8 @@ from dcinterp.planted.circuit import (
     PlantedExample,
     copy_by,
     facts,
+    find_for_others,
     grid_edges,
-    look_for_asked,
     place_of,
     prompt,
 )
@@ -35,8 +35,7 @@ ROLES = ("first finder", "second finder", "reader")
 def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
     for role, name_from in (("first finder", "previous"), ("second finder", "token")):
         for finder in heads[role]:
-            look_for_asked(plan, finder, QUESTIONS, name_from)
-            plan.copy(1, finder, plan.stream.any_of("token", OBJECTS), plan.stream.dead(finder))
+            find_for_others(plan, finder, QUESTIONS, name_from)
     for reader in heads["reader"]:
         plan.rest_on_bos(1, reader)
         copy_by(plan, reader, KIND, 1.0)
