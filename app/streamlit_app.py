@@ -40,6 +40,7 @@ with st.spinner("Loading PyTorch ..."):
 
 from workbench import jobs, links, models  # noqa: E402
 from workbench.glossary import tip  # noqa: E402
+from workbench.theme import follow_theme  # noqa: E402
 
 page = st.navigation(
     {
@@ -59,6 +60,7 @@ page = st.navigation(
 links.begin(page.title)
 
 with st.sidebar:
+    follow_theme()
     models.choose_model()
     running = st.container()
     with st.popover("Share this view", icon=":material/link:", width="stretch"):

@@ -5,8 +5,9 @@ import streamlit as st
 from dcinterp.errors import UserError
 from workbench import inputs, links, stories
 from workbench.glossary import tip
+from workbench.theme import theme
 from workbench.tokens import tokens as token_chips
-from workbench.view import footer, theme, view
+from workbench.view import footer, view
 
 BEST, SOURCE = "strongest", "source"
 

@@ -210,9 +210,11 @@ class Heatmap {
       this.pending = null
       this.send(cell)
     }
-    // Held-down arrow keys move the outline at once and ask the server when they come to rest.
-    if (delay) this.pending = setTimeout(send, delay)
+    // A key pressed once asks the server at once; held down, it moves the outline and asks when it comes to rest.
+    const now = performance.now()
+    if (delay && now - this.pressed < 2 * delay) this.pending = setTimeout(send, delay)
     else send()
+    this.pressed = now
   }
 
   press(event) {

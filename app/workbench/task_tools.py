@@ -11,7 +11,7 @@ import streamlit as st
 import synthetic_tasks
 from workbench import models
 from workbench.heatmap import heatmap
-from workbench.view import theme
+from workbench.theme import theme
 
 PERCENT = ("accuracy", "low", "high", "fact_unif", "value_unif", "polarity_blind", "odd_one_out")
 

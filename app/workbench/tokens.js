@@ -43,7 +43,12 @@ export default function ({ data, parentElement, setTriggerValue }) {
     data.chosen = next
     paint(next)
     clearTimeout(row.pending)
-    row.pending = setTimeout(() => setTriggerValue("token", next), 120)
+    const send = () => setTriggerValue("token", next)
+    const now = performance.now()
+    // A key pressed once asks the server at once; held down, it asks when it comes to rest.
+    if (now - row.pressed < 240) row.pending = setTimeout(send, 120)
+    else send()
+    row.pressed = now
   }
   paint(data.chosen)
 }

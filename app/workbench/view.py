@@ -14,13 +14,9 @@ import streamlit as st
 from workbench import links
 from workbench.glossary import tip
 from workbench.heatmap import Picked, heatmap, is_heatmap
+from workbench.theme import theme
 
 FONT = "Source Sans, sans-serif"
-
-
-def theme() -> str:
-    """ "light" or "dark", whichever the person looks at."""
-    return "dark" if st.context.theme.type == "dark" else "light"
 
 
 def view(
