@@ -1,0 +1,45 @@
+"""TransformerLens's activation cache, which says where it would mislead about composed heads."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import Tensor
+from transformer_lens import ActivationCache
+
+from dcinterp.errors import UserError
+
+
+class CompositionWarning(UserWarning):
+    """An assumption of a tool that holds for plain attention does not hold for composed heads."""
+
+
+class DCActivationCache(ActivationCache):
+    """TransformerLens's cache, which refuses or warns where it would mislead about a model of ours."""
+
+    model: Any
+
+    def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens.
+
+        Raises:
+            UserError: the final norm has a gain that is not folded into the unembedding yet, which this method ignores.
+        """
+        if not self.model.final_norm_is_folded():
+            raise UserError(
+                "logit_attrs would ignore the gain of the final norm; call enable_compatibility_mode() on the bridge "
+                "first, which folds it into the unembedding, and run again."
+            )
+        return super().logit_attrs(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        # The shorthand is what pattern detectors use; who writes the full name has read where it comes from.
+        if isinstance(key, tuple) and key[0] == "pattern" and "post" in self.model.stages:
+            warnings.warn(
+                "The pattern of composed heads is signed and its rows do not sum to 1; the softmax before composition "
+                "is at blocks.{layer}.attn.post.hook_in.",
+                CompositionWarning,
+                stacklevel=2,
+            )
+        return super().__getitem__(key)

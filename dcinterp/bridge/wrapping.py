@@ -1,0 +1,72 @@
+"""From a model to a bridge: `wrap` for ours, `boot` for others; and the registration by which others boot ours."""
+
+from __future__ import annotations
+
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformer_lens.factories import architecture_adapter_factory
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf, configure_tokenizer
+from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
+from transformers import AutoTokenizer
+
+from dcinterp.bridge.adapter import DCFormerAdapter
+from dcinterp.bridge.dcbridge import DCBridge
+from dcinterp.bridge.vit import DCViTAdapter
+from dcinterp.errors import UserError
+from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.model.vit import DCViTForImageClassification
+
+ARCHITECTURES = {DCFormerForCausalLM: "DCFormerForCausalLM", DCViTForImageClassification: "DCViTForImageClassification"}
+
+
+def wrap(
+    model: DCFormerForCausalLM | DCViTForImageClassification, tokenizer: Any = None, name: str = "dcformer"
+) -> DCBridge:
+    """A bridge over `model`, which it changes in place (its submodules become bridge components).
+
+    Args:
+        model: one of our models, not wrapped before.
+        tokenizer: one with tokens for beginning, end and padding; None for a model of bare token ids.
+        name: what the bridge calls itself.
+
+    Raises:
+        UserError: the model is wrapped already, or the tokenizer lacks a special token.
+    """
+    parameter = next(model.parameters())
+    cfg = build_bridge_config_from_hf(model.config, ARCHITECTURES[type(model)], name, parameter.dtype)
+    adapter = (DCViTAdapter if isinstance(model, DCViTForImageClassification) else DCFormerAdapter)(cfg)
+    adapter.cfg.device = str(parameter.device)
+    adapter.prepare_model(model)
+    tokenizer = _configured(tokenizer, adapter.cfg) if tokenizer is not None else None
+    model.eval()
+    return DCBridge(model, adapter, tokenizer, driver=TransformersDriver(model, adapter, tokenizer))
+
+
+def _configured(tokenizer: Any, cfg: Any) -> Any:
+    """TransformerLens's set-up of a tokenizer, which reads it again from a folder: one that still exists."""
+    for token in ("bos_token", "eos_token"):
+        if getattr(tokenizer, token) is None:
+            raise UserError(
+                f"The tokenizer has no {token}; give it bos_token, eos_token and pad_token, or TransformerLens invents "
+                "some that its vocabulary may lack."
+            )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return configure_tokenizer(AutoTokenizer.from_pretrained(folder), cfg)
+
+
+def boot(name_or_path: str, device: str | None = None, dtype: torch.dtype | None = None) -> TransformerBridge:
+    """TransformerLens's own bridge for a causal language model that is not ours."""
+    return TransformerBridge.boot_transformers(name_or_path, device=device, dtype=dtype or torch.float32)
+
+
+def register() -> None:
+    """Let foreign code boot our models: the factory knows the entry point, `boot_transformers` reads only this dict."""
+    table = getattr(architecture_adapter_factory, "SUPPORTED_ARCHITECTURES", None)
+    if isinstance(table, dict):
+        table.setdefault(ARCHITECTURES[DCFormerForCausalLM], DCFormerAdapter)
