@@ -12,11 +12,10 @@ from typing import Any
 import streamlit as st
 
 from workbench import links
+from workbench.drawings import drawn
 from workbench.glossary import tip
 from workbench.heatmap import Picked, heatmap, is_heatmap
 from workbench.theme import theme
-
-FONT = "Source Sans, sans-serif"
 
 
 def view(
@@ -43,21 +42,17 @@ def view(
         table: whether to offer the numbers as a table.
         options: of the kind of figure.
     """
-    from dcinterp import figures
-    from dcinterp.figures.description import describe
     from dcinterp.figures.style import THEMES
 
     if banners:
         show_banners(result)
     look = theme()
-    figure = figures.plot(result, kind=kind, theme=look, **options)
-    words = describe(figure)
+    figure, words = drawn(result, kind, look, options)
     if is_heatmap(figure):
         heatmap(
             figure, key=f"figure-{place}", outline=THEMES[look].selected, alternative=words.alternative, on_pick=on_pick
         )
     else:
-        figure.update_layout(font_family=FONT)
         st.plotly_chart(
             figure,
             key=f"figure-{place}",

@@ -75,6 +75,33 @@ def test_results_are_kept_within_a_bound(patterns):
     assert cache.get("3") is None
 
 
+def test_a_figure_is_drawn_once_for_what_it_shows(patterns, monkeypatch):
+    from workbench import drawings
+
+    monkeypatch.setattr(drawings, "KEPT", 3)
+    first = drawings.drawn(patterns, "", "light", {"head": 0})
+    assert drawings.drawn(patterns, "", "light", {"head": 0}) is first
+    others = [drawings.drawn(patterns, "", look, {"head": head}) for look, head in (("dark", 0), ("light", 1))]
+    assert all(other.figure != first.figure for other in others)
+    for head in (2, 3):
+        drawings.drawn(patterns, "", "light", {"head": head})
+    assert drawings.drawn(patterns, "", "light", {"head": 0}) is not first, "the oldest gave way"
+    assert len(drawings._kept) <= 3
+
+
+def test_a_drawing_is_not_taken_for_that_of_another_result(patterns):
+    import copy
+
+    from workbench import drawings
+
+    gone = copy.copy(patterns)
+    old = drawings.drawn(gone, "", "light", {"head": 0})
+    ((key, entry),) = [(key, entry) for key, entry in drawings._kept.items() if entry[0]() is gone]
+    del gone
+    drawings._kept[(id(patterns), *key[1:])] = entry
+    assert drawings.drawn(patterns, "", "light", {"head": 0}) is not old
+
+
 def test_downloads_hold_the_result(patterns, tmp_path):
     import pandas as pd
 
