@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,7 +64,6 @@ def memory(process_id: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("DCINTERP_SESSIONS" not in os.environ, reason="set DCINTERP_SESSIONS=1 on a machine that is quiet")
 def test_twenty_sessions_do_not_disturb_each_other(server, server_process, shipped):
     expected = {}
     top = dcinterp.predict(shipped, PROMPT, "pear")

@@ -14,8 +14,8 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
-PRESSES = 10
-BUSY_SECONDS = 1.5
+PRESSES = 8
+BUSY_SECONDS = 3
 
 # From the moment the browser saw the click or the key to the last change of the page that followed it.
 WATCH = """
