@@ -24,19 +24,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.analysis.head_maps import PARTS, base_map, composer_of, position_maps
+from dcinterp.analysis.head_maps import PARTS, MapOfParts, base_map, composer_of, position_maps
 from dcinterp.analysis.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.analysis.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.shapes import HeadMap
 
 STATIC = -1
 """`query` and `key` of a map that belongs to no pair."""
 
 
 @dataclass(frozen=True)
-class CompositionMap(Result):
+class CompositionMap(MapOfParts, Result):
     """W and its parts, each [head_from, head_to]: head_from computed the attention, head_to uses it.
 
     skip: whether the base holds the identity. A static map has no tokens, query and key -1, and only a base.
@@ -56,16 +55,6 @@ class CompositionMap(Result):
     query_gate: Float[Tensor, "head_from head_to"]
     key_low_rank: Float[Tensor, "head_from head_to"]
     key_gate: Float[Tensor, "head_from head_to"]
-
-    @property
-    def parts(self) -> dict[str, HeadMap]:
-        """The parts by name; they add up to `total`."""
-        return {name: getattr(self, name) for name in PARTS}
-
-    @property
-    def added(self) -> HeadMap:
-        """The map without the skip: what composition adds."""
-        return self.total - torch.eye(len(self.total)) if self.skip else self.total
 
     def motifs(self, part: str = "total", *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
         """The motifs of the map without its skip, or of one part; `share` and `many` are the rules' thresholds."""

@@ -13,6 +13,26 @@ from dcinterp.shapes import HeadMap, TokenIds
 PARTS = ("base", "query_low_rank", "query_gate", "key_low_rank", "key_gate")
 
 
+class MapOfParts:
+    """What a map over heads and a mean of such maps have in common: `total` with one field for each of `PARTS`.
+
+    skip: whether the base holds the identity.
+    """
+
+    skip: bool
+    total: HeadMap
+
+    @property
+    def parts(self) -> dict[str, HeadMap]:
+        """The parts by name; they add up to `total`."""
+        return {name: getattr(self, name) for name in PARTS}
+
+    @property
+    def added(self) -> HeadMap:
+        """The map without the skip: what composition adds."""
+        return self.total - torch.eye(len(self.total)) if self.skip else self.total
+
+
 def composer_of(bridge: Any, layer: int, stage: str) -> Any:
     """The model's own composing module of one stage."""
     return getattr(bridge.blocks[layer].attn, stage).original_component

@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.analysis.dataset import Examples, questions
-from dcinterp.analysis.head_maps import PARTS, base_map, composer_of, position_maps
+from dcinterp.analysis.head_maps import PARTS, MapOfParts, base_map, composer_of, position_maps
 from dcinterp.analysis.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.analysis.prompt import layer_number, require_stage, token_ids
 from dcinterp.analysis.registry import analysis
@@ -38,13 +38,13 @@ from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import bootstrap_interval, few_examples
 from dcinterp.errors import UserError
 from dcinterp.progress import Progress, silent
-from dcinterp.shapes import HeadMap, TokenIds
+from dcinterp.shapes import TokenIds
 
 Queries = Literal["last", "all"]
 
 
 @dataclass(frozen=True)
-class MeanCompositionMap(Result):
+class MeanCompositionMap(MapOfParts, Result):
     """Maps [head_from, head_to] over n examples: the mean whole and by part, its interval, the spread, what is lent.
 
     low, high: bootstrap interval of `total` over examples. lent and its interval are zero for stage "pre", whose scores
@@ -76,16 +76,6 @@ class MeanCompositionMap(Result):
     query_gate: Float[Tensor, "head_from head_to"]
     key_low_rank: Float[Tensor, "head_from head_to"]
     key_gate: Float[Tensor, "head_from head_to"]
-
-    @property
-    def parts(self) -> dict[str, HeadMap]:
-        """The means of the parts by name; they add up to `total`."""
-        return {name: getattr(self, name) for name in PARTS}
-
-    @property
-    def added(self) -> HeadMap:
-        """The mean map without the skip: what composition adds as a rule."""
-        return self.total - torch.eye(len(self.total)) if self.skip else self.total
 
     def motifs(self, *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
         """The motifs of the mean map, from entries whose interval leaves out zero (see dcinterp.analysis.motifs)."""
