@@ -69,6 +69,11 @@ class EdgeScore(NamedTuple):
     stage: str = "post"
 
     @property
+    def label(self) -> str:
+        """How figures name the edge: layer.branch from → to."""
+        return f"{self.layer}.{self.branch} {self.head_from} → {self.head_to}"
+
+    @property
     def intervention(self) -> Intervention:
         """The removal of this edge."""
         return Intervention("edge", self.layer, self.stage, self.branch, self.head_to, self.head_from)

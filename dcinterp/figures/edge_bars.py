@@ -22,7 +22,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
     """
     # A model without composition has nothing lent.
     edges = result.top(k, lent=lent) or result.top(k, lent=False)
-    names = [f"{e.layer}.{e.branch} {e.head_from} → {e.head_to}" for e in edges]
+    names = [edge.label for edge in edges]
     figure = go.Figure()
     for branch in dict.fromkeys(edge.branch for edge in edges):
         tap = {"skip": "o_b"}.get(branch, f"o_{branch}")

@@ -29,7 +29,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, lent: bo
     return grid(
         rows,
         x=list(result.sources),
-        y=[f"{e.layer}.{e.branch} {e.head_from} → {e.head_to}" for e in edges],
+        y=[edge.label for edge in edges],
         x_title="source token",
         y_title="edge",
         quantity="contribution (logits)",
