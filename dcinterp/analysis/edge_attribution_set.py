@@ -39,11 +39,17 @@ from dcinterp.analysis.path_gradient import Integration
 from dcinterp.analysis.prompt import decoded, require_stage
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.analysis.statistics import beyond_control, bootstrap_interval, few_examples, missed, sign_test
+from dcinterp.analysis.statistics import (
+    beyond_control,
+    bootstrap_interval,
+    exchanged_extremes,
+    few_examples,
+    missed,
+    sign_test,
+)
 from dcinterp.errors import require_known
 from dcinterp.progress import Progress, silent
 
-DRAWS = 1000
 CONTROLS = ("labels", "heads", "none")
 Control = Literal["labels", "heads", "none"]
 
@@ -286,22 +292,14 @@ def _exchanged_edges(
     scores: Float[Tensor, "example layer branch head_from head_to"], seed: int
 ) -> tuple[Tensor, Tensor]:
     """The middle 95 % of a branch's largest mean (in size, signed) when its edges change places in every example."""
-    _, layers, branches, heads, _ = scores.shape
+    layers, branches = scores.shape[1:3]
     flat, generator = scores.flatten(3), torch.Generator().manual_seed(seed)
     low, high = torch.zeros(layers, branches), torch.zeros(layers, branches)
     for i in range(layers):
         for b in range(branches):
             # Edges that a branch does not have stay out of the draw.
             some = flat[:, i, b][:, (flat[:, i, b] != 0).any(0)]
-            if some.shape[1] < 2:
-                continue
-            drawn = []
-            for _ in range(DRAWS):
-                means = some.gather(1, torch.rand(some.shape, generator=generator).argsort(1)).mean(0)
-                drawn.append(means[means.abs().argmax()])
-            extremes = torch.stack(drawn).double()
-            low[i, b], high[i, b] = (
-                torch.quantile(extremes, 0.025).clamp(max=0),
-                torch.quantile(extremes, 0.975).clamp(min=0),
-            )
-    return tuple(each[..., None, None].expand(layers, branches, heads, heads).contiguous() for each in (low, high))  # type: ignore[return-value]
+            if some.shape[1] > 1:
+                low[i, b], high[i, b] = exchanged_extremes(some, generator)
+    shape = scores.shape[1:]
+    return low[..., None, None].expand(shape).contiguous(), high[..., None, None].expand(shape).contiguous()

@@ -39,13 +39,19 @@ from dcinterp.analysis.path_gradient import Integration
 from dcinterp.analysis.prompt import decoded, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
-from dcinterp.analysis.statistics import beyond_control, bootstrap_interval, few_examples, missed, sign_test
+from dcinterp.analysis.statistics import (
+    beyond_control,
+    bootstrap_interval,
+    exchanged_extremes,
+    few_examples,
+    missed,
+    sign_test,
+)
 from dcinterp.errors import UserError, nearest, require_known
 from dcinterp.progress import Progress, silent
 
 Baseline = Literal["zero", "mean", "twin"]
 Control = Literal["heads", "labels", "none"]
-DRAWS = 1000
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,8 @@ def attribute_heads_over(
     low, high = bootstrap_interval(scores, level=level, seed=seed)
     control_low, control_high = torch.zeros_like(scores[0]), torch.zeros_like(scores[0])
     if control == "heads":
-        control_low, control_high = _exchanged_heads(scores, seed)
+        extremes = exchanged_extremes(scores, torch.Generator().manual_seed(seed))
+        control_low, control_high = (each[:, None].expand_as(scores[0]).contiguous() for each in extremes)
     elif control == "labels":
         others = []
         for done, (question, start) in enumerate(zip(asked, starts, strict=True)):
@@ -291,21 +298,6 @@ def _starts(bridge: Any, asked: list[Question], baseline: str, twin: str) -> tup
         prompt = str(question.prompt).removesuffix(question.example.prompt) + corrupted.prompt
         made.append(lambda prompt=prompt: outputs(bridge, token_ids(bridge, prompt))[1])
     return made, sum(each is SKIP for each in made)
-
-
-def _exchanged_heads(scores: Float[Tensor, "example layer head"], seed: int) -> tuple[Tensor, Tensor]:
-    """The middle 95 % of a layer's largest mean (in size, signed) when heads change places within every example."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = []
-    for _ in range(DRAWS // 50):
-        # 50 draws at a time: one by one takes long, all at once much memory in a large model.
-        order = torch.rand(50, *scores.shape, generator=generator).argsort(-1)
-        means = scores.expand(50, *scores.shape).gather(-1, order).mean(1)
-        drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[..., 0])
-    extremes = torch.cat(drawn).double()
-    low, high = (torch.quantile(extremes, at, dim=0)[:, None].expand_as(scores[0]) for at in (0.025, 0.975))
-    # A layer whose scores lean to one side has extremes on that side only: zero lies inside every control.
-    return low.clamp(max=0).contiguous(), high.clamp(min=0).contiguous()
 
 
 def _text(bridge: Any, question: Question) -> str:

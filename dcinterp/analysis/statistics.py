@@ -9,6 +9,7 @@ Pure functions of tensors (or anything that becomes one); no model, no hidden ra
     calibration_error(predicted, measured)                  # by how much do they differ, as a share of the effects?
     shuffled_control(auroc, predicted, labels)              # the same statistic when the labels mean nothing
     random_control(effects, chosen=[3, 17])                 # the chosen heads against as many random ones
+    exchanged_extremes(scores, generator)                   # the best head's mean when no head is the same head twice
 """
 
 from __future__ import annotations
@@ -210,6 +211,33 @@ def random_control(values: Any, chosen: Sequence[int], *, draws: int = 1000, see
     generator = torch.Generator().manual_seed(seed)
     drawn = [float(x[torch.randperm(len(x), generator=generator)[: len(picked)]].sum()) for _ in range(draws)]
     return _control(float(x[picked].sum()), drawn)
+
+
+def exchanged_extremes(
+    scores: Float[Tensor, "example *group unit"], generator: torch.Generator, *, draws: int = 1000
+) -> tuple[Float[Tensor, "*group"], Float[Tensor, "*group"]]:
+    """What the best unit of a group must beat: the largest mean (in size, with its sign) when units mean nothing.
+
+    In every draw and within every example the units of a group change places at random, so that none is the same unit
+    twice.
+
+    Args:
+        scores: of the units (heads, edges) of every group (a layer, say) in every example.
+        generator: of the draws.
+        draws: how many; a multiple of 50.
+
+    Returns:
+        (low, high): the middle 95 % of the extremes; zero lies inside, since a group whose scores lean to one side has
+        extremes on that side only.
+    """
+    drawn = []
+    for _ in range(draws // 50):
+        # 50 draws at a time: one by one takes long, all at once much memory in a large model.
+        order = torch.rand(50, *scores.shape, generator=generator).argsort(-1)
+        means = scores.expand(50, *scores.shape).gather(-1, order).mean(1)
+        drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[..., 0])
+    extremes = torch.cat(drawn).double()
+    return torch.quantile(extremes, 0.025, dim=0).clamp(max=0), torch.quantile(extremes, 0.975, dim=0).clamp(min=0)
 
 
 def _control(value: float, drawn: list[float]) -> Control:
