@@ -33,13 +33,9 @@ types: $(READY)
 bench: $(READY)
 	$(BIN)/dcinterp bench attention --short --rounds 5
 
-docs: $(VENV)/.docs
+docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "Read build/docs/index.html"
-
-$(VENV)/.docs: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
-	touch $@
 
 # The outputs inside the notebooks, and the figures of the documentation: after a change of the shipped models, say.
 notebooks: $(READY)

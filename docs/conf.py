@@ -16,11 +16,16 @@ import dcinterp  # noqa: E402
 project = "dcinterp"
 version = release = dcinterp.__version__
 copyright = "the dcinterp developers"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = "dcinterp"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+# Code, without what a prompt or an output puts around it.
+copybutton_prompt_text = r"\$ |>>> "
+copybutton_prompt_is_regexp = True
 exclude_patterns = ["sitetools"]
 myst_heading_anchors = 4
 # Blocks of the pages that are not Python are shown as they are.
@@ -30,7 +35,7 @@ highlight_language = "text"
 def _mend(app, docname, source):
     """Of links to files of the repository outside docs/, which a site does not have, keep the text.
 
-    What only looks like a link, C[f,h](t,s) in a formula, stays what it is.
+    What only looks like a link, C[f,h](t,s) in a formula, stays what it is. Guides end with links to the reference.
     """
     page = HERE / f"{docname}.md"
 
@@ -41,11 +46,7 @@ def _mend(app, docname, source):
         inside = (page.parent / target.partition("#")[0]).resolve().is_relative_to(HERE)
         return found[0] if "://" in target or inside else text
 
-    # A pattern of a table of contents may wait for its first page.
-    patterns = re.findall(r"^\S*\*\S*$", source[0], flags=re.M) if docname == "index" else []
-    for pattern in (p for p in patterns if not list(HERE.glob(f"{p}.md"))):
-        source[0] = source[0].replace(f"\n{pattern}\n", "\n")
-    fenced, lines = False, source[0].split("\n")
+    fenced, lines = False, (source[0] + pages.references(f"{docname}.md")).split("\n")
     for number, line in enumerate(lines):
         fenced ^= line.startswith("```")
         if not fenced and not line.startswith("    "):

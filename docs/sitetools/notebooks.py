@@ -150,10 +150,19 @@ def markdown(notebook: Any, images: Path, name: str) -> str:
                 target.write_bytes(base64.b64decode(data["image/png"]))
                 alternative = re.sub(r"[\[\]\n]", " ", "".join(data.get("text/plain", "figure")))
                 parts.append(f"![{alternative}]({images.name}/{target.name})")
+            elif "<table" in (html := "".join(data.get("text/html", ""))):
+                parts.append(_table(html))
             elif "text/plain" in data:
                 text = "".join(data["text/plain"]).rstrip()
                 parts.append(f"```text\n{text}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _table(html: str) -> str:
+    """The table of a data frame, dressed as the site's own; a block of HTML in Markdown ends at an empty line."""
+    table = re.sub(r"<table[^>]*>", '<table class="docutils">', html[html.index("<table") : html.index("</table>")])
+    lines = [line for line in table.split("\n") if line.strip()]
+    return "\n".join(['<div class="table-wrapper docutils container numbers">', *lines, "</table>", "</div>"])
 
 
 def write(paths: list[Path]) -> None:

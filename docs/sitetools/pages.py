@@ -5,7 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ import nbformat
 from sitetools.notebooks import markdown as notebook_page
 from sitetools.notebooks import notebooks
 
+DOCS = Path(__file__).parents[1]
+SIGNATURE_WIDTH = 88
 SECTIONS = {"Args": "Arguments", "Returns": "Returns", "Raises": "Raises"}
 
 
@@ -39,7 +44,7 @@ def generated() -> Iterator[tuple[str, str]]:
 
 
 def prose(docstring: str | None) -> str:
-    """A docstring as Markdown: sections become headed lists, indented equations stay as they are."""
+    """A docstring as Markdown: sections become headed lists, lines of use Python; equations stay as they are."""
     lines: list[str] = []
     section = False
     for line in inspect.cleandoc(docstring or "").splitlines():
@@ -56,7 +61,16 @@ def prose(docstring: str | None) -> str:
         else:
             section = section and not line.strip()
             lines.append(line)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    # Between headed parts, an indented block and the empty lines inside it.
+    return re.sub(r"(?:^ {4}.*\n?(?:\n+(?= {4}))?)+", _fenced, text, flags=re.M)
+
+
+def _fenced(block: re.Match[str]) -> str:
+    """An indented block that calls this library is Python; any other is an equation, or a command."""
+    if not re.search(r"\bdcinterp\.\w+(\.\w+)*\(|^ *import ", block[0], re.M):
+        return block[0]
+    return f"```python\n{textwrap.dedent(block[0]).strip()}\n```\n"
 
 
 def signature(value: Any, name: str) -> str:
@@ -67,7 +81,11 @@ def signature(value: Any, name: str) -> str:
     except (TypeError, ValueError):
         return f"```python\n{name}\n```"
     bare = inspect.Signature([p.replace(annotation=inspect.Parameter.empty, default=_shown(p)) for p in parameters])
-    return f"```python\n{name}{bare}\n```"
+    line = f"{name}{bare}"
+    if len(line) > SIGNATURE_WIDTH:
+        inner = textwrap.fill(str(bare)[1:-1], SIGNATURE_WIDTH - 4, break_on_hyphens=False, break_long_words=False)
+        line = f"{name}(\n{textwrap.indent(inner, '    ')}\n)"
+    return f"```python\n{line}\n```"
 
 
 class _Default:
@@ -125,8 +143,10 @@ def analyses() -> Iterator[tuple[str, str]]:
         module = import_module(function.__module__)
         result = getattr(module, str(function.__annotations__.get("return")), None)
         command = f"dcinterp analyze {entry.name.replace('_', '-')} --help"
+        guide = guides()[entry.name]
         parts = [
             f"# {entry.title}",
+            f"How it is used and read: [{guide.title}]({guide.link}).",
             prose(module.__doc__),
             f"## {entry.name}",
             signature(entry.function, f"dcinterp.{entry.name}"),
@@ -143,6 +163,39 @@ def analyses() -> Iterator[tuple[str, str]]:
     order = "\n".join(re.findall(r"\((analysis-[^)]*)\.md\)", table))
     hidden = f"```{{toctree}}\n:hidden:\n\n{order}\n```"
     yield "analysis-index.md", f"# All analyses\n\n{table}\n\n{hidden}\n"
+
+
+@dataclass(frozen=True)
+class Guide:
+    """The written page that explains an analysis: its file inside docs, and its title."""
+
+    file: str
+    title: str
+
+    @property
+    def link(self) -> str:
+        """From a generated page."""
+        return f"../{self.file}"
+
+
+@cache
+def guides() -> dict[str, Guide]:
+    """The guide of every analysis, from the table in docs/analyses.md."""
+    found = {}
+    for row in re.findall(r"^\| .* \|$", (DOCS / "analyses.md").read_text(encoding="utf-8"), re.M):
+        *_, names, page, _ = row.split("|")
+        for file in re.findall(r"\]\(([\w/-]+\.md)\)", page):
+            title = (DOCS / file).read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
+            found |= {name: Guide(file, title) for name in re.findall(r"`(\w+)`", names)}
+    return found
+
+
+def references(file: str) -> str:
+    """What a guide ends with on the site: links to the generated pages of the analyses that it explains."""
+    names = [name for name, guide in guides().items() if guide.file == file]
+    up = "../" * file.count("/")
+    links = [f"[`{name}`]({up}generated/analysis-{name.replace('_', '-')}.md)" for name in names]
+    return f"\n\n## Reference\n\nArguments, results and errors: {', '.join(links)}.\n" if links else ""
 
 
 def _home(result: Any, module: Any) -> str:
