@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.analysis.dataset import Examples, Question, questions
+from dcinterp.analysis.dataset import Examples, Question, questions, twin_prompts
 from dcinterp.analysis.edges import site
 from dcinterp.analysis.intervention import Intervention, all_units, checked
 from dcinterp.analysis.intervention_hooks import References, frozen_hooks, measured, references
@@ -43,7 +43,7 @@ from dcinterp.analysis.prompt import token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
-from dcinterp.errors import UserError, nearest, require_known
+from dcinterp.errors import require_known
 from dcinterp.progress import Progress, silent
 
 FLOWS = ("frozen", "recomputed")
@@ -313,23 +313,8 @@ def _with_twins(bridge: Any, asked: list[Question], kind: str, twin: str) -> tup
     """Every question with the ids of its twin (None where none is needed), and how many have no twin."""
     if kind != "counterfactual":
         return [(question, None) for question in asked], 0
-    from synthetic_tasks import KINDS, NoTwin, corrupt
-
-    if twin not in KINDS:
-        raise UserError(f"There is no twin {twin!r}; {nearest(twin, KINDS)}")
-    made: list[tuple[Question, Any]] = []
-    for question in asked:
-        if question.example is None:
-            raise UserError("Only examples of the tasks have twins; choose the kind 'zero' or 'mean' for prompts.")
-        try:
-            other = corrupt(question.example, twin, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
-        except NoTwin:
-            continue
-        # Shots, if any, stay as they are.
-        prompt = str(question.prompt).removesuffix(question.example.prompt) + other.prompt
-        made.append((question, token_ids(bridge, prompt)))
-    if not made:
-        raise UserError(f"None of the examples has a twin of kind {twin!r}; choose another kind.")
+    twins = zip(asked, twin_prompts(bridge, asked, twin), strict=True)
+    made = [(question, token_ids(bridge, prompt)) for question, prompt in twins if prompt is not None]
     return made, len(asked) - len(made)
 
 

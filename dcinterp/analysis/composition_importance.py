@@ -35,6 +35,7 @@ from dcinterp.analysis.head_paths import Method, Path, check_choices
 from dcinterp.analysis.memory import check_fits
 from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration
+from dcinterp.analysis.prompt import decoded
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import bootstrap_interval, few_examples, missed
@@ -178,7 +179,7 @@ def composition_importance(
         path=path,
         method=method,
         tolerance=tolerance,
-        prompts=tuple(_prompt_text(bridge, each) for each in what),
+        prompts=tuple(decoded(bridge, each.ids[0].tolist()) for each in what),
         targets=tuple(each.target for each in what),
         foils=tuple(each.foil for each in what),
         scores=scores,
@@ -260,7 +261,3 @@ def _integrate(
             break
         steps *= 2
     return scores.float(), float(with_added), float(without)
-
-
-def _prompt_text(bridge: Any, what: Explained) -> str:
-    return bridge.tokenizer.decode(what.ids[0]) if bridge.tokenizer is not None else str(what.ids[0].tolist())

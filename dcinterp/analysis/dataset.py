@@ -71,6 +71,33 @@ def prompts(bridge: Any, reference: str | Sequence[Prompt]) -> list[Any]:
     return [token_ids(bridge, getattr(each, "prompt", each)) for each in texts]
 
 
+def twin_prompts(bridge: Any, asked: Sequence[Question], kind: str) -> list[str | None]:
+    """The prompt of every question's counterfactual twin, behind the question's own shots; None where it has no twin.
+
+    Args:
+        kind: of the twin: asked, source, relation, polarity or position (see synthetic_tasks.corrupt).
+
+    Raises:
+        UserError: there is no such kind, a question is no example of the tasks, or none of them has a twin.
+    """
+    from synthetic_tasks import KINDS, NoTwin, corrupt
+
+    if kind not in KINDS:
+        raise UserError(f"There is no twin {kind!r}; {nearest(kind, KINDS)}")
+    made: list[str | None] = []
+    for question in asked:
+        if question.example is None:
+            raise UserError("Only examples of the tasks have twins; choose 'zero' or 'mean' for prompts of your own.")
+        try:
+            twin = corrupt(question.example, kind, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
+            made.append(str(question.prompt).removesuffix(question.example.prompt) + twin.prompt)
+        except NoTwin:
+            made.append(None)
+    if not any(made):
+        raise UserError(f"None of the examples has a twin of kind {kind!r}; choose another kind, or 'zero' or 'mean'.")
+    return made
+
+
 def drawn(text: str) -> list[tuple[Example, str]]:
     """(example, prompt with its shots) for the text form of a set of examples.
 

@@ -41,13 +41,13 @@ from dcinterp.analysis.edge_credit import EdgeExplainer
 from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured, references
-from dcinterp.analysis.objective import Explained, Objective, explained
+from dcinterp.analysis.objective import Objective, explained
 from dcinterp.analysis.path_gradient import Integration, Metric
-from dcinterp.analysis.prompt import Prompt, Token, layer_number, require_stage, str_tokens, token_ids
+from dcinterp.analysis.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import sign_test
-from dcinterp.errors import UserError, require_known
+from dcinterp.errors import require_known
 from dcinterp.progress import Progress, silent
 
 # Above this share of the largest head score, the branches of a layer do not add up to its composed attention.
@@ -267,7 +267,7 @@ def attribute_edges(
         require_stage(bridge, stage)
     what = explained(bridge, prompt, target, foil, at=at, objective=objective)
     ids = what.ids
-    other = None if baseline is None else _as_long(what, token_ids(bridge, prompt), token_ids(bridge, baseline))
+    other = None if baseline is None else what.baseline(bridge, baseline)
     chosen = range(bridge.cfg.n_layers) if layers is None else sorted({layer_number(bridge, each) for each in layers})
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
     integration = Integration(steps, max_steps, tolerance, batch_size)
@@ -333,13 +333,3 @@ def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, 
         predicted=torch.tensor([edge.score for edge in edges]),
         measured=effects.float().cpu(),
     )
-
-
-def _as_long(what: Explained, prompt: Tensor, baseline: Tensor) -> Tensor:
-    """The baseline with the answer tokens that the prompt is read with."""
-    if baseline.shape != prompt.shape:
-        raise UserError(
-            f"The baseline is {baseline.shape[1]} tokens long and the prompt {prompt.shape[1]}; give a counterfactual "
-            "with as many tokens."
-        )
-    return torch.cat([baseline, what.ids[:, prompt.shape[1] :]], 1)

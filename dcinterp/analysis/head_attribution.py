@@ -35,7 +35,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pandas as pd
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -43,7 +42,7 @@ from dcinterp.analysis.dataset import prompts
 from dcinterp.analysis.head_paths import Method, Path, check_choices, head_scores, mean_outputs, outputs
 from dcinterp.analysis.objective import Objective, explained
 from dcinterp.analysis.path_gradient import Integration
-from dcinterp.analysis.prompt import Prompt, Token, str_tokens, token_ids
+from dcinterp.analysis.prompt import Prompt, Token, str_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError
@@ -194,7 +193,7 @@ def attribute_heads(
     what = explained(bridge, prompt, target, foil, at=at, objective=objective)
     starts = None
     if baseline is not None:
-        starts = outputs(bridge, _as_long(what.ids, _continued(bridge, baseline, what.ids, prompt)))[1]
+        starts = outputs(bridge, what.baseline(bridge, baseline))[1]
     elif reference is not None:
         starts = mean_outputs(bridge, prompts(bridge, reference))
     integration = Integration(steps, max_steps, tolerance, batch_size)
@@ -219,18 +218,3 @@ def attribute_heads(
         metric_at_baseline=scores.at_baseline,
         steps=scores.steps,
     )
-
-
-def _continued(bridge: Any, baseline: Prompt, ids: Tensor, prompt: Prompt) -> Tensor:
-    """The counterfactual prompt with the answer's earlier tokens behind it, as the prompt has them."""
-    read = ids[:, token_ids(bridge, prompt).shape[1] :]
-    return torch.cat([token_ids(bridge, baseline), read], 1)
-
-
-def _as_long(ids: Tensor, other: Tensor) -> Tensor:
-    if other.shape != ids.shape:
-        raise UserError(
-            f"The baseline is {other.shape[1]} tokens long and the prompt {ids.shape[1]}; give a counterfactual with "
-            "as many tokens."
-        )
-    return other

@@ -24,7 +24,9 @@ exchangeable heads give.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -32,7 +34,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dcinterp.analysis.dataset import Examples, Question, questions
+from dcinterp.analysis.dataset import Examples, Question, questions, twin_prompts
 from dcinterp.analysis.head_paths import HeadScores, Method, Path, check_choices, head_scores, mean_outputs, outputs
 from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration
@@ -47,11 +49,15 @@ from dcinterp.analysis.statistics import (
     missed,
     sign_test,
 )
-from dcinterp.errors import UserError, nearest, require_known
+from dcinterp.errors import require_known
 from dcinterp.progress import Progress, silent
 
 Baseline = Literal["zero", "mean", "twin"]
 Control = Literal["heads", "labels", "none"]
+CONTROLS = ("heads", "labels", "none")
+
+Start = Mapping[str, Tensor] | None
+"""Head outputs by hook that a path begins at; None for zero."""
 
 
 @dataclass(frozen=True)
@@ -205,18 +211,13 @@ def attribute_heads_over(
     check_choices(path, method)
     for name, value, known in (("baseline", baseline, ("zero", "mean", "twin")), ("control", control, CONTROLS)):
         require_known(name, value, known)
-    asked = questions(bridge, examples)
-    starts, skipped = _starts(bridge, asked, baseline, twin)
-    asked = [q for q, start in zip(asked, starts, strict=True) if start is not SKIP]
-    starts = [start for start in starts if start is not SKIP]
-    if not asked:
-        raise UserError(f"None of the examples has a twin of kind {twin!r}; choose another kind, or another baseline.")
+    given = questions(bridge, examples)
+    asked, starts = _starts(bridge, given, baseline, twin)
     rule = Integration(steps, max_steps, tolerance, batch_size)
 
-    def score(question: Question, answers: Question, start: Any) -> tuple[Explained, HeadScores]:
+    def score(question: Question, answers: Question, start: Callable[[], Start]) -> tuple[Explained, HeadScores]:
         what = explained(bridge, question.prompt, answers.target, answers.foil, objective=objective)
-        ready = start() if callable(start) else start
-        return what, head_scores(bridge, what, ready, path=path, method=method, integration=rule)
+        return what, head_scores(bridge, what, start(), path=path, method=method, integration=rule)
 
     total = len(asked) * (2 if control == "labels" else 1)
     made = []
@@ -241,7 +242,7 @@ def attribute_heads_over(
     metric = torch.tensor([each.metric for _, each in made])
     return HeadAttributionSet(
         n=len(made),
-        skipped=skipped,
+        skipped=len(given) - len(asked),
         level=level,
         objective=objective,
         path=path,
@@ -270,34 +271,21 @@ def attribute_heads_over(
     )
 
 
-CONTROLS = ("heads", "labels", "none")
-SKIP = object()
+def _starts(
+    bridge: Any, asked: list[Question], baseline: str, twin: str
+) -> tuple[list[Question], list[Callable[[], Start]]]:
+    """The questions that have a baseline, and for each what makes its head outputs there."""
+    if baseline == "twin":
+        twins = zip(asked, twin_prompts(bridge, asked, twin), strict=True)
+        pairs = [(question, prompt) for question, prompt in twins if prompt is not None]
+        # Made when they are needed: those of all examples at once would take much memory.
+        return [q for q, _ in pairs], [partial(_outputs_of, bridge, prompt) for _, prompt in pairs]
+    mean = mean_outputs(bridge, [token_ids(bridge, q.prompt) for q in asked]) if baseline == "mean" else None
+    return asked, [lambda: mean] * len(asked)
 
 
-def _starts(bridge: Any, asked: list[Question], baseline: str, twin: str) -> tuple[list[Any], int]:
-    """Per question the baseline's head outputs (or a function that makes them, or SKIP), and how many are skipped."""
-    if baseline == "zero":
-        return [None] * len(asked), 0
-    if baseline == "mean":
-        mean = mean_outputs(bridge, [token_ids(bridge, q.prompt) for q in asked])
-        return [mean] * len(asked), 0
-    from synthetic_tasks import KINDS, NoTwin, corrupt
-
-    if twin not in KINDS:
-        raise UserError(f"There is no twin {twin!r}; {nearest(twin, KINDS)}")
-    made: list[Any] = []
-    for question in asked:
-        if question.example is None:
-            raise UserError("Only examples of the tasks have twins; choose the baseline 'zero' or 'mean' for prompts.")
-        try:
-            corrupted = corrupt(question.example, twin, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
-        except NoTwin:
-            made.append(SKIP)
-            continue
-        # Shots, if any, stay as they are.
-        prompt = str(question.prompt).removesuffix(question.example.prompt) + corrupted.prompt
-        made.append(lambda prompt=prompt: outputs(bridge, token_ids(bridge, prompt))[1])
-    return made, sum(each is SKIP for each in made)
+def _outputs_of(bridge: Any, prompt: str) -> Start:
+    return outputs(bridge, token_ids(bridge, prompt))[1]
 
 
 def _text(bridge: Any, question: Question) -> str:

@@ -32,6 +32,7 @@ class Explained:
     ids: the prompt with the answer tokens that are read before the last explained one, [1, pos].
     metric: from logits [batch, pos, vocabulary] to [batch].
     positions: of the logits that are explained; expected: the answer's token at each.
+    read: how many answer tokens `ids` ends with.
     target, foil: as text; foil is empty without one.
     """
 
@@ -39,6 +40,7 @@ class Explained:
     metric: Metric
     positions: tuple[int, ...]
     expected: tuple[int, ...]
+    read: int
     target: str
     foil: str
 
@@ -46,6 +48,20 @@ class Explained:
         """What the model says there: its most likely token at every explained position, as text."""
         said = logits[0, list(self.positions)].argmax(-1)
         return "".join(str_tokens(bridge, said[None]))
+
+    def baseline(self, bridge: Any, prompt: Prompt) -> TokenIds:
+        """A counterfactual prompt, read with the same answer tokens, [1, pos].
+
+        Raises:
+            UserError: it does not have as many tokens as the prompt that is explained.
+        """
+        ids, length = token_ids(bridge, prompt), self.ids.shape[1] - self.read
+        if ids.shape[1] != length:
+            raise UserError(
+                f"The baseline is {ids.shape[1]} tokens long and the prompt {length}; give a counterfactual with as "
+                "many tokens."
+            )
+        return torch.cat([ids, self.ids[:, length:]], 1)
 
 
 def explained(
@@ -107,6 +123,7 @@ def explained(
         metric=metric,
         positions=tuple(places),
         expected=tuple(chosen),
+        read=len(read),
         target=decoded(bridge, plus if minus is None else chosen),
         foil="" if other is None else decoded(bridge, [other]),
     )
