@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+
+LISTED_ROWS, LISTED_CELLS, LISTED_LINKS = 12, 20, 5
 
 
 @dataclass(frozen=True)
@@ -20,17 +23,37 @@ class Description:
 def describe(figure: go.Figure) -> Description:
     """The words for any figure of `dcinterp.figures.plot`, read off its data."""
     legends, texts = [], []
-    for trace in figure.data:
-        words = _WORDS.get(trace.type)
-        if words is not None and not _invisible(trace):
-            legend, text = words(trace, figure)
-            legends += [legend] if legend else []
-            texts += [text] if text else []
-    title = f"{figure.layout.title.text}. " if figure.layout.title.text else ""
-    return Description(legend=" ".join(dict.fromkeys(legends)), alternative=title + " ".join(texts))
+    for traces in _together(figure):
+        legend, heading, text = _WORDS[traces[0].type](traces, figure)
+        panel = _panel(traces[0], figure)
+        legends.append(legend)
+        texts += [heading, f"{panel}, {text}" if panel and text else text]
+    title = f"{figure.layout.title.text}." if figure.layout.title.text else ""
+    return Description(legend=_joined(legends), alternative=_joined([title, *texts]))
 
 
-def _heatmap(trace: Any, figure: go.Figure) -> tuple[str, str]:
+def _joined(sentences: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(filter(None, sentences)))
+
+
+def _together(figure: go.Figure) -> list[list[Any]]:
+    """Traces that are one thing to a reader: those of one name on one pair of axes."""
+    known = [trace for trace in figure.data if trace.type in _WORDS and not _decoration(trace)]
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for trace in known:
+        name, axes = trace.name or id(trace), (getattr(trace, "xaxis", None), getattr(trace, "yaxis", None))
+        groups.setdefault((trace.type, name, axes), []).append(trace)
+    return list(groups.values())
+
+
+def _decoration(trace: Any) -> bool:
+    """Whether a trace says nothing of its own: what cannot be seen, and lines that cannot be pointed at."""
+    invisible = getattr(getattr(trace, "marker", None), "color", None) == "rgba(0,0,0,0)"
+    return invisible or (trace.type.startswith("scatter") and trace.hoverinfo == "skip")
+
+
+def _heatmap(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
+    (trace, *_) = traces
     z = np.asarray(trace.z, dtype=float)
     quantity = trace.colorbar.title.text or "value"
     x, y = _axis(trace, figure, "x"), _axis(trace, figure, "y")
@@ -43,48 +66,132 @@ def _heatmap(trace: Any, figure: go.Figure) -> tuple[str, str]:
     )
     finite = np.where(np.isfinite(z), z, np.nan)
     if not np.isfinite(finite).any():
-        return legend, f"A heatmap of {quantity} without values."
+        return legend, "", f"A heatmap of {quantity} without values."
+    rows, columns = (f" ({axis.title})" if axis.title else "" for axis in (y, x))
+    size = f"{_count(z.shape[0], 'row')}{rows} by {_count(z.shape[1], 'column')}{columns}"
     most, least = (np.unravel_index(pick(finite), z.shape) for pick in (np.nanargmax, np.nanargmin))
-
-    def place(at: Any) -> str:
-        return f"{z[at]:.3g} at {y.title or 'row'} {y.name(at[0])}, {x.title or 'column'} {x.name(at[1])}"
-
-    size = f"{z.shape[0]} rows ({y.title or 'row'}) by {z.shape[1]} columns ({x.title or 'column'})"
-    return legend, f"Heatmap of {quantity}, {size}. Largest {place(most)}; smallest {place(least)}."
-
-
-def _bars(trace: Any, figure: go.Figure) -> tuple[str, str]:
-    across = trace.orientation == "h"
-    names, values = (trace.y, trace.x) if across else (trace.x, trace.y)
-    values = np.asarray(values, dtype=float)
-    title = (figure.layout.xaxis if across else figure.layout.yaxis).title.text or "value"
-    if not len(values) or not np.isfinite(values).any():
-        return "", ""
-    top = int(np.nanargmax(np.abs(values)))
-    name = f"{trace.name}, " if trace.name else ""
-    return "", f"Bars: {name}{title} for {len(values)} entries, largest in size {values[top]:.3g} at {names[top]}."
+    extremes = (
+        f"Every value is {_number(z[most])}."
+        if z[most] == z[least]
+        else f"Largest {_number(z[most])} at {_cell(most, x, y)}; smallest {_number(z[least])} at {_cell(least, x, y)}."
+    )
+    return legend, f"Heatmap of {quantity}, {size}.", f"{extremes}{_written(trace, x, y)}"
 
 
-def _lines(trace: Any, figure: go.Figure) -> tuple[str, str]:
-    given = trace.x if trace.orientation == "h" else trace.y
-    y = np.asarray([v if v is not None else np.nan for v in (given if given is not None else ())], dtype=float)
-    if not len(y) or not np.isfinite(y).any():
-        return "", ""
-    kind = "Line" if "lines" in (trace.mode or "lines") else "Points"
-    name = f" {trace.name}" if trace.name else ""
-    return "", f"{kind}{name}: {len(y)} values from {y[0]:.3g} to {y[-1]:.3g}, at most {np.nanmax(y):.3g}."
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _flows(trace: Any, figure: go.Figure) -> tuple[str, str]:
+def _number(value: float) -> str:
+    return f"{value:.3g}" if abs(value) >= 1e-6 else "0"
+
+
+def _cell(at: Any, x: _Axis, y: _Axis) -> str:
+    return f"{y.place(at[0])}, {x.place(at[1])}"
+
+
+def _written(trace: Any, x: _Axis, y: _Axis) -> str:
+    """What is written into the cells: whole rows, or the few cells that carry a mark."""
+    if trace.text is None:
+        return ""
+    cells = np.asarray(trace.text, dtype=object)
+    marked = [at for at in np.ndindex(cells.shape) if cells[at]]
+    if 2 * len(marked) > cells.size:
+        rows = [f"{y.place(row)}: {', '.join(map(str, cells[row]))}." for row in range(min(len(cells), LISTED_ROWS))]
+        return " Written in the cells: " + " ".join(rows)
+    if not marked:
+        return " No cell is marked."
+    more = f"; and {len(marked) - LISTED_CELLS} more" if len(marked) > LISTED_CELLS else ""
+    shown = "; ".join(f"{cells[at]} at {_cell(at, x, y)}" for at in marked[:LISTED_CELLS])
+    return f" Marked cells: {shown}{more}."
+
+
+def _bars(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
+    names, values, category, value = _entries(traces, figure, across=traces[0].orientation == "h")
+    if not names:
+        return "", "", ""
+    heading = f"Bars of {value.title or 'values'}{f' by {category.title}' if category.title else ''}."
+    name = traces[0].name
+    if traces[0].base is not None:
+        low = np.asarray(traces[0].base, dtype=float)
+        ends = zip(names, low, low + values, strict=True)
+        spans = [f"{category.place(n)} from {_number(a)} to {_number(b)}" for n, a, b in ends]
+        return "", heading, f"{name or 'Spans'}: {'; '.join(spans[:LISTED_CELLS])}."
+    return "", heading, _range(name, names, values, category)
+
+
+def _lines(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
+    across = traces[0].orientation == "h" or _words_along(traces[0].y)
+    names, values, category, value = _entries(traces, figure, across=across)
+    if not names:
+        return "", "", ""
+    (first, *more) = traces
+    by = f" by {category.title}" if category.title else ""
+    lines = "lines" in (first.mode or "lines")
+    if more and lines:
+        ends = f"{len(traces)} spans between {_number(min(values))} and {_number(max(values))}"
+        return "", "", f"{first.name}: {ends}."
+    if _words_along(names):
+        return "", f"Points of {value.title or 'values'}{by}.", _range(first.name, names, values, category)
+    if not lines:
+        heading = f"Points of {value.title or 'values'} against {category.title or 'values'}."
+        sideways, up = (f"from {_number(min(numbers))} to {_number(max(numbers))}" for numbers in (names, values))
+        points = f"{len(values)} points" if len(values) > 1 else "one point"
+        return "", heading, f"{first.name or 'All'}: {points}, across {sideways}, up {up}."
+    at = dict.fromkeys((0, len(values) // 2, len(values) - 1))
+    said = ", ".join(f"{_number(values[i])} at {names[i]:.4g}" for i in at)
+    return "", f"Lines of {value.title or 'values'}{by}.", f"{first.name or 'Line'}: {said}."
+
+
+def _range(name: str | None, names: list[Any], values: list[float], category: _Axis) -> str:
+    """The largest and the smallest of named values, or all of a few."""
+    start = f"{name}: " if name else ""
+    if len(values) <= 6:
+        return (
+            f"{start}{', '.join(f'{_number(v)} at {category.place(n)}' for n, v in zip(names, values, strict=True))}."
+        )
+    most, least = int(np.argmax(values)), int(np.argmin(values))
+    ends = (
+        f"largest {_number(values[most])} at {category.place(names[most])}, smallest {_number(values[least])} at "
+        f"{category.place(names[least])}"
+    )
+    return f"{start}{len(values)} values, {ends}."
+
+
+def _entries(traces: list[Any], figure: go.Figure, *, across: bool) -> tuple[list[Any], list[float], _Axis, _Axis]:
+    """The finite values of traces and what they stand at, with the axes of the latter and of the values."""
+    x, y = _axis(traces[0], figure, "x"), _axis(traces[0], figure, "y")
+    category, value = (y, x) if across else (x, y)
+    names, values = [], []
+    for trace in traces:
+        at, size = (trace.y, trace.x) if across else (trace.x, trace.y)
+        for n, v in zip(() if at is None else at, () if size is None else size, strict=False):
+            if v is not None and np.isfinite(float(v)):
+                names.append(n)
+                values.append(float(v))
+    return names, values, _Axis(category.title, None), value
+
+
+def _words_along(values: Any) -> bool:
+    return values is not None and any(isinstance(v, str) for v in values)
+
+
+def _flows(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
+    (trace, *_) = traces
     values = np.asarray(trace.link.value, dtype=float)
     if not len(values):
-        return "", "A flow diagram without links."
-    top = int(values.argmax())
-    names = trace.node.label
-    ends = f"from {names[trace.link.source[top]]} to {names[trace.link.target[top]]}"
+        return "", "", "A flow diagram without links."
+    names, labels = trace.node.label, trace.link.label
+
+    def link(i: int) -> str:
+        label = labels[i] if labels is not None else f"{_number(values[i])}"
+        return f"from {names[trace.link.source[i]]} to {names[trace.link.target[i]]} ({label})"
+
+    widest = "; ".join(link(int(i)) for i in np.argsort(-values, kind="stable")[:LISTED_LINKS])
     return (
         "The width of a band is the size of what flows.",
-        f"Flow diagram of {len(values)} links between {len(names)} nodes; the widest, {values[top]:.3g}, {ends}.",
+        f"Flow diagram of {len(values)} links between {len(names)} nodes.",
+        f"The widest: {widest}.",
     )
 
 
@@ -96,15 +203,29 @@ class _Axis:
     title: str
     names: tuple[Any, ...] | None
 
-    def name(self, index: int) -> str:
-        return str(self.names[index]) if self.names and index < len(self.names) else str(index)
+    def place(self, at: Any) -> str:
+        """Where something is: the axis and the name there; a title of several words would be in the way."""
+        name = str(self.names[at]) if self.names and isinstance(at, int | np.integer) and at < len(self.names) else at
+        return f"{self.title} {name}" if self.title and len(self.title.split()) <= 2 else str(name)
 
 
 def _axis(trace: Any, figure: go.Figure, letter: str) -> _Axis:
     layout = figure.layout[f"{letter}axis{(getattr(trace, f'{letter}axis') or letter)[1:]}"]
     given = getattr(trace, letter)
-    return _Axis(layout.title.text or "", layout.ticktext or (tuple(given) if given is not None else None))
+    shared = figure.layout[f"{letter}axis{layout.matches[1:]}"] if layout.matches else layout
+    return _Axis(
+        _plain(layout.title.text or shared.title.text), layout.ticktext or (tuple(given) if given is not None else None)
+    )
 
 
-def _invisible(trace: Any) -> bool:
-    return getattr(getattr(trace, "marker", None), "color", None) == "rgba(0,0,0,0)"
+def _panel(trace: Any, figure: go.Figure) -> str:
+    """The title that stands above the panel of a trace, where a figure has several."""
+    if trace.type == "sankey" or len({t.xaxis for t in figure.data if hasattr(t, "xaxis")}) < 2:
+        return ""
+    low, high = figure.layout[f"xaxis{(trace.xaxis or 'x')[1:]}"].domain or (0, 1)
+    above = [n.text for n in figure.layout.annotations if n.xref == "paper" and low <= (n.x or 0) <= high and n.text]
+    return _plain(above[0]) if above else ""
+
+
+def _plain(text: str | None) -> str:
+    return (text or "").replace("<br>", " ")
