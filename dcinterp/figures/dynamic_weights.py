@@ -21,7 +21,7 @@ def plot(
         result: the terms at the pair.
         theme: "light" or "dark".
         side: "key" or "query", whose weights.
-        selected: a head whose sharing weight (first rank) to outline.
+        selected: a head whose sharing weights to outline.
     """
     letter = side[0]
     w1, w2, gate = (getattr(result, f"w_{letter}{name}") for name in ("1", "2", "g"))
@@ -39,8 +39,8 @@ def plot(
         quantity="share of the row's largest",
         theme=theme,
         limit=1.0,
-        selected=(len(ranks), selected) if selected is not None else None,
+        selected=(len(ranks), selected, len(ranks), 1) if selected is not None else None,
         height=330,
     )
-    figure.data[0].update(text=[[f"{v:.2f}" for v in row] for row in values.tolist()], texttemplate="%{text}")
+    figure.data[0].update(text=[[f"{v:z.2f}" for v in row] for row in values.tolist()], texttemplate="%{text}")
     return figure

@@ -48,6 +48,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
             marker={"symbol": "diamond", "size": 10, "color": THEMES[theme].selected},
             hovertemplate="%{y}<br>ablation takes away %{x:.3f}<extra></extra>",
         )
+    figure.update_layout(barmode="overlay")
     figure.add_vline(x=0, line_width=1, line_color=THEMES[theme].muted)
     figure.update_yaxes(
         type="category", categoryorder="array", categoryarray=names[::-1], title="layer.branch from → to"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.edge_attribution import EdgeAttribution
-from dcinterp.figures.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, common_layout
+from dcinterp.figures.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, common_layout, see_through
 
 RESULT = "EdgeAttribution"
 KIND = "flow"
@@ -37,9 +37,9 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
         giver, taker = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} uses it"
         branch = f"o_{edge.branch}" if edge.branch != "skip" else "o_b"
         label = f"{BRANCH_NAMES[branch]}: {edge.score:+.3f}"
-        links.append((node(giver), node(taker), abs(edge.score), BRANCH_COLOURS[branch], label))
+        links.append((node(giver), node(taker), abs(edge.score), see_through(BRANCH_COLOURS[branch]), label))
         onward[taker, edge.score > 0] = onward.get((taker, edge.score > 0), 0.0) + abs(edge.score)
-    grey = "rgba(140,140,140,0.45)"
+    grey = see_through("#8c8c8c", 0.35)
     for (taker, speaks_for), size in onward.items():
         end = f"for {result.target}" if speaks_for else f"against {result.target}"
         links.append((node(taker), node(end), size, grey, f"{size if speaks_for else -size:+.3f}"))

@@ -8,9 +8,15 @@ from dcinterp.analysis.edge_attribution import EdgeAttribution
 from dcinterp.analysis.edges import BRANCHES
 from dcinterp.errors import UserError, nearest
 from dcinterp.figures.grid import grid
+from dcinterp.figures.style import BRANCH_NAMES
 
 RESULT = "EdgeAttribution"
 KIND = "map"
+
+NAMES = {name: BRANCH_NAMES[f"o_{'b' if name == 'skip' else name}"] for name in BRANCHES} | {
+    "added": "all that projections and gates add",
+    "all": "everything",
+}
 
 
 def plot(
@@ -48,5 +54,6 @@ def plot(
         quantity="contribution (logits)",
         theme=theme,
         selected=selected,
-        title=f"layer {layer}, {result.stage}, {branch}",
+        numbers=len(heads) <= 12,
+        title=f"Layer {layer}, {result.stage}: {NAMES[branch]}",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.edge_attribution_set import EdgeAttributionSet
-from dcinterp.figures.style import BRANCH_COLOURS, THEMES, finish
+from dcinterp.figures.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
 
 RESULT = "EdgeAttributionSet"
 KIND = ""
@@ -29,22 +29,26 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, lent:
     taps = [{"skip": "o_b"}.get(branch, f"o_{branch}") for branch in branches]
     colours, mean = THEMES[theme], table["mean"].to_numpy()
     figure = go.Figure()
-    figure.add_bar(
-        x=mean,
-        y=names,
-        orientation="h",
-        name="mean score",
-        marker_color=[BRANCH_COLOURS[tap] for tap in taps],
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": (table["high"] - mean).tolist(),
-            "arrayminus": (mean - table["low"]).tolist(),
-            "color": colours.text,
-            "thickness": 1,
-        },
-        hovertemplate="%{y}<br>mean %{x:.3f}<extra></extra>",
-    )
+    above, below = (table["high"] - mean).to_numpy(), (mean - table["low"]).to_numpy()
+    for tap in dict.fromkeys(taps):
+        mine = [i for i, other in enumerate(taps) if other == tap]
+        figure.add_bar(
+            x=mean[mine],
+            y=[names[i] for i in mine],
+            orientation="h",
+            name=f"mean score, {BRANCH_NAMES[tap]}",
+            marker_color=BRANCH_COLOURS[tap],
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": above[mine].tolist(),
+                "arrayminus": below[mine].tolist(),
+                "color": colours.text,
+                "thickness": 1,
+            },
+            hovertemplate="%{y}<br>mean %{x:.3f}<extra></extra>",
+        )
+    figure.update_layout(barmode="overlay")
     if result.control != "none":
         for name, low, high in zip(names, table["control_low"], table["control_high"], strict=True):
             figure.add_scatter(

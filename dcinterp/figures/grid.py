@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from dcinterp.figures.style import QUIET_AXIS, THEMES, common_layout, diverging, sequential
+from dcinterp.figures.style import THEMES, axis, common_layout, diverging, sequential
 
 NAMED_CELLS = 16384
 """Above this the names of rows and columns would weigh more than the numbers, and hovering shows indices."""
@@ -29,7 +29,7 @@ def grid(
     theme: str,
     signed: bool = True,
     limit: float | None = None,
-    selected: tuple[int, int] | None = None,
+    selected: tuple[int, ...] | None = None,
     numbers: bool = False,
     height: int | None = None,
     title: str = "",
@@ -46,7 +46,7 @@ def grid(
         theme: "light" or "dark".
         signed: whether negative values have a meaning.
         limit: the value of the strongest colour; the largest magnitude when None.
-        selected: (row, column) of a cell to outline.
+        selected: (row, column) of a cell to outline, or (row, column, rows, columns) of several.
         numbers: whether to write the value into each cell.
         height: in pixels; from the number of rows when None.
         title: above the figure.
@@ -74,18 +74,20 @@ def grid(
         "dragmode": False,
         "xaxis": _axis(x, x_title) | {"range": [-0.5, columns - 0.5]},
         "yaxis": _axis(y, y_title) | {"range": [rows - 0.5, -0.5]},
-        "shapes": [] if selected is None else [_frame(*selected, THEMES[theme].selected)],
+        "shapes": [] if selected is None else [_frame(selected, THEMES[theme].selected)],
     }
     return go.Figure(trace, layout)
 
 
 def _axis(names: Sequence[str], title: str) -> dict[str, Any]:
     ticks = {"tickvals": list(range(len(names))), "ticktext": list(names)}
-    return QUIET_AXIS | ticks | {"title": {"text": title}, "fixedrange": True}
+    return axis(title, fixedrange=True) | ticks
 
 
-def _frame(row: int, column: int, colour: str) -> dict[str, Any]:
-    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+def _frame(at: tuple[int, ...], colour: str) -> dict[str, Any]:
+    row, column, *size = at
+    rows, columns = size or (1, 1)
+    corners = {"x0": column - 0.5, "x1": column - 0.5 + columns, "y0": row - 0.5, "y1": row - 0.5 + rows}
     return corners | {"type": "rect", "line": {"color": colour, "width": 3}}
 
 

@@ -32,4 +32,5 @@ def plot(
         quantity="weight",
         theme=theme,
         selected=selected,
+        numbers=len(heads) <= 12,
     )

@@ -6,7 +6,6 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.composition_map import CompositionMap
 from dcinterp.figures.grid import grid
-from dcinterp.figures.style import THEMES
 
 RESULT = "CompositionMap"
 KIND = "motifs"
@@ -31,7 +30,8 @@ def plot(result: CompositionMap, *, theme: str = "light", share: float = 0.5, ma
     """
     heads = [str(head) for head in range(len(result.total))]
     found = result.motifs(share=share, many=many)
-    title = "; ".join(dict.fromkeys(f"{LETTERS[m.name]} {m.name}" for m in found)) or "no motif by these rules"
+    named = dict.fromkeys(f"{LETTERS[m.name]} = {m.name}" for m in found)
+    title = ", ".join(named) or "No entry belongs to a motif by these rules"
     figure = grid(
         result.added.numpy(),
         x=heads,
@@ -49,8 +49,8 @@ def plot(result: CompositionMap, *, theme: str = "light", share: float = 0.5, ma
         pairs = zip(motif.sources * length, motif.targets * length, range(length), strict=False)
         for source, target, _ in pairs:
             marks.setdefault((source, target), []).append(LETTERS[motif.name])
+    written = [["" for _ in heads] for _ in heads]
     for (row, column), letters in marks.items():
-        figure.add_annotation(
-            x=column, y=row, text=" ".join(letters), showarrow=False, font={"size": 11, "color": THEMES[theme].selected}
-        )
+        written[row][column] = " ".join(letters)
+    figure.data[0].update(text=written, texttemplate="%{text}")
     return figure

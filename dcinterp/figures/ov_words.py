@@ -12,7 +12,7 @@ KIND = ""
 
 
 def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Figure:
-    """Rows are words read, columns places; a cell names the promoted token, its colour is the logit.
+    """Rows are words read, columns ranks; a cell names the promoted token, its colour is the logit.
 
     Args:
         result: the tokens.
@@ -24,7 +24,7 @@ def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Fi
         result.logit[:, :places].numpy(),
         x=[str(place + 1) for place in range(places)],
         y=[word.strip() for word in result.words],
-        x_title="place",
+        x_title="rank",
         y_title="reads",
         quantity="logit",
         theme=theme,

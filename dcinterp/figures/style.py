@@ -63,7 +63,10 @@ def finish(figure: go.Figure, theme: str, *, height: int, title: str = "") -> go
     return figure.update_layout(common_layout(theme, height, title) | {name: QUIET_AXIS for name in names})
 
 
-QUIET_AXIS = {"automargin": True, "showgrid": False, "zeroline": False}
+TITLE = {"standoff": 10, "font": {"size": 13}}
+"""Of an axis: as large as its labels, and clear of them."""
+
+QUIET_AXIS = {"automargin": True, "showgrid": False, "zeroline": False, "title": TITLE}
 
 
 def common_layout(theme: str, height: int, title: str = "") -> dict[str, Any]:
@@ -83,7 +86,13 @@ def common_layout(theme: str, height: int, title: str = "") -> dict[str, Any]:
 
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
     """A quiet axis for a figure that is built in one step."""
-    return QUIET_AXIS | {"title": {"text": title}} | options
+    return QUIET_AXIS | {"title": TITLE | {"text": title}} | options
+
+
+def see_through(colour: str, opacity: float = 0.6) -> str:
+    """A colour #rrggbb through which crossing bands and the names on them stay legible."""
+    parts = ",".join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))
+    return f"rgba({parts},{opacity})"
 
 
 def zero_line(theme: str) -> dict[str, Any]:
@@ -95,4 +104,5 @@ def zero_line(theme: str) -> dict[str, Any]:
 def column_band(number: int, theme: str) -> dict[str, Any]:
     """A band behind category `number` of a bar chart, to mark it."""
     ends = {"x0": number - 0.47, "x1": number + 0.47, "y0": 0, "y1": 1, "yref": "y domain"}
-    return {"type": "rect", "fillcolor": THEMES[theme].muted, "opacity": 0.18, "line": {"width": 0}} | ends
+    look = {"fillcolor": THEMES[theme].muted, "opacity": 0.18, "line": {"width": 0}, "layer": "below"}
+    return {"type": "rect"} | look | ends
