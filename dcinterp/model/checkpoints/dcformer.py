@@ -7,17 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.checkpoints.released_attention import (
     IGNORED_FIELDS,
-    attention_to_ours,
-    attention_to_theirs,
+    require_fields,
     shared_config,
     shared_fields,
 )
+from dcinterp.model.checkpoints.released_tensors import tensor_to_ours, tensors_to_theirs
 from dcinterp.model.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
 
+GROUP_GATE = "feed_forward.mg.weight"
 TOP = {"tok_embeddings.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight"}
 TOP |= {"norm.weight": "model.norm.weight"}
 BLOCK = {"attention_norm.weight": "input_layernorm.weight", "ffn_norm.weight": "post_attention_layernorm.weight"}
@@ -25,7 +25,7 @@ BLOCK |= {
     "feed_forward.w1.weight": "mlp.gate_proj.weight",
     "feed_forward.w3.weight": "mlp.up_proj.weight",
     "feed_forward.w2.weight": "mlp.down_proj.weight",
-    "feed_forward.mg.weight": "mlp.group_gate.weight",
+    GROUP_GATE: "mlp.group_gate.weight",
 }
 
 FIELDS = IGNORED_FIELDS | set(
@@ -36,7 +36,7 @@ FIELDS = IGNORED_FIELDS | set(
 
 def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
     """Our config for a folder with these config.json fields."""
-    gates = next((tensors.shape(name)[0] for name in tensors if name.endswith("feed_forward.mg.weight")), 0)
+    gates = next((tensors.shape(name)[0] for name in tensors if name.endswith(GROUP_GATE)), 0)
     width = -(-(8 * fields.get("dim", 0) // 3) // 256) * 256  # as the released config class: up to a multiple of 256
     return DCFormerConfig(
         norm_type="rmsnorm",
@@ -49,20 +49,8 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
 
 def to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
     """(our name, tensor) of what the foreign tensor holds; KeyError if the layout knows no such tensor."""
-    if name in TOP:
-        yield TOP[name], tensor
-        return
-    prefix, layer, part = name.split(".", 2)
-    if prefix != "layers":
-        raise KeyError(name)
-    if part in BLOCK:
-        if "mg." not in part or config.mlp_gate_groups:
-            yield f"model.layers.{layer}.{BLOCK[part]}", tensor
-    elif part.startswith("attention."):
-        for ours, value in attention_to_ours(part.removeprefix("attention."), tensor, config):
-            yield f"model.layers.{layer}.self_attn.{ours}", value
-    else:
-        raise KeyError(name)
+    unused_gate = name.endswith(GROUP_GATE) and not config.mlp_gate_groups
+    return iter(()) if unused_gate else tensor_to_ours(name, tensor, config, TOP, BLOCK)
 
 
 def write_config(config: DCFormerConfig) -> dict[str, Any]:
@@ -73,23 +61,11 @@ def write_config(config: DCFormerConfig) -> dict[str, Any]:
     """
     needed: dict[str, Any] = dict(norm_type="rmsnorm", mlp_type="swiglu", use_parallel_residual=False, use_bias=False)
     needed |= dict(rotary_fraction=1.0, window_includes_edge=False)
-    for name, value in needed.items():
-        if getattr(config, name) != value:
-            raise UserError(
-                f"The dcformer layout has no place for {name}={getattr(config, name)!r}; keep this model in our own "
-                "layout, or try dcpythia."
-            )
+    require_fields(config, needed, layout="dcformer", other="dcpythia")
     gates = dict(mgate=bool(config.mlp_gate_groups), mgate_dim=config.mlp_gate_groups or 44)
     return {"model_type": "dcformer"} | shared_fields(config) | gates
 
 
 def to_theirs(tensors: Mapping[str, Tensor], config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
     """(foreign name, tensor) of a whole model."""
-    yield from ((theirs, tensors[ours]) for theirs, ours in TOP.items())
-    for layer in range(config.num_hidden_layers):
-        prefix = f"model.layers.{layer}."
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        yield from ((f"layers.{layer}.{theirs}", own[ours]) for theirs, ours in BLOCK.items() if ours in own)
-        attention = {k.removeprefix("self_attn."): t for k, t in own.items() if k.startswith("self_attn.")}
-        for name, tensor in attention_to_theirs(attention, config):
-            yield f"layers.{layer}.attention.{name}", tensor
+    return tensors_to_theirs(tensors, config, TOP, BLOCK)

@@ -7,14 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.checkpoints.released_attention import (
     IGNORED_FIELDS,
-    attention_to_ours,
-    attention_to_theirs,
+    require_fields,
     shared_config,
     shared_fields,
 )
+from dcinterp.model.checkpoints.released_tensors import tensor_to_ours, tensors_to_theirs
 from dcinterp.model.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
 
@@ -56,19 +55,7 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
 
 def to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
     """(our name, tensor) of what the foreign tensor holds; KeyError if the layout knows no such tensor."""
-    if name in TOP:
-        yield TOP[name], tensor
-        return
-    prefix, layer, part = name.split(".", 2)
-    if prefix != "layers":
-        raise KeyError(name)
-    if part in BLOCK:
-        yield f"model.layers.{layer}.{BLOCK[part]}", tensor
-    elif part.startswith("attention."):
-        for ours, value in attention_to_ours(part.removeprefix("attention."), tensor, config):
-            yield f"model.layers.{layer}.self_attn.{ours}", value
-    else:
-        raise KeyError(name)
+    return tensor_to_ours(name, tensor, config, TOP, BLOCK)
 
 
 def write_config(config: DCFormerConfig) -> dict[str, Any]:
@@ -80,12 +67,7 @@ def write_config(config: DCFormerConfig) -> dict[str, Any]:
     needed: dict[str, Any] = dict(norm_type="layernorm", mlp_type="gelu", mlp_gate_groups=0)
     if any(window is not None for window in config.attention_windows):
         needed["window_includes_edge"] = True
-    for name, value in needed.items():
-        if getattr(config, name) != value:
-            raise UserError(
-                f"The dcpythia layout has no place for {name}={getattr(config, name)!r}; keep this model in our own "
-                "layout, or try dcformer."
-            )
+    require_fields(config, needed, layout="dcpythia", other="dcformer")
     return (
         {"model_type": "dcpythia"}
         | shared_fields(config)
@@ -99,11 +81,4 @@ def write_config(config: DCFormerConfig) -> dict[str, Any]:
 
 def to_theirs(tensors: Mapping[str, Tensor], config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
     """(foreign name, tensor) of a whole model."""
-    yield from ((theirs, tensors[ours]) for theirs, ours in TOP.items())
-    for layer in range(config.num_hidden_layers):
-        prefix = f"model.layers.{layer}."
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        yield from ((f"layers.{layer}.{theirs}", own[ours]) for theirs, ours in BLOCK.items() if ours in own)
-        attention = {k.removeprefix("self_attn."): t for k, t in own.items() if k.startswith("self_attn.")}
-        for name, tensor in attention_to_theirs(attention, config):
-            yield f"layers.{layer}.attention.{name}", tensor
+    return tensors_to_theirs(tensors, config, TOP, BLOCK)

@@ -173,6 +173,23 @@ def attention_to_theirs(own: Mapping[str, Tensor], config: DCFormerConfig) -> It
         yield f"dyn_w_proj.{stage}_proj.w", own.get(f"{stage}.static.weight", identity).clone()
 
 
+def require_fields(
+    config: DCFormerConfig, needed: Mapping[str, Any], layout: str = "released", other: str = ""
+) -> None:
+    """Refuse what a layout has no place for; UserError that names the field.
+
+    Args:
+        needed: our config fields, with the one value that the layout can hold.
+        layout, other: its name, and that of a layout to try instead, if any.
+    """
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"The {layout} layout has no place for {name}={getattr(config, name)!r} (it needs {value!r}); keep "
+                f"this model in our own layout{f', or try {other}' if other else ''}."
+            )
+
+
 def shared_fields(config: DCFormerConfig) -> dict[str, Any]:
     """The config.json fields that both layouts have.
 
@@ -189,12 +206,7 @@ def shared_fields(config: DCFormerConfig) -> dict[str, Any]:
         compose_query_wise=True,
         position_type="rotary",
     )
-    for name, value in needed.items():
-        if getattr(config, name) != value:
-            raise UserError(
-                f"The released layout has no place for {name}={getattr(config, name)!r} (it needs {value!r}); keep "
-                "this model in our own layout."
-            )
+    require_fields(config, needed)
     return dict(
         vocab_size=config.vocab_size,
         dim=config.hidden_size,
