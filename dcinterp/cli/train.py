@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from dcinterp.progress import Progress
+
+SECONDS_BETWEEN_LINES = 30.0
 
 
 def command(
@@ -27,7 +36,10 @@ def command(
 ) -> None:
     """Train a model: on a text, on images, or as a YAML file says (docs/config-reference.md has every key).
 
-    Without a file and without text, it reads the source files of Python's standard library.
+    Without any of them it trains a tiny model on the source files of Python's standard library, for minutes.
+
+    It says first what it trains, for about how long and where it writes. Ctrl-C stops it at a checkpoint, and the line
+    that goes on from there is printed. No earlier run is overwritten.
 
     Examples:
 
@@ -37,15 +49,17 @@ def command(
 
         dcinterp train configs/shipped-pair.yaml --output runs/twin --preset tiny-transformer++
 
-        dcinterp train configs/shipped-pair.yaml --resume
+        dcinterp train runs/my-novel/config.yaml --resume
 
         accelerate launch --num_processes 2 -m dcinterp train configs/shipped-pair.yaml
     """
     from dcinterp.errors import UserError
-    from dcinterp.progress import console
+    from dcinterp.progress import Cancelled
+    from dcinterp.train.beginning import Beginning, resume_command
     from dcinterp.train.recipe import build_config, read_tree
     from dcinterp.train.run import train
     from dcinterp.train.starter import with_material
+    from dcinterp.train.stopping import stoppable
     from dcinterp.train.trainer import processes
 
     tree = with_material(read_tree(config) if config else {}, text, "" if images == "digits" else images)
@@ -60,10 +74,42 @@ def command(
     if not processes().is_main_process:
         train(resolved, resume=resume)
         return
-    with console("training") as progress:
-        folder = train(resolved, resume=resume, progress=progress)
+    # Of several processes each gets the signals, and the launcher ends them all.
+    catching = stoppable if processes().num_processes == 1 else nullcontext
+
+    def begin(run: Beginning) -> None:
+        for sentence in run.sentences(resuming=resume):
+            typer.echo(sentence)
+
+    try:
+        with _shown() as shown, catching(shown) as progress:
+            folder = train(resolved, resume=resume, progress=progress, begin=begin)
+    except Cancelled as reason:
+        line = resume_command(Path(resolved.output))
+        typer.echo(f"Stopped at a checkpoint ({reason}); to go on: {line}", err=True)
+        raise SystemExit(130) from None
     typer.echo(f"Trained model: {folder}")
     if not (folder / "tokenizer.json").is_file():
         typer.echo(f"Look inside:   python -c 'import dcinterp; dcinterp.load(\"{folder}\")'")
         return
     typer.echo(f"Look inside:   dcinterp app {folder}")
+
+
+@contextmanager
+def _shown() -> Iterator[Progress]:
+    """A bar in a terminal; in a file or a pipe a line now and then."""
+    from dcinterp.progress import console
+
+    if sys.stderr.isatty():
+        with console("training") as progress:
+            yield progress
+        return
+    told = time.monotonic()
+
+    def line(done: int, total: int, message: str = "") -> None:
+        nonlocal told
+        if time.monotonic() - told > SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            typer.echo(f"step {done:,} of {total:,}: {message}")
+
+    yield line

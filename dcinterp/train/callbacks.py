@@ -24,7 +24,7 @@ from transformers import (
 )
 
 import synthetic_tasks
-from dcinterp.progress import Progress
+from dcinterp.progress import Cancelled, Progress
 from dcinterp.train.data import Document, Encoder, pad, shuffled
 from dcinterp.train.images import ImageMaterial, scaled
 from dcinterp.train.recipe import EvaluationSection
@@ -159,10 +159,11 @@ class HeldOutImages(TrainerCallback):
 
 
 class Reporter(TrainerCallback):
-    """Losses to the metrics file, every step to the progress callback."""
+    """Losses to the metrics file, every step to the progress callback; when that cancels, a checkpoint and the end."""
 
     def __init__(self, metrics: Metrics, progress: Progress | None) -> None:
         self.metrics, self.progress = metrics, progress
+        self.cancelled: Cancelled | None = None
         self.loss = float("nan")
         self.started = (0.0, 0, 0)
 
@@ -190,8 +191,17 @@ class Reporter(TrainerCallback):
             seconds = max(time.monotonic() - began, 1e-9)
             rate = (state.num_input_tokens_seen - tokens) / seconds
             left = seconds / max(1, state.global_step - step) * (state.max_steps - state.global_step)
-            message = f"loss {self.loss:.3f}, {rate:.0f} tokens/s, {timedelta(seconds=round(left))} left"
-            self.progress(state.global_step, state.max_steps, message)
+            loss = "" if math.isnan(self.loss) else f"loss {self.loss:.3f}, "
+            message = f"{loss}{rate:.0f} tokens/s, {timedelta(seconds=round(left))} left"
+            try:
+                self.progress(state.global_step, state.max_steps, message)
+            except Cancelled as cancelled:
+                # Several processes would have to agree on the step to stop at; theirs ends at the last checkpoint.
+                if args.world_size > 1:
+                    raise
+                if state.global_step < state.max_steps:
+                    self.cancelled = cancelled
+                    control.should_save = control.should_training_stop = True
 
 
 @contextmanager

@@ -7,7 +7,10 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,14 @@ from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.metrics import read_metrics
 from dcinterp.model.presets import build_model
-from dcinterp.progress import Progress, without_bars
+from dcinterp.progress import Progress, silent, without_bars
 from dcinterp.train import checkpoints
+from dcinterp.train.beginning import Beginning, resume_command, time_step
 from dcinterp.train.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutText, Metrics, Reporter
 from dcinterp.train.data import Batches, Material
 from dcinterp.train.images import ImageMaterial
 from dcinterp.train.material import open_material, with_steps
+from dcinterp.train.occupied import occupy
 from dcinterp.train.recipe import TrainConfig, read_config, write_config
 from dcinterp.train.resume import check_resumable, differences, record
 from dcinterp.train.text import TextMaterial
@@ -35,7 +40,13 @@ from dcinterp.train.watch import Watch
 log = logging.getLogger(__name__)
 
 
-def train(config: TrainConfig, *, resume: bool = False, progress: Progress | None = None) -> Path:
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    begin: Callable[[Beginning], None] | None = None,
+) -> Path:
     """Train the model that `config` describes and return the folder it was saved to (`output`/model).
 
     Beside it, `output` receives config.yaml (every number resolved), history.jsonl (every start and what it changed),
@@ -45,28 +56,36 @@ def train(config: TrainConfig, *, resume: bool = False, progress: Progress | Non
     Args:
         config: the run.
         resume: continue from the last good checkpoint in `output`, or start when there is none.
-        progress: called after every step; raising `Cancelled` stops the run, which can be resumed.
+        progress: called after every step; raising `Cancelled` stops the run at a checkpoint of that step, from which it
+            can be resumed (of several processes: at the last one).
+        begin: told before the first step what the run will do.
 
     Raises:
-        UserError: `output` already holds a run and `resume` is off, or holds a run that was trained under other
-            settings; the material is missing; or the disk is full.
+        UserError: `output` already holds a run and `resume` is off, is being trained in, or holds a run that was
+            trained under other settings; the material is missing; or the disk is full.
+        Cancelled: `progress` raised it.
     """
     output = Path(config.output)
     try:
-        return _train(config, output, resume, progress)
+        config = _resolved(config)
+        _make(output, resume)
+        with occupy(output) if processes().is_main_process else nullcontext(silent) as tell:
+            return _train(config, output, tell, progress or silent, begin)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise checkpoints.could_not_write(f"The run in {output}", error, output / "checkpoints") from error
 
 
-def _train(config: TrainConfig, output: Path, resuming: bool, progress: Progress | None) -> Path:
+def _train(
+    config: TrainConfig,
+    output: Path,
+    tell: Progress,
+    progress: Progress,
+    begin: Callable[[Beginning], None] | None,
+) -> Path:
+    tell(0, config.steps, "reading the documents")
     main = processes()
-    config = _resolved(config)
-    if main.is_main_process:
-        _refuse_existing(output, resuming)
-        output.mkdir(parents=True, exist_ok=True)
-    main.wait_for_everyone()
     with main.main_process_first():
         material = open_material(config, output)
     config = with_steps(config, material)
@@ -80,6 +99,8 @@ def _train(config: TrainConfig, output: Path, resuming: bool, progress: Progress
     metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
     batches = Batches(config.data, material, parts=main.num_processes * config.recipe.gradient_accumulation)
     watch = Watch(output / "watch", _probe(batches, material), writes=main.is_main_process)
+    tell(0, config.steps, "preparing what is held out")
+    reporter = Reporter(metrics, _all(tell, progress))
     trainer = DocumentTrainer(
         model=model,
         args=arguments(config, output),
@@ -88,10 +109,14 @@ def _train(config: TrainConfig, output: Path, resuming: bool, progress: Progress
         callbacks=[
             held_out(config, material, metrics),
             *([watch] if config.evaluation.watch else []),
-            Reporter(metrics, progress),
+            reporter,
         ],
     )
-    trainer.recipe, trainer.keep_checkpoints = config.recipe, config.keep_checkpoints
+    trainer.recipe, trainer.keep_checkpoints, trainer.tokenizer = (
+        config.recipe,
+        config.keep_checkpoints,
+        material.tokenizer,
+    )
     if trainer.is_fsdp_enabled and config.evaluation.watch:
         log.warning("Weights that are sharded over devices are not watched.")
         trainer.remove_callback(watch)
@@ -101,9 +126,16 @@ def _train(config: TrainConfig, output: Path, resuming: bool, progress: Progress
     if isinstance(material, ImageMaterial):
         # A classifier's loss is the mean over its images already.
         trainer.model_accepts_loss_kwargs = False
+    if begin is not None:
+        step = int(checkpoint.rsplit("-", 1)[1]) if checkpoint is not None else 0
+        batch = batches[min(step, config.steps - 1) * batches.parts]
+        seconds = partial(time_step, model, batch, config.recipe.gradient_accumulation)
+        begin(Beginning(config, model.num_parameters(), step, seconds))
     began = time.monotonic()
     with without_bars():
         trainer.train(resume_from_checkpoint=checkpoint)
+        if reporter.cancelled is not None:
+            raise reporter.cancelled
         timings = {"seconds": time.monotonic() - began, "watching": watch.seconds, "steps": trainer.state.global_step}
         folder = output / "model"
         _save(trainer, material.tokenizer, folder, output / "timings.json", timings)
@@ -157,9 +189,33 @@ def _resolved(config: TrainConfig) -> TrainConfig:
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
-def _refuse_existing(output: Path, resuming: bool) -> None:
-    if not resuming and checkpoints.steps_in(output / "checkpoints"):
-        raise UserError(f"{output} already holds a run; continue it with --resume, or choose another output folder.")
+def _make(output: Path, resuming: bool) -> None:
+    """The folder of the run, unless there is another one in it."""
+    main = processes()
+    if main.is_main_process:
+        steps = checkpoints.steps_in(output / "checkpoints")
+        if steps and not resuming:
+            raise UserError(
+                f"{output} already holds a run, at step {steps[-1]:,}; go on with: {resume_command(output)}. Or choose "
+                "another output folder with --output."
+            )
+        if not steps and (output / "model" / "config.json").is_file():
+            raise UserError(f"{output} already holds a trained model; choose another output folder with --output.")
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UserError(f"{output} cannot be made ({error.strerror}); choose another output folder.") from error
+    main.wait_for_everyone()
+
+
+def _all(*callbacks: Progress) -> Progress:
+    def tell(done: int, total: int, message: str = "") -> None:
+        for callback in callbacks:
+            callback(done, total, message)
+
+    return tell
 
 
 def _prepare(output: Path, config: TrainConfig, material: Material) -> str | None:

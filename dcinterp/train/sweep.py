@@ -34,6 +34,7 @@ from dcinterp.model.metrics import read_metrics
 from dcinterp.model.presets import preset
 from dcinterp.progress import Progress, silent
 from dcinterp.train.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
+from dcinterp.train.stopping import PARENT
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
@@ -222,9 +223,10 @@ def _launch(run: SweptRun, output: Path, children: list[subprocess.Popen[bytes]]
 
 
 def _environment() -> dict[str, str]:
-    """The same dcinterp in the child as here, wherever it is started."""
+    """The same dcinterp in the child as here, wherever it is started, and no child that outlives the sweep."""
     here = str(Path(__file__).parents[2])
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))}
+    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": paths, PARENT: str(os.getpid())}
 
 
 def _row(run: SweptRun, failure: str) -> dict[str, Any]:

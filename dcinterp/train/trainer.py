@@ -12,7 +12,7 @@ import torch
 from accelerate import PartialState
 from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import Trainer, TrainingArguments
+from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from dcinterp.train import checkpoints
 from dcinterp.train.recipe import RecipeSection, TrainConfig
@@ -70,6 +70,8 @@ class DocumentTrainer(Trainer):
 
     recipe = RecipeSection()
     keep_checkpoints = 2
+    tokenizer: PreTrainedTokenizerFast | None = None
+    """Saved with every checkpoint, so that each is a model that `dcinterp.load` reads."""
     _staging: Path | None = None
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
@@ -137,6 +139,8 @@ class DocumentTrainer(Trainer):
                 staged = self._staging / f"{checkpoints.PREFIX}{step}"
                 running = {"loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
                 (staged / RUNNING).write_text(json.dumps(running), encoding="utf-8")
+                if self.tokenizer is not None:
+                    self.tokenizer.save_pretrained(staged)
                 checkpoints.seal(staged)
                 checkpoints.publish(staged, folder, self.keep_checkpoints)
             self.accelerator.wait_for_everyone()

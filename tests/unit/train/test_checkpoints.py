@@ -13,11 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from dcinterp.errors import UserError
-from dcinterp.progress import Cancelled
 from dcinterp.train import checkpoints
 from dcinterp.train.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
 from dcinterp.train.resume import check_resumable, differences
 from dcinterp.train.run import train
+
+
+class Crashed(Exception):
+    """Ends a run at once, without the checkpoint that cancelling leaves."""
 
 
 def tiny(output, steps=6, **changes) -> TrainConfig:
@@ -38,7 +41,7 @@ def tiny(output, steps=6, **changes) -> TrainConfig:
 def stop_after(step):
     def progress(done, total, message=""):
         if done == step:
-            raise Cancelled
+            raise Crashed
 
     return progress
 
@@ -60,7 +63,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_last_good_one(whole, tmp_path, c
     if how == "a bit flipped" and not sealed:
         pytest.skip("without a seal nothing shows that")
     output = tmp_path / "run"
-    with pytest.raises(Cancelled):
+    with pytest.raises(Crashed):
         train(tiny(output), progress=stop_after(5))
     folder = output / "checkpoints" / "checkpoint-4"
     file = folder / "optimizer.pt"
@@ -103,7 +106,7 @@ def test_nothing_is_unpickled(tmp_path):
 def test_a_disk_that_takes_no_more_is_a_sentence(tmp_path):
     """The operating system refuses to write more than 30 kB into a file, as a full disk would."""
     output = tmp_path / "run"
-    with pytest.raises(Cancelled):
+    with pytest.raises(Crashed):
         train(tiny(output), progress=stop_after(3))
     old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, old[1]))
@@ -132,7 +135,7 @@ def test_a_longer_run_with_another_phase_is_the_run_from_the_start(tmp_path):
     later = (Phase(source="pairs", steps=5, batch_size=4), Phase(source="tasks", steps=3, batch_size=4))
     short = tiny(tmp_path / "run", recipe=scheduled)
     longer = replace(short, data=DataSection(phases=later), save_every=3, keep_checkpoints=1)
-    with pytest.raises(Cancelled):
+    with pytest.raises(Crashed):
         train(short, progress=stop_after(5))
     train(longer, resume=True)
     straight = replace(longer, output=str(tmp_path / "straight"))

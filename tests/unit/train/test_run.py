@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ import torch
 import dcinterp
 from dcinterp.errors import UserError
 from dcinterp.progress import Cancelled
+from dcinterp.train import checkpoints
+from dcinterp.train.occupied import occupant
 from dcinterp.train.recipe import (
     DataSection,
     EvaluationSection,
@@ -77,12 +81,72 @@ def test_stopped_and_resumed_ends_with_the_same_weights(whole, tmp_path):
     config = tiny(tmp_path / "run")
     with pytest.raises(Cancelled):
         train(config, progress=stop)
-    folder = train(config, resume=True)
+    assert checkpoints.steps_in(tmp_path / "run" / "checkpoints")[-1] == 9, "nothing is trained twice"
+    told = []
+    folder = train(config, resume=True, begin=lambda run: told.append((run.step, run.sentences(resuming=True))))
+    assert told[0][0] == 9
+    assert "from step 9 of 12" in told[0][1][0]
     mine, theirs = weights(folder), weights(whole[1])
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     ours, whole_run = ((path / "metrics.jsonl").read_text() for path in (tmp_path / "run", whole[0]))
     assert ours == whole_run, "nothing is recorded twice"
+
+
+def test_every_checkpoint_is_a_model_with_its_tokenizer(whole):
+    bridge = dcinterp.load(whole[0] / "checkpoints" / "checkpoint-8")
+    assert bridge.to_str_tokens("Ruth has a violin.") == ["Ruth", "has", "a", "violin", "."]
+
+
+def test_timing_a_step_changes_nothing(whole, tmp_path):
+    sentences = []
+    folder = train(tiny(tmp_path / "timed"), begin=lambda run: sentences.extend(run.sentences()))
+    mine, theirs = weights(folder), weights(whole[1])
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    assert "on the synthetic tasks: 12 steps" in sentences[0]
+    assert "It takes about 1 second" in sentences[1]
+    assert str(tmp_path / "timed") in sentences[1]
+
+
+def test_cancelled_at_the_last_step_is_finished(whole, tmp_path):
+    def stop(done, total, message=""):
+        if done == total:
+            raise Cancelled
+
+    folder = train(tiny(tmp_path / "run"), progress=stop)
+    assert all(torch.equal(weight, weights(whole[1])[name]) for name, weight in weights(folder).items())
+
+
+def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
+    seen, refused = [], []
+
+    def look(done, total, message=""):
+        seen.append(occupant(tmp_path / "run"))
+        if done == 5:
+            with pytest.raises(UserError, match=rf"Process {os.getpid()} is training in .*run now") as error:
+                train(tiny(tmp_path / "run"), resume=True)
+            refused.append(error.value)
+
+    assert occupant(tmp_path / "run") is None
+    train(tiny(tmp_path / "run"), progress=look)
+    assert len(refused) == 1
+    assert {found.process for found in seen} == {os.getpid()}
+    assert seen[-1].steps == 12
+    assert occupant(tmp_path / "run") is None
+
+
+def test_a_folder_that_takes_nothing_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot be made \(Not a directory\); choose another output folder"):
+        train(tiny(tmp_path / "file" / "run"))
+
+
+def test_a_trained_model_is_not_overwritten(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    for resume in (False, True):
+        with pytest.raises(UserError, match="already holds a trained model"):
+            train(tiny(tmp_path / "run"), resume=resume)
 
 
 def test_refuses_to_overwrite_or_to_resume_another_run(whole):
