@@ -54,7 +54,10 @@ class Grammar:
         """The items to draw from: those of the domain the relation is defined on (all, in the released tasks)."""
         scopes = self.domain.set_scopes if self.surface.fact is None else self.domain.person_scopes
         kept = (scope.keep(self.defined) for scope in scopes)
-        return tuple(scope for scope in kept if len(scope.items) >= self.surface.size or self.surface.fact is None)
+        # Persons take an item each; a set takes one that differs from the repeated one, of another group.
+        if self.surface.fact is None:
+            return tuple(scope for scope in kept if len(scope.groups) > 1)
+        return tuple(scope for scope in kept if len(scope.items) >= self.surface.size)
 
     def defined(self, word: str) -> bool:
         """Whether the relation has a value for this item (the first point of a scale has no previous one)."""
