@@ -51,7 +51,7 @@ _HOMES = {
     "training_diversity": "dcinterp.analysis.training_watch",
     "scaling_fit": "dcinterp.analysis.scaling_fit",
     "ov_top_tokens": "dcinterp.analysis.ov_circuit",
-    "ov_transformations": "dcinterp.analysis.ov_circuit",
+    "ov_transformations": "dcinterp.analysis.ov_transformations",
     "head_diversity": "dcinterp.analysis.head_diversity",
     "compare_head_diversity": "dcinterp.analysis.head_diversity",
     "branch_ablation": "dcinterp.analysis.branch_ablation",

@@ -18,7 +18,7 @@ from typing import Any
 
 from dcinterp.analysis.branch_ablation import ALL, FEW, INTACT, WHOLE, BranchAblation, branch_ablation
 from dcinterp.analysis.head_diversity import HeadDiversityComparison, compare_head_diversity, components_for
-from dcinterp.analysis.ov_circuit import OVTransformations, ov_transformations
+from dcinterp.analysis.ov_transformations import OVTransformations, ov_transformations
 from dcinterp.analysis.result import RECORD, Result, load_result
 from dcinterp.analysis.task_accuracy import TaskAccuracy, task_accuracy
 from dcinterp.errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dcinterp.analysis.ov_circuit import OVTransformations
+from dcinterp.analysis.ov_transformations import OVTransformations
 from dcinterp.figures.grid import grid
 
 RESULT = "OVTransformations"

@@ -32,7 +32,8 @@ from torch import Tensor
 from dcinterp.analysis.attention_rows import AttentionRows, attention_rows
 from dcinterp.analysis.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.head_attribution import HeadAttribution, attribute_heads
-from dcinterp.analysis.ov_circuit import OVTopTokens, ov_ranks, ov_top_tokens, word_pairs
+from dcinterp.analysis.ov_circuit import OVTopTokens, ov_ranks, ov_top_tokens
+from dcinterp.analysis.ov_transformations import word_pairs
 from dcinterp.analysis.prediction import Prediction, predict
 from dcinterp.analysis.prompt import Prompt, first_token, token_ids, word_tokens
 from dcinterp.analysis.registry import analysis

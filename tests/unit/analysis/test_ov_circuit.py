@@ -7,7 +7,8 @@ import torch
 
 import dcinterp
 from dcinterp import UserError
-from dcinterp.analysis.ov_circuit import _against_chance, ov_ranks, word_pairs
+from dcinterp.analysis.ov_circuit import ov_ranks
+from dcinterp.analysis.ov_transformations import _against_chance, word_pairs
 
 WORDS = ["violin", "beetle", "lime", "Ruth"]
 
