@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dcinterp.errors import UserError
-from dcinterp.loading import LAYOUTS, OURS, SHIPPED, read_config_file, shipped_models
+from dcinterp.loading import LAYOUTS, OURS, SHIPPED, cached_snapshot, read_config_file, shipped_models
 from dcinterp.model.checkpoints import CheckpointTensors, read_foreign_config
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import count_parameters, family
@@ -92,20 +92,23 @@ def describe(model: Any) -> Description:
     """Describe a shipped model or a folder without loading its weights, or a bridge.
 
     Args:
-        model: the name of a shipped model, a folder, or what `dcinterp.load` returned.
+        model: the name of a shipped model, a folder, a hub id that is in the local cache, or what `dcinterp.load`
+            returned.
 
     Raises:
-        UserError: there is no such model on this machine (a hub id cannot be described before it is loaded), or its
-            folder is incomplete or damaged.
+        UserError: there is no such model on this machine, or its folder is incomplete or damaged.
     """
     if hasattr(model, "original_model"):
         return _of_bridge(model)
     folder = SHIPPED / str(model) if str(model) in shipped_models() else Path(model).expanduser()
     if not folder.is_dir():
-        raise UserError(
-            f"There is no folder {model} and no shipped model of that name, and the size of a hub model is known only "
-            "after it is loaded; give a folder, or load it."
-        )
+        cached = cached_snapshot(str(model))
+        if cached is None:
+            raise UserError(
+                f"There is no folder {model}, no shipped model of that name, and none in the cache of the hub; what is "
+                "on the hub alone is described once it is loaded: give a folder, or load it."
+            )
+        folder = cached
     fields = read_config_file(folder)
     tensors = CheckpointTensors(folder)
     kind = fields.get("model_type")

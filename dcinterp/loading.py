@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ from safetensors import SafetensorError
 
 from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
+from dcinterp.progress import without_bars
 from dcinterp.provenance import mark_source
 
 if TYPE_CHECKING:
@@ -25,6 +24,12 @@ LAYOUTS = ("dcformer", "dcpythia")
 
 PLANTED = "planted:"
 """What a name begins with that stands for a model built by hand (see dcinterp.planted)."""
+
+WEIGHTS = (".safetensors", ".bin")
+"""How the names of files with weights end, the ones that are preferred first."""
+
+HUB_SECONDS = 10.0
+"""How long the hub has to answer at all."""
 
 SHIPPED = Path(__file__).parent / "pretrained"
 
@@ -80,13 +85,16 @@ def refuse_missing_folder(name: str) -> None:
         raise UserError(f"There is no folder {name}; check the path.")
 
 
-def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None, name: str = "") -> TransformerBridge:
     kind = read_config_file(folder).get("model_type")
     if kind in OURS or kind in LAYOUTS:
-        return _load_ours(folder, folder.name, device, dtype)
+        return _load_ours(folder, name or folder.name, device, dtype)
     from dcinterp.bridge import boot
 
-    return boot(str(folder), device=str(device) if device else None, dtype=dtype)
+    bridge = boot(str(folder), device=str(device) if device else None, dtype=dtype)
+    if name:
+        bridge.cfg.model_name = name
+    return bridge
 
 
 def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
@@ -135,7 +143,7 @@ def read_model(
     try:
         images = kind == DCViTConfig.model_type
         config = (DCViTConfig if images else DCFormerConfig).from_dict(fields)
-        with _without_bars():
+        with without_bars():
             loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
                 folder,
                 config=config,
@@ -157,49 +165,102 @@ def read_model(
     return model.to(device) if device else model
 
 
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """No progress bars of transformers inside the block: a small model loads before anybody could read them."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
 def _load_hub(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
-    try:
-        _reach_hub(name)
-        from dcinterp.bridge import boot
+    from huggingface_hub.errors import EntryNotFoundError
 
-        return boot(name, device=str(device) if device else None, dtype=dtype)
-    except (OSError, ValueError) as error:
-        hint = nearest(name, shipped_models()).rstrip(".")
+    try:
+        folder = cached_snapshot(name) or _download(name)
+        if folder is None:
+            from dcinterp.bridge import boot
+
+            return boot(name, device=str(device) if device else None, dtype=dtype)
+        return _load_folder(folder, device, dtype, name)
+    except UserError:
+        raise
+    except (OSError, ValueError, EntryNotFoundError) as error:
+        hint = "" if "/" in name else f" ({nearest(name, shipped_models()).rstrip('.')})"
         raise UserError(
-            f"There is no shipped model {name!r} and no folder of that name ({hint}), and the hub did not give it "
-            f"either: {str(error).splitlines()[0]}"
+            f"There is no shipped model {name!r} and no folder of that name{hint}, and the hub did not give it "
+            f"either: {hub_reason(error)}"
         ) from error
 
 
-def _reach_hub(name: str) -> None:
-    """One quick question before transformers asks for minutes: is the model in the cache, or is there a hub at all?"""
+def cached_snapshot(name: str) -> Path | None:
+    """The folder of a hub id in the cache of the hub's client, if its config.json and all its weights are there."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    folder = Path(found).parent if isinstance(found, str) else None
+    return folder if folder is not None and any(_whole(folder, ending) for ending in WEIGHTS) else None
+
+
+def _whole(folder: Path, ending: str) -> bool:
+    """Whether the folder holds weights with that ending, and every file of them that its index names."""
+    parts = set(folder.glob(f"*{ending}"))
+    for index in folder.glob(f"*{ending}.index.json"):
+        try:
+            parts |= {folder / file for file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        except (ValueError, KeyError, AttributeError):
+            return False
+    return bool(parts) and all(part.is_file() for part in parts)
+
+
+def _download(name: str) -> Path | None:
+    """The folder of a hub model of ours or of a released layout, fetched; None for others: transformers gets them."""
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    reach_hub()
+    folder = Path(hf_hub_download(name, "config.json")).parent
+    if read_config_file(folder).get("model_type") not in (*OURS, *LAYOUTS):
+        return None
+    files = HfApi().list_repo_files(name)
+    safe = any(file.endswith(WEIGHTS[0]) for file in files)
+    return Path(snapshot_download(name, allow_patterns=["*.json", f"*{WEIGHTS[0] if safe else WEIGHTS[1]}"]))
+
+
+def reach_hub() -> None:
+    """One quick question before the hub's client asks for minutes: is there a hub at all, and may it be asked?
+
+    Raises:
+        OSError: it does not answer within `HUB_SECONDS`, or HF_HUB_OFFLINE is set.
+    """
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import constants
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
-    if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return
+    if constants.HF_HUB_OFFLINE:
+        raise OfflineModeIsEnabled
     try:
-        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=10).close()
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=HUB_SECONDS).close()
     except HTTPError:
         pass  # it answered
     except OSError as error:
-        raise OSError(f"it cannot be reached ({getattr(error, 'reason', error)}).") from error
+        reason = getattr(error, "reason", error)
+        raise OSError(f"it cannot be reached ({getattr(reason, 'strerror', None) or reason}).") from error
+
+
+def hub_reason(error: Exception) -> str:
+    """Why the hub's client gave nothing, in a clause that ends with the way out."""
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import RepositoryNotFoundError as NoRepository
+
+    if isinstance(error, GatedRepoError):
+        return "its owner gives it on request only; ask on its page, then log in with `hf auth login`."
+    if isinstance(error, NoRepository):
+        return "it has no model of that name that you may read; check the spelling, or log in with `hf auth login`."
+    if isinstance(error, OfflineModeIsEnabled):
+        return "it is not in the local cache, and HF_HUB_OFFLINE forbids to ask the network."
+    if isinstance(error, LocalEntryNotFoundError):
+        return "it is not in the local cache, and the network does not answer."
+    if isinstance(error, EntryNotFoundError):
+        return "what it has under that name is without a config.json, so it is no model."
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def read_config_file(folder: Path) -> dict[str, Any]:
