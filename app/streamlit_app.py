@@ -1,7 +1,6 @@
 """The workbench: theme, sidebar and navigation. A page is one file in app_pages/ and one line here."""
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import StopException
 
 import preload
 
@@ -71,8 +70,8 @@ notices = st.container()
 complete = True
 try:
     page.run()
-except StopException:
-    raise
+except links.PageEnd:
+    pass
 except BaseException:
     # The script was interrupted, by a click say: its inputs are not all known.
     complete = False

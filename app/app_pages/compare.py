@@ -10,12 +10,15 @@ from workbench.view import view
 WHICH = {"weights": "weights before", "composed": "weights after", "scores": "scores before"}
 
 st.title("Compare", anchor=False)
-st.markdown("One prompt, two models: a DCFormer and its plain twin by default, which saw the same documents.")
+st.markdown(
+    "One prompt, two models. The shipped DCFormer and its plain twin were trained on the same documents, so that what "
+    "differs between them comes from composing the heads, or from chance."
+)
 name = st.session_state.model
 others = [other for other in models.known() if other != name]
 if not others:
     st.info("Open another model on the page Models first.", icon=":material/info:")
-    st.stop()
+    links.end_page()
 other = links.choose("The other model", others, key="other", format=models.short)
 asked = inputs.question(name)
 models.require(other)
@@ -24,8 +27,7 @@ layers = min(models.model(each).cfg.n_layers for each in both)
 heads = min(models.model(each).cfg.n_heads for each in both)
 
 
-def side_by_side(title, draw, *terms):
-    st.subheader(title, anchor=False, help=tip(*terms))
+def side_by_side(draw):
     places = st.grid(2, min_column_width=420)
     for number, each in enumerate(both):
         with places.container():
@@ -45,7 +47,7 @@ def prediction(each, number):
 
 def pattern(each, number):
     whole = analyses.run("attention_patterns", each, prompt=asked.prompt, layer=layer)
-    view(whole, f"pattern-{number}", head=head, which=which, caption="Each on its own scale.")
+    view(whole, f"pattern-{number}", head=head, which=which, caption="Each model has its own scale.")
 
 
 def attribution(each, number):
@@ -60,7 +62,9 @@ def pick(row, column):
         st.session_state.layer, st.session_state.head = row, column
 
 
-side_by_side("What they say", prediction, "logit")
+st.subheader("What they say", anchor=False, help=tip("logit"))
+side_by_side(prediction)
+st.subheader("Where a head looks", anchor=False, help=tip("attention", "composition"))
 across = st.columns([1, 1, 3])
 layer = links.choose("Layer", range(layers), key="layer", default=layers - 1, help=tip("layer"), where=across[0])
 head = links.choose("Head", range(heads), key="head", default=0, help=tip("head"), where=across[1])
@@ -72,7 +76,10 @@ which = links.choose(
     format=WHICH.__getitem__,
     style="segmented_control",
     where=across[2],
-    help=tip("scores", "weights"),
+    help="Before or after composition; where heads are not composed both are the same. " + tip("scores"),
 )
-side_by_side(f"Where head {head} of layer {layer} looks", pattern, "attention", "composition")
-side_by_side("Which heads write the answer", attribution, "attribution")
+st.caption("Heads of two models have nothing to do with each other, even where they have the same number.")
+side_by_side(pattern)
+st.subheader("Which heads write the answer", anchor=False, help=tip("attribution"))
+st.caption("Click a head to see above where it looks.")
+side_by_side(attribution)

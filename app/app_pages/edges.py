@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.errors import UserError
-from workbench import analyses, inputs, links
+from workbench import analyses, inputs, links, stories
 from workbench.glossary import tip
 from workbench.view import show_banners, view
 
@@ -20,7 +20,8 @@ METHODS = {"ig": "integrated gradients", "gradient": "gradient x edge"}
 
 st.title("Edges", anchor=False)
 st.markdown(
-    "An edge is one head's attention used with another head's values. Its score is what that did for the answer."
+    "Which head lends its attention to the head that writes the answer? An edge is one head's attention used with "
+    "another head's values; its score is what that did for the answer."
 )
 name = st.session_state.model
 inputs.needs_composition(name)
@@ -41,7 +42,7 @@ try:
         name,
         title="Score all edges",
         key="edges",
-        cost="seconds for the shipped models",
+        at_once=True,
         prompt=asked.prompt,
         target=target,
         foil=foil,
@@ -51,30 +52,43 @@ try:
 except UserError as problem:
     inputs.refuse(problem)
 if edges is None:
-    st.stop()
+    links.end_page()
 
 show_banners(edges)
-st.subheader("The flow", anchor=False, help=tip("edge", "branches"))
+strongest = edges.top(1)
+if strongest:
+    st.markdown(stories.edge_sentence(edges, strongest[0]))
+st.subheader("From the head that attends to the answer", anchor=False, help=tip("edge", "branches"))
 view(
     edges,
     "flow",
     kind="flow",
     k=shown,
     banners=False,
-    caption=("Blue and cyan edges are chosen by the query token, orange and yellow ones by the key token."),
+    caption=f"The {shown} strongest edges. Left: the head that computed the attention; middle: the head that reads with "
+    "it; right: whether that spoke for the answer. Blue (projection) and cyan (gate) edges are chosen by the query "
+    "token, orange and yellow ones by the key token.",
 )
-st.subheader("The strongest", anchor=False, help=tip("edge"))
-view(edges, "bars", k=shown, banners=False, table=False)
+st.subheader("The strongest edges", anchor=False, help=tip("edge", "ablation"))
+view(
+    edges,
+    "bars",
+    k=shown,
+    banners=False,
+    table=False,
+    caption="Each line names layer, branch, the head that lends and the head that uses it. Bars: the score; diamonds, "
+    "where it was measured: what taking the edge out costs.",
+)
 
 st.subheader("From head to head", anchor=False, help=tip("lending"))
-across = st.columns([1, 3])
-layer = inputs.layer(name, where=across[0])
+across = st.columns([1, 2, 1, 1])
+first = strongest[0] if strongest else None
+layer = inputs.layer(name, default=first.layer if first else -1, where=across[0])
 branch = links.choose(
     "Branch", BRANCHES, key="branch", format=BRANCHES.__getitem__, help=tip("branches"), where=across[1]
 )
-across = st.columns(2)
-lender = inputs.head(name, key="lender", label="From head", where=across[0])
-head = inputs.head(name, label="To head", where=across[1])
+lender = inputs.head(name, key="lender", default=first.head_from if first else 0, label="From head", where=across[2])
+head = inputs.head(name, default=first.head_to if first else 0, label="To head", where=across[3])
 
 
 def pick(row, column):
@@ -91,6 +105,8 @@ view(
     on_pick=pick,
     banners=False,
     table=False,
+    caption="Rows attend, columns use it with their values; the diagonal is a head's own attention, scaled. Click a cell "
+    "to choose its edge.",
 )
 if branch in ("qp", "kp") or lender == head:
     line = f"edge {layer}.{stage}.{branch if branch != 'all' else 'added'}.{lender}>{head} zero"
@@ -98,12 +114,28 @@ else:
     line = f"edge {layer}.{stage}.added.{lender}>{head} zero"
 st.page_link(
     "app_pages/interventions.py",
-    label=f"Take this edge out ({line})",
+    label=f"Take the edge from head {lender} to head {head} out, and see what changes",
+    help=f"Opens the page Interventions with: {line}",
     icon=":material/content_cut:",
     query_params=inputs.carried({"what": line}),
 )
-st.subheader("Which tokens it was lent for", anchor=False, help=tip("key"))
-view(edges, "sources", kind="sources", banners=False, table=False)
+st.subheader("Which tokens the attention was lent for", anchor=False, help=tip("key"))
+view(
+    edges,
+    "sources",
+    kind="sources",
+    banners=False,
+    table=False,
+    caption="The strongest edges, each split by the token that is looked at.",
+)
 if len(edges.checked):
     st.subheader("Attribution against ablation", anchor=False, help=tip("ablation"))
-    view(edges, "check", kind="check", banners=False, table=False)
+    view(
+        edges,
+        "check",
+        kind="check",
+        banners=False,
+        table=False,
+        caption="On the dashed line a score is what taking that edge out costs; a point on the other side of zero would "
+        "be a score to distrust.",
+    )

@@ -9,7 +9,8 @@ from workbench.hook_tools import code_for, hooks
 
 st.title("Hooks", anchor=False)
 st.markdown(
-    "Every place in the forward pass where a value can be read or replaced. The names are TransformerLens's, and more."
+    "Every place in the forward pass where a value can be read or replaced. The names are those of TransformerLens; a "
+    "DCFormer adds those of its composition."
 )
 name = st.session_state.model
 bridge = models.require(name)
@@ -29,18 +30,32 @@ try:
 except UserError as problem:
     inputs.refuse(problem)
 st.caption(f"{len(found)} hooks", help=tip("hook"))
-picked = st.dataframe(
+names = [hook.name for hook in found]
+# The chosen hook is part of the link; the table only shows and sets it.
+chosen = links.choose("Hook", names, key="hook", help="Or click the box at the left of its row.")
+
+
+def pick():
+    if rows := st.session_state["hook-table"]["selection"]["rows"]:
+        st.session_state.hook = names[rows[0]]
+
+
+st.dataframe(
     [
-        {"hook": h.name, "shape": h.shape, "meaning": h.meaning, "also": ", ".join(h.aliases), "needs": h.switch}
+        {"hook": h.name, "meaning": h.meaning, "shape": h.shape, "also": ", ".join(h.aliases), "needs": h.switch}
         for h in found
     ],
     hide_index=True,
     width="stretch",
     height=560,
-    on_select="rerun",
+    on_select=pick,
     selection_mode="single-row",
+    selection_default={"selection": {"rows": [names.index(chosen)]}},
     key="hook-table",
+    column_config={
+        "also": st.column_config.Column(help="Other names that TransformerLens knows it by."),
+        "needs": st.column_config.Column(help="The switch of the bridge that turns it on; off, the hook never fires."),
+    },
 )
-rows = picked["selection"]["rows"]
-st.markdown("**Use it**")
-st.code(code_for(name, found[rows[0] if rows and rows[0] < len(found) else 0]), language="python")
+st.markdown("**Read it, and put zero in its place**")
+st.code(code_for(name, found[names.index(chosen)]), language="python", wrap_lines=True)

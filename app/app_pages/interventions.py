@@ -3,12 +3,15 @@
 import streamlit as st
 
 from dcinterp.errors import UserError
-from workbench import analyses, inputs, links, models, surgery
+from workbench import analyses, inputs, links, models, surgery, task_tools
 from workbench.glossary import tip
 from workbench.view import view
 
 st.title("Interventions", anchor=False)
-st.markdown("Change a part of the model, on this prompt only, and compare the answer before and after.")
+st.markdown(
+    "Change a part inside the model while it reads this prompt, and compare its answer before and after. The model "
+    "itself stays as it is."
+)
 name = st.session_state.model
 asked = inputs.question(name)
 try:
@@ -22,10 +25,15 @@ what = links.text(
     "Interventions",
     key="what",
     default=surgery.default(name),
+    follows=True,
     area=True,
     help="One a line; all act together. `head 1.3 zero`, `branch 1.post.kp mean`, `edge 1.post.kp.2>3 zero`, "
     "`weight 1.post.w_k1.2 scale=2`; `query=-1` or `key=7` behind it confines it to a position.",
 )
+try:
+    st.caption(task_tools.plain(surgery.in_words(what)))
+except UserError as problem:
+    inputs.refuse(problem)
 across = st.columns(2)
 frozen = links.choose(
     "Dynamic weights",
@@ -36,7 +44,7 @@ frozen = links.choose(
     help="Frozen: later compositions keep the weights they have on the untouched prompt, so that the effect is what "
     "flows through values. " + tip("dynamic weights"),
 )
-twin = surgery.counterfactual(name, asked, where=across[1])
+twin = surgery.counterfactual(name, asked, what, where=across[1])
 try:
     effect = analyses.run(
         "intervene",
@@ -53,10 +61,12 @@ except UserError as problem:
     inputs.refuse(problem)
 
 kept = "still" if effect.answer_after == effect.answer_before else "now"
+meant = "works against the answer" if effect.effect > 0 else "favours the answer" if effect.effect < 0 else "is neutral"
 st.markdown(
-    f'The model said **{effect.answer_before}** and {kept} says **{effect.answer_after}**. "{effect.target}" leads '
-    f'"{effect.foil}" by **{effect.metric_before:.2f}** logits before and **{effect.metric_after:.2f}** after: the '
-    f"effect is **{effect.effect:+.2f}**."
+    f"The model said **{effect.answer_before}** and {kept} says **{effect.answer_after}**. The logit of "
+    f'"{effect.target}" minus that of "{effect.foil}" is **{effect.metric_before:.2f}** before and '
+    f"**{effect.metric_after:.2f}** after, so the effect is **{effect.effect:+.2f}**: the change {meant}.",
+    help=tip("logit", "target", "foil"),
 )
 predicted = surgery.predicted(name, asked.prompt, target, foil, what)
 if predicted is not None:
@@ -65,24 +75,37 @@ if predicted is not None:
     (st.caption if agree else st.warning)(words if agree else f"{words} It disagrees in sign with the ablation.")
 view(effect, "logits")
 st.subheader("Whose attention changed", anchor=False, help=tip("attention"))
-view(effect, "attention", kind="attention", banners=False, table=False)
+view(
+    effect,
+    "attention",
+    kind="attention",
+    banners=False,
+    table=False,
+    caption="The change of a head is the sum of |after - before| over the keys, its mean over the queries.",
+)
 
 st.subheader("Predicted against measured", anchor=False, help=tip("ablation", "clustered interval"))
-st.caption("Every unit of one sort is changed alone, and its effect is held against what attribution predicts for it.")
-across = st.columns([1, 1, 2])
-part = links.choose(
-    "Units",
-    ["head", "branch", "edge", "weight"] if models.composed(name) else ["head"],
-    key="part",
-    where=across[0],
-    help="Heads, branches of the composition, edges between heads, or dynamic weights.",
+st.caption(
+    "Every unit of one sort is put to zero alone, and the measured effect is held against what attribution predicts "
+    "for it."
 )
-stage = links.choose("Stage", ["post", "pre"], key="part_stage", where=across[1], help="Of the composition.")
+left, right = st.columns(2)
+with left.container(horizontal=True):
+    part = links.choose(
+        "Units",
+        ["head", "branch", "edge", "weight"] if models.composed(name) else ["head"],
+        key="part",
+        help="Heads, branches of the composition, edges between heads, or dynamic weights.",
+    )
+    stage = "post"
+    if part != "head":
+        stage = links.choose("Stage", ["post", "pre"], key="part_stage", help=tip("stage"))
 examples = links.text(
     "Examples",
     key="part_set",
     default=f"{asked.task or 'all'} n=3",
-    where=across[2],
+    follows=True,
+    where=right,
     help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
 )
 try:

@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from dcinterp.errors import UserError
-from workbench import models
+from workbench import links, models, task_tools
 
 st.title("Models", anchor=False)
 st.markdown(
@@ -15,17 +15,21 @@ st.markdown(
 
 
 def facts(found):
-    """What is known of a model before it is loaded."""
-    st.markdown("  \n".join(found.sentences()[1 if found.name in models.known() else 0 :]))
+    """What is known of a model before it is loaded; its name stands above already."""
+    first, *others = found.sentences()
+    st.markdown("  \n".join([f"family: {first.removeprefix(f'{found.name}: ')}", *others]))
     if not models.fits(found.loading_bytes):
         st.warning("The weights would leave too little memory to run the model on this machine.")
 
 
-st.subheader("Open", anchor=False)
+st.subheader("Open models", anchor=False)
+st.caption(
+    "What loading takes is counted with the libraries (500 MB), which are in memory already once a model is open."
+)
 for number, name in enumerate(models.known()):
     with st.container(border=True):
         left, right = st.columns([4, 1])
-        left.markdown(f"`{name}`")
+        left.markdown(f"**{task_tools.plain(name)}**")
         with left:
             try:
                 facts(models.estimate(name))
@@ -55,7 +59,7 @@ root = st.text_input(
 )
 found = models.folders(Path(root).expanduser()) if root and Path(root).expanduser().is_dir() else []
 if root and not Path(root).expanduser().is_dir():
-    st.error(f"There is no folder {root}; check the path.", icon=":material/error:")
+    st.error(f"There is no folder {root} to look in; check the path.", icon=":material/error:")
 chosen = st.selectbox(
     "Model folder",
     found,
@@ -64,20 +68,34 @@ chosen = st.selectbox(
     format_func=models.short,
     placeholder=f"{len(found)} found" if found else "none found",
 )
-typed = st.text_input(
+typed = links.text(
     "Or a path or a hub id",
-    st.session_state.get("_wanted", ""),
-    key="other",
+    key="open",
+    default=st.session_state.get("_wanted", ""),
+    follows=True,
     placeholder="runs/mine/model or EleutherAI/pythia-70m",
-    help="A hub id is looked up when you open it; that is the only thing here that uses the network.",
+    help="A hub id that is not on this machine is asked of the hub when you press Enter; nothing else in the app uses "
+    "the network.",
 )
 wanted = typed.strip() or chosen
 if wanted:
     wanted = str(Path(wanted).expanduser().resolve()) if Path(wanted).expanduser().is_dir() else wanted
     try:
         with st.spinner("Looking at its size ..."):
-            facts(models.estimate(wanted))
+            found = models.estimate(wanted)
     except (UserError, OSError) as problem:
         st.error(str(problem).splitlines()[0], icon=":material/error:")
     else:
-        st.button("Open it", on_click=models.choose_now, args=(wanted,), type="primary", icon=":material/folder_open:")
+        with st.container(border=True):
+            st.markdown(f"**{task_tools.plain(wanted)}**")
+            facts(found)
+            if wanted in models.known():
+                st.caption("This model is open.")
+            else:
+                st.button(
+                    "Open it",
+                    on_click=models.choose_now,
+                    args=(wanted,),
+                    type="primary",
+                    icon=":material/folder_open:",
+                )

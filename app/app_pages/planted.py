@@ -7,11 +7,19 @@ from workbench import analyses, links, models, planting
 from workbench.glossary import tip
 from workbench.view import show_banners, view
 
+ROLE = "How many heads share the work of each role; with more than one they stand in for each other."
+RANK = "Of the low-rank projections of the composition. " + tip("dynamic weights")
+
 st.title("Planted circuits", anchor=False)
-st.markdown("The weights of these models were set by hand, so that it is known which edges make each answer.")
+st.markdown(
+    "The weights of these models were set by hand, so that it is known which edges make each answer. What a method of "
+    "attribution finds can be held against that truth."
+)
 circuits = planting.circuits()
 across = st.columns([3, 1, 1, 1, 1, 1])
-circuit = links.choose("Circuit", circuits, key="circuit", where=across[0])
+circuit = links.choose(
+    "Circuit", circuits, key="circuit", default="lend-by-kp", where=across[0], help="What was planted; said below."
+)
 noise = links.choose(
     "Noise",
     [0.0, 0.005, 0.01, 0.02, 0.05],
@@ -19,19 +27,24 @@ noise = links.choose(
     where=across[1],
     help="On every weight, as a share of the largest of its kind.",
 )
-redundancy = links.number("Heads a role", 1, 3, key="redundancy", default=1, where=across[2], help=tip("head"))
-rank = links.number("Rank", 1, 4, key="rank", default=1, where=across[3], help=tip("dynamic weights"))
+redundancy = links.number("Heads a role", 1, 3, key="redundancy", default=1, where=across[2], help=ROLE)
+rank = links.number("Rank", 1, 4, key="rank", default=1, where=across[3], help=RANK)
 seed = links.number("Seed", 0, 999, key="seed", default=0, where=across[4], help="Which heads play which role.")
 number = links.number("Example", 0, 99, key="question", default=0, where=across[5])
-st.caption(circuits[circuit])
+st.caption(f"{circuits[circuit][0].upper()}{circuits[circuit][1:]}.")
 name = planting.name_of(circuit, noise, redundancy, rank, seed)
 try:
     asked = planting.example(name, number)
     bridge = models.model(name)
     said = analyses.run("predict", name, prompt=asked.prompt, answer=asked.target)
     truth = planting.true_edges(name, asked)
-    st.markdown(f"`{asked.prompt}` → **{asked.target}** (and not {asked.foil})")
+    st.markdown(
+        f"The prompt is `{asked.prompt}`. The circuit makes **{asked.target}** win over **{asked.foil}**.",
+        help=tip("target", "foil"),
+    )
     view(said, "answer")
+    st.subheader("The planted edges, and those that attribution finds", anchor=False, help=tip("edge", "attribution"))
+    st.markdown("Planted for this prompt: " + "; ".join(planting.words(each[:4]) for each in truth) + ".")
     edges = analyses.long(
         "attribute_edges",
         name,
@@ -43,12 +56,12 @@ try:
     )
 except UserError as problem:
     st.error(str(problem), icon=":material/error:")
-    st.stop()
+    links.end_page()
 if edges is not None:
     show_banners(edges)
     rows = planting.against_truth(truth, edges)
     hits = sum(row["planted"] == "yes" for row in rows)
-    st.markdown(f"Of the **{len(truth)}** planted edges **{hits}** are among as many strongest ones.")
+    st.markdown(f"Of the **{len(truth)}** planted edges **{hits}** are among the {len(truth)} that score highest.")
     st.dataframe(rows, hide_index=True)
     if lost := planting.missed(truth, edges):
         st.caption(f"Missed: {', '.join(lost)}.")
@@ -56,7 +69,10 @@ if edges is not None:
 st.button("Open this model for the other pages", on_click=models.choose_now, args=(name,), icon=":material/search:")
 
 st.subheader("Every method, held to the truth", anchor=False, help=tip("attribution", "ablation"))
-seeds = links.number("Models", 1, 16, key="seeds", default=2, help="Seeds: who plays which role.")
+st.caption("For each method, how well its scores tell planted edges, heads and branches from the others.")
+seeds = links.number(
+    "Models", 1, 16, key="seeds", default=2, help="As many models of the setting above, each with a seed of its own."
+)
 try:
     setting = name.removeprefix(planting.PREFIX).rsplit(",", 1)[0].replace(",", " ")
     scores = analyses.long(

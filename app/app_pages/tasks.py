@@ -29,15 +29,22 @@ transformation = links.choose(
     "Transformation", transformations, key="transformation", help=tip("transformation"), where=across[1]
 )
 task_tools.grid(pattern, transformation, pick)
+st.caption("The number is how many tasks pair the two; click a cell to see them.")
 family = task_tools.family(pattern, transformation)
 if not family:
     st.info(f"No task pairs {pattern} with {transformation}; choose a cell with a number.")
 else:
-    task = links.choose("Task", family, key="task", format=task_tools.label, help="The tasks of the chosen cell.")
+    task = links.choose(
+        "Task",
+        family,
+        key="member",
+        format=task_tools.label,
+        help="The tasks of the chosen cell: their words, and how they are put.",
+    )
 
     st.subheader("Examples", anchor=False, help=tip("held-out"))
     across = st.columns([1, 1, 2])
-    number = links.number("Row", 0, 9999, key="example", default=0, where=across[0], help="Rows are numbered seeds.")
+    number = links.number("Row", 0, 9999, key="row", default=0, where=across[0], help="Rows are numbered seeds.")
     size = links.number("Examples in it", 1, 12, key="size", default=4, where=across[1], help=tip("shots"))
     split = links.choose(
         "Facts", ["held-out", "train"], key="split", style="segmented_control", help=tip("held-out"), where=across[2]
@@ -49,24 +56,27 @@ else:
     task_tools.examples(row)
 
     st.subheader("Counterfactual twins of the last example", anchor=False, help=tip("counterfactual"))
-    st.caption("Exactly one thing is changed, and the answer is worked out anew.")
+    st.caption(
+        "Exactly one thing is changed (in bold), and the answer is worked out anew. Patching and attribution compare "
+        "the example's own answer with the one in the last column."
+    )
     task_tools.twins(row.examples[-1], name)
 
 st.subheader("What the model can do", anchor=False, help=tip("shots", "clustered interval"))
-across = st.columns([2, 1, 1])
 scope = links.choose(
     "Evaluate",
     ["this family", "this pattern", "all 74 tasks"],
     key="scope",
     default="all 74 tasks",
-    where=across[0],
     style="segmented_control",
+    help="The family is the cell of the grid that is chosen above, the pattern its row.",
 )
-rows = links.number("Rows a task", 1, 50, key="rows", default=2, where=across[1], help="Of eight examples each.")
-seed = links.number("Seed", 0, 9999, key="seed", default=0, where=across[2], help="Of the rows.")
+across = st.columns([1, 1, 2])
+rows = links.number("Rows a task", 1, 50, key="rows", default=2, where=across[0], help="Of eight examples each.")
+seed = links.number("Seed", 0, 9999, key="seed", default=0, where=across[1], help="Which rows are drawn.")
 chosen = {"this family": ",".join(family), "this pattern": pattern, "all 74 tasks": ""}[scope]
 if scope == "this family" and not family:
-    st.stop()
+    links.end_page()
 inputs.require_tokenizer(name)
 
 
@@ -91,19 +101,19 @@ except UserError as problem:
     inputs.refuse(problem)
 if scores is not None:
     st.markdown(f"**{scores.accuracy:.1%}** of {scores.right.numel():,} answers are right.")
+    drawn = [list(dict.fromkeys(names)) for names in (scores.patterns, scores.transformations)]
+    inside = pattern in drawn[0] and transformation in drawn[1]
     view(
         scores,
         "accuracy-grid",
         table=False,
-        caption="Click a cell to browse its tasks.",
-        on_pick=lambda r, c: pick(
-            patterns.index(list(dict.fromkeys(scores.patterns))[r]),
-            transformations.index(list(dict.fromkeys(scores.transformations))[c]),
-        ),
+        caption="Click a cell to browse its tasks above.",
+        selected=(drawn[0].index(pattern), drawn[1].index(transformation)) if inside else None,
+        on_pick=lambda row, column: pick(patterns.index(drawn[0][row]), transformations.index(drawn[1][column])),
     )
-    by = links.choose(
-        "By", ["pattern", "transformation", "family"], key="by", style="segmented_control", help=tip("fact-unif")
-    )
+    st.markdown("**Beside readers without understanding**", help=tip("fact-unif", "clustered interval"))
+    by = links.choose("Grouped by", ["pattern", "transformation", "family"], key="by", style="segmented_control")
     view(scores, "accuracy-bars", kind="bars", by=by, banners=False, table=False)
     st.dataframe(task_tools.readable(scores.table(by)), hide_index=True)
+    st.markdown("**With more solved examples before the question**", help=tip("shots"))
     view(scores, "accuracy-shots", kind="shots", banners=False, table=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench import models
+from workbench import examples, models, planting
 
 
 def hooks(name: str, words: str, layer: int | None) -> tuple[Any, ...]:
@@ -22,11 +22,17 @@ def _hooks(name: str, stamp: int, words: str, layer: int | None) -> tuple[Any, .
         return dcinterp.list_hooks(models.model(name), words, layer=layer)
 
 
+def prompt(name: str) -> str:
+    """A text that the model can read."""
+    example = planting.example(name, 0) if name.startswith(planting.PREFIX) else examples.held_out("task2", 0)
+    return str(example.prompt)
+
+
 def code_for(name: str, hook: Any) -> str:
     """A cell that reads the value at a hook, and one that sets it to zero."""
     switch = f"bridge.{hook.switch}(True)\n" if hook.switch else ""
     return (
-        f"import dcinterp\n\nbridge = dcinterp.load({name!r})\n{switch}"
+        f"import dcinterp\n\nbridge = dcinterp.load({name!r})\n{switch}prompt = {prompt(name)!r}\n"
         f"_, cache = bridge.run_with_cache(prompt, names_filter=[{hook.name!r}])\n"
         f"value = cache[{hook.name!r}]  # {hook.shape}\n\n"
         f"without = bridge.run_with_hooks(prompt, fwd_hooks=[({hook.name!r}, lambda value, hook: value * 0)])"

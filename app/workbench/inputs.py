@@ -141,7 +141,7 @@ def shown(token: str) -> str:
 def refuse(problem: Exception) -> None:
     """Say what is wrong in one sentence and end the page."""
     st.error(str(problem).splitlines()[0], icon=":material/error:")
-    st.stop()
+    links.end_page()
 
 
 def needs_composition(name: str) -> None:
@@ -152,14 +152,14 @@ def needs_composition(name: str) -> None:
             "sidebar, such as dcformer++.",
             icon=":material/info:",
         )
-        st.stop()
+        links.end_page()
 
 
 def require_tokenizer(name: str) -> None:
     """End the page with a sentence when the model came without a tokenizer."""
     if getattr(models.require(name), "tokenizer", None) is None:
         st.info(f"{name} came without a tokenizer, so it cannot read text.", icon=":material/info:")
-        st.stop()
+        links.end_page()
 
 
 def first_word(name: str, answer: str | None) -> int | None:

@@ -11,13 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import streamlit as st
 
 T = TypeVar("T")
 Values = dict[str, list[str]]
+
+
+class PageEnd(Exception):
+    """The page has said all that it can say; what stands around it is still to be drawn."""
+
+
+def end_page() -> NoReturn:
+    """End a page early. After `st.stop` nothing could be drawn any more: no share link, no notices, no running work."""
+    raise PageEnd
 
 
 @dataclass
@@ -32,6 +41,8 @@ class Address:
     current: Values = field(default_factory=dict)
     defaults: Values = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
+    followed: dict[str, Any] = field(default_factory=dict)
+    """The last default of every text that follows its default."""
     wrong: list[str] = field(default_factory=list)
     places: list[Any] = field(default_factory=list)
     """Where the share link is to be written once the page has drawn all of its inputs."""
@@ -159,10 +170,13 @@ def text(
     default: str = "",
     help: str | None = None,
     area: bool = False,
+    follows: bool = False,
     where: Any = st,
     **options: Any,
 ) -> str:
-    """Words; `area` gives several lines."""
+    """Words; `area` gives several lines; with `follows`, a text that was left at its default changes with it."""
+    if follows:
+        _follow(key, default)
     _seed(key, default, lambda values: values[0], lambda value: True)
     widget = where.text_area if area else where.text_input
     return _keep(key, widget(label, key=key, help=help, **options), default)
@@ -172,6 +186,15 @@ def switch(label: str, *, key: str, default: bool = False, help: str | None = No
     """On or off."""
     _seed(key, default, lambda values: {"True": True, "False": False}[values[0]], lambda value: True)
     return _keep(key, where.toggle(label, key=key, help=help), default)
+
+
+def _follow(key: str, default: str) -> None:
+    here = address()
+    before = here.followed.get(key, default)
+    here.followed[key] = default
+    for place in (st.session_state, here.kept):
+        if before != default and key in place and place[key] == before:
+            place[key] = default
 
 
 def _seed(key: str, default: Any, read: Callable[[list[str]], Any], valid: Callable[[Any], bool]) -> None:

@@ -20,14 +20,24 @@ BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "
 def choose_model() -> str:
     """The model selector of the sidebar; its value is part of every link."""
     asked = links.asked_for("model")
-    if asked and asked not in known() and (Path(asked).expanduser() / "config.json").is_file():
+    if asked and asked not in known() and here(asked):
         remember(asked)
-    if asked and asked not in known():
-        st.session_state["_wanted"] = asked
     name = links.choose(
         "Model", known(), key="model", format=short, help="Shipped models and those that you opened (page Models)."
     )
+    if asked and asked not in known():
+        st.session_state["_wanted"] = asked
+        links.address().wrong[-1] += " If it is a model of yours or of the hub, open it on the page Models."
     return name
+
+
+def here(name: str) -> bool:
+    """Whether a name that a link asks for stands for files on this machine, so that it is opened without a question."""
+    from dcinterp.loading import PLANTED, cached_snapshot
+
+    if name.startswith(PLANTED) or (Path(name).expanduser() / "config.json").is_file():
+        return True
+    return looks_like_hub_id(name) and cached_snapshot(name) is not None
 
 
 def short(name: str) -> str:
@@ -94,7 +104,7 @@ def require(name: str) -> Any:
     except (ValueError, OSError) as problem:
         reason = str(problem).splitlines()[0]
         st.error(f"{name} does not load: {reason} Choose another model in the sidebar.", icon=":material/error:")
-        st.stop()
+        links.end_page()
 
 
 def composed(name: str) -> bool:
@@ -115,24 +125,21 @@ def folders(root: Path) -> list[str]:
 
 
 def estimate(name: str) -> Any:
-    """The `dcinterp.describe` of a shipped model or folder, or of a hub model that is in the local cache, unloaded.
+    """The `dcinterp.describe` of a model on this machine, unloaded, or what the hub says of one that is there alone.
 
     Raises:
         UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
     """
-    from huggingface_hub import try_to_load_from_cache
-
     import dcinterp
+    from dcinterp.loading import PLANTED, cached_snapshot
 
     name = name.strip()
     if not name:
         raise dcinterp.UserError("Type the path of a model folder or a hub id.")
-    if name.startswith("planted:"):
+    if name.startswith(PLANTED):
         return dcinterp.describe(model(name))
-    folder = Path(name).expanduser()
-    if looks_like_hub_id(name) and not folder.is_dir():
-        cached = try_to_load_from_cache(name, "config.json")
-        return dcinterp.describe(Path(cached).parent) if isinstance(cached, str) else _on_hub(name)
+    if looks_like_hub_id(name) and not Path(name).expanduser().is_dir() and cached_snapshot(name) is None:
+        return _on_hub(name)
     return dcinterp.describe(name)
 
 
@@ -155,25 +162,35 @@ class HubSize:
         return self.weights_bytes
 
     def sentences(self) -> list[str]:
-        return [
-            f"{self.name}: {self.family}",
-            f"{readable(self.parameters)} parameters, {readable(self.weights_bytes, 'B')} to download and hold",
-        ]
+        known = f"parameters: {self.parameters:,}; {readable(self.weights_bytes, 'B')} to download and hold"
+        unknown = "parameters: the hub does not say how many, so its size is known only after the download"
+        return [f"{self.name}: {self.family}, on the hub", known if self.parameters else unknown]
 
 
 def _on_hub(name: str) -> HubSize:
-    """Asks the hub, with its own client, for the sizes of one model."""
+    found = _asked_hub(name)
+    if isinstance(found, str):
+        from dcinterp.errors import UserError
+
+        raise UserError(f"There is no folder {name}, and the hub did not describe a model of that name: {found}")
+    return found
+
+
+@st.cache_data(max_entries=32, ttl=60, show_spinner=False)
+def _asked_hub(name: str) -> HubSize | str:
+    """Asks the hub, with its own client, for the sizes of one model; what is wrong where it does not tell them.
+
+    Kept for a minute, so that the page does not wait for a silent network at every click.
+    """
     from huggingface_hub import HfApi
 
-    from dcinterp.errors import UserError
+    from dcinterp.loading import hub_reason, reach_hub
 
     try:
+        reach_hub()
         info = HfApi().model_info(name, timeout=10)
     except Exception as error:  # the hub's client raises many kinds, all of which mean the same here
-        raise UserError(
-            f"There is no folder {name!r}, and the hub did not describe a model of that name "
-            f"({type(error).__name__}); check the name or the network."
-        ) from error
+        return hub_reason(error)
     counts = dict(info.safetensors.parameters) if info.safetensors else {}
     size = sum(count * BYTES.get(kind, 4) for kind, count in counts.items())
     return HubSize(name, str((info.config or {}).get("model_type", "unknown")), sum(counts.values()), size)

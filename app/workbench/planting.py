@@ -56,7 +56,7 @@ def against_truth(truth: list[tuple[int, str, int, int, int]], edges: Any) -> li
         place = (edge.layer, edge.branch, edge.head_from, edge.head_to)
         rows.append(
             {
-                "strongest edges": _words(place),
+                "strongest edges": words(place),
                 "score (logits)": round(edge.score, 3),
                 "planted": "yes" if place in signs else "no",
                 "sign": "right" if signs.get(place, 0) * edge.score > 0 else "wrong" if place in signs else "",
@@ -68,10 +68,10 @@ def against_truth(truth: list[tuple[int, str, int, int, int]], edges: Any) -> li
 def missed(truth: list[tuple[int, str, int, int, int]], edges: Any) -> list[str]:
     """True edges that are not among as many strongest ones."""
     scored = {(e.layer, e.branch, e.head_from, e.head_to) for e in edges.top(len(truth), lent=False)}
-    return [_words(each[:4]) for each in truth if each[:4] not in scored]
+    return [words(each[:4]) for each in truth if each[:4] not in scored]
 
 
-def _words(place: tuple[int, str, int, int]) -> str:
+def words(place: tuple[int, str, int, int]) -> str:
     layer, branch, head_from, head_to = place
     if branch == "skip":
         return f"layer {layer}: head {head_to} by itself"

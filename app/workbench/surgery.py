@@ -8,12 +8,27 @@ from typing import Any
 import streamlit as st
 
 import synthetic_tasks
-from workbench import analyses, models
+from workbench import analyses, links, models, task_tools
 from workbench.glossary import tip
 from workbench.inputs import Question
 
-NAMES = ("added", "qp", "kp", "qg", "kg", "skip")
 WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg")
+BRANCHES = {
+    "added": "all that composition adds",
+    "qp": "the query projection",
+    "kp": "the key projection",
+    "qg": "the query gate",
+    "kg": "the key gate",
+    "skip": "the own attention",
+}
+STAGES = {"pre": "scores", "post": "weights"}
+CHANGES = {
+    "zero": "is put to zero",
+    "scale=2": "is multiplied by 2",
+    "mean": "is replaced by its mean over other examples",
+    "counterfactual": "is replaced by what it is on the counterfactual prompt",
+}
+KINDS_HELP = "\n\n".join(f"**{kind}**: it {words}." for kind, words in CHANGES.items())
 PARTS = ("head", "branch", "edge", "weight")
 
 
@@ -31,22 +46,25 @@ def builder(name: str) -> None:
     layers, heads = range(bridge.cfg.n_layers), range(bridge.cfg.n_heads)
     with st.expander("Build a line by choosing", icon=":material/build:"):
         across = st.columns(4)
-        part = across[0].selectbox("Part", PARTS if stages else PARTS[:1], key="new-part")
-        layer = across[1].selectbox("Layer", layers, key="new-layer", index=len(layers) - 1, help=tip("layer"))
-        kind = across[2].selectbox("Change", ["zero", "scale=2", "mean", "counterfactual"], key="new-kind")
-        stage = across[3].selectbox("Stage", stages[::-1], key="new-stage", help=tip("stage")) if part != "head" else ""
-        across = st.columns(4)
+        part = links.choose("Part", PARTS if stages else PARTS[:1], key="new_part", where=across[0])
+        layer = links.choose("Layer", layers, key="new_layer", default=layers[-1], help=tip("layer"), where=across[1])
+        kind = links.choose("Change", list(CHANGES), key="new_kind", help=KINDS_HELP, where=across[2])
         place = str(layer)
+        if part != "head":
+            stage = links.choose("Stage", stages[::-1], key="new_stage", help=tip("stage"), where=across[3])
+            place += f".{stage}"
+        across = st.columns(4)
         if part == "head":
-            place += f".{across[0].selectbox('Head', heads, key='new-head', help=tip('head'))}"
+            place += f".{links.choose('Head', heads, key='new_head', help=tip('head'), where=across[0])}"
         elif part == "weight":
-            weight = across[0].selectbox("Weight", WEIGHTS, key="new-weight", help=tip("dynamic weights"))
-            place += f".{stage}.{weight}"
+            place += (
+                f".{links.choose('Weight', WEIGHTS, key='new_weight', help=tip('dynamic weights'), where=across[0])}"
+            )
         else:
-            place += f".{stage}.{across[0].selectbox('Branch', NAMES, key='new-branch', help=tip('branches'))}"
+            place += f".{links.choose('Branch', BRANCHES, key='new_branch', help=tip('branches'), where=across[0])}"
         if part == "edge":
-            lender = across[1].selectbox("From head", heads, key="new-from", help=tip("lending"))
-            place += f".{lender}>{across[2].selectbox('To head', heads, key='new-to', help=tip('lending'))}"
+            lender = links.choose("From head", heads, key="new_from", help=tip("lending"), where=across[1])
+            place += f".{lender}>{links.choose('To head', heads, key='new_to', help=tip('lending'), where=across[2])}"
         line = f"{part} {place} {kind}"
         left, right = st.columns(2)
         left.button(f"Do only this: {line}", on_click=_put, args=(line, False), width="stretch")
@@ -58,16 +76,57 @@ def _put(line: str, add: bool) -> None:
     st.session_state.what = f"{before}\n{line}" if add and before else line
 
 
-def counterfactual(name: str, asked: Question, where: Any) -> str | None:
-    """The prompt that patched values come from: a twin of the example that the person chooses."""
+def in_words(what: str) -> str:
+    """The interventions as sentences; UserError when a line is none."""
+    from dcinterp.analysis.intervention import read_interventions
+
+    return " ".join(f"{_subject(one)} {_change(one)}{_where(one)}." for one in read_interventions(what))
+
+
+def _subject(one: Any) -> str:
+    layer, stage = f"layer {one.layer}", STAGES.get(one.stage, one.stage)
+    if one.part == "head":
+        return f"What head {one.head} of {layer} reads"
+    if one.part == "weight":
+        return f"The dynamic weight {one.name} of {'every head' if one.head is None else f'head {one.head}'} in {layer}"
+    branch = BRANCHES.get(one.name, one.name)
+    if one.part == "edge":
+        return f"In {layer}, what head {one.head_from} gives to the {stage} of head {one.head} by {branch}"
+    return f"In {layer}, {branch} {'of' if one.name == 'skip' else 'in'} the {stage} of all heads"
+
+
+def _change(one: Any) -> str:
+    return f"is multiplied by {one.factor:g}" if one.kind == "scale" else CHANGES[one.kind]
+
+
+def _where(one: Any) -> str:
+    at = [f"{side} {place}" for side in ("query", "key") if (place := getattr(one, side)) is not None]
+    return f", at {' and '.join(at)} only" if at else ""
+
+
+def counterfactual(name: str, asked: Question, what: str, where: Any) -> str | None:
+    """The prompt that patched values come from: a twin of the example that the person chooses; None if not needed."""
+    if not re.search(r"\bcounterfactual\b", what):
+        return None
     if asked.example is None:
-        return where.text_input("Counterfactual prompt", "", help=tip("counterfactual")) or None
+        words = "As many tokens as the prompt has; what is patched in is what the model computes on it."
+        return (
+            links.text("Counterfactual prompt", key="counterfactual", default=asked.prompt, help=words, where=where)
+            or None
+        )
     twins = synthetic_tasks.twins(asked.example, tokenizer=models.model(name).tokenizer)
     made = {kind: twin for kind, twin in twins.items() if not isinstance(twin, synthetic_tasks.NoTwin)}
     if not made:
         return None
-    kind = where.selectbox("Counterfactual changes the", list(made), key="twin", help=tip("counterfactual"))
-    where.caption(made[kind].corrupt.prompt)
+    kind = links.choose(
+        "The counterfactual changes",
+        list(made),
+        key="twin",
+        format=lambda kind: task_tools.TWINS[kind],
+        help=tip("counterfactual"),
+        where=where,
+    )
+    where.caption(task_tools.plain(made[kind].corrupt.prompt))
     return made[kind].corrupt.prompt
 
 

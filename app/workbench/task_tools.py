@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import SequenceMatcher
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,6 +13,15 @@ import synthetic_tasks
 from workbench import models
 from workbench.heatmap import heatmap
 from workbench.theme import theme
+
+TWINS = {
+    "asked": "asked: what the question names",
+    "source": "source: the fact that answers",
+    "relation": "relation: what is asked about the fact",
+    "polarity": "polarity: does or does not",
+    "position": "position: the order of the facts",
+}
+"""What each kind of counterfactual twin changes."""
 
 PERCENT = ("accuracy", "low", "high", "fact_unif", "value_unif", "polarity_blind", "odd_one_out")
 
@@ -65,20 +75,33 @@ def examples(row: Any) -> None:
 
 
 def twins(example: Any, name: str) -> None:
-    """The five kinds of change as a table."""
+    """The five kinds of change as a table; the words that differ are bold."""
     tokenizer = getattr(models.require(name), "tokenizer", None)
     lines = []
     for kind, twin in synthetic_tasks.twins(example, tokenizer=tokenizer).items():
         missing = isinstance(twin, synthetic_tasks.NoTwin)
         lines.append(
             {
-                "changed": kind,
-                "prompt": f"none: {twin}" if missing else twin.corrupt.prompt,
-                "answer": "" if missing else " | ".join(twin.corrupt.accepted),
-                "wrong answer to compare with": "" if missing else twin.foil,
+                "changed": TWINS[kind],
+                "prompt": f"*{plain(str(twin).replace(f' of {example.prompt!r}', ''))}*"
+                if missing
+                else marked(twin.corrupt.prompt, example.prompt),
+                "answer": "" if missing else plain(" or ".join(twin.corrupt.accepted)),
+                "to be compared with": "" if missing else plain(twin.foil),
             }
         )
-    st.dataframe(lines, hide_index=True, width="stretch")
+    st.table(lines, hide_index=True)
+
+
+def marked(text: str, other: str) -> str:
+    """A prompt as Markdown, what differs from another prompt in bold."""
+    words, others = text.split(), other.split()
+    parts = []
+    for same, _, _, start, stop in SequenceMatcher(None, others, words, autojunk=False).get_opcodes():
+        if start < stop:
+            part = plain(" ".join(words[start:stop]))
+            parts.append(part if same == "equal" else f"**{part}**")
+    return " ".join(parts)
 
 
 def readable(table: Any) -> Any:

@@ -22,24 +22,29 @@ def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go
     chance = result.probability_before.maximum(result.probability_after)
     chosen = chance.argsort(descending=True, stable=True)[:k]
     chosen = chosen[result.logit_before[chosen].argsort(descending=True, stable=True)]
-    names = [result.top_tokens[i] for i in chosen.tolist()]
+    # Rows are numbers with the tokens as their names, so that equal tokens do not fall together.
+    names, rows = [result.top_tokens[i].replace("\n", "↵") for i in chosen.tolist()], list(range(len(chosen)))
     before, after = result.logit_before[chosen].tolist(), result.logit_after[chosen].tolist()
     colours, figure = THEMES[theme], go.Figure()
-    for name, x0, x1 in zip(names, before, after, strict=True):
-        figure.add_shape(type="line", x0=x0, x1=x1, y0=name, y1=name, line={"color": colours.muted, "width": 2})
+    ends = [x for x0, x1 in zip(before, after, strict=True) for x in (x0, x1, None)]
+    places = [y for row in rows for y in (row, row, None)]
+    line = {"color": colours.muted, "width": 2}
+    figure.add_scatter(x=ends, y=places, mode="lines", line=line, hoverinfo="skip", showlegend=False)
     for values, label, symbol, colour in (
         (before, "before", "circle-open", colours.text),
         (after, "after", "circle", "#cc6633"),
     ):
         figure.add_scatter(
             x=values,
-            y=names,
+            y=rows,
+            text=names,
             mode="markers",
             orientation="h",
             name=label,
-            marker={"symbol": symbol, "size": 11, "color": colour, "line": {"width": 2}},
-            hovertemplate=f"%{{y}}<br>{label} %{{x:.2f}}<extra></extra>",
+            marker={"symbol": symbol, "size": 11, "color": colour, "line": {"width": 2, "color": colour}},
+            hovertemplate=f"%{{text}}<br>{label} %{{x:.2f}}<extra></extra>",
         )
-    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], title="token")
-    figure.update_xaxes(title="logit")
-    return finish(figure, theme, height=110 + 26 * len(names))
+    finish(figure, theme, height=110 + 26 * len(names))
+    title = {"text": "token", "standoff": 12}
+    figure.update_yaxes(tickvals=rows, ticktext=names, range=[len(rows) - 0.5, -0.5], title=title)
+    return figure.update_xaxes(title="logit", showgrid=True, gridcolor=colours.middle)

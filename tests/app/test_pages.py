@@ -159,13 +159,13 @@ def test_a_broken_folder_is_one_sentence(app, monkeypatch, tmp_path, damage):
 def test_models_says_the_size_before_it_opens(app, tmp_path):
     shutil.copytree(Path(dcinterp.__file__).parent / "pretrained" / "transformer++", tmp_path / "runs" / "mine")
     open_page(app, "models")
-    app.text_input(key="other").set_value("runs/mine").run()
+    app.text_input(key="open").set_value("runs/mine").run()
     assert "733,312" in texts(app).replace("transformer++", "")
     (button,) = (b for b in app.button if b.label == "Open it")
     button.click().run()
     assert not app.exception
     assert app.selectbox(key="model").value == str(tmp_path / "runs" / "mine")
-    app.text_input(key="other").set_value("runs/nothing-here/at/all").run()
+    app.text_input(key="open").set_value("runs/nothing-here/at/all").run()
     assert "no folder" in app.error[0].value
 
 

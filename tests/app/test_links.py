@@ -1,0 +1,164 @@
+"""Links: they bring somebody else to the same view, and what they ask for in vain is said on every page."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import dcinterp
+
+APP = Path(__file__).parents[2] / "app"
+PAGES = sorted(path.stem for path in (APP / "app_pages").glob("*.py"))
+WITHOUT_MODEL = ("glossary", "models", "planted", "training")
+
+
+def follow(app, page: str, link: dict[str, str | list[str]]):
+    """Open a page by a link: the first run is the home page, as everywhere in AppTest."""
+    if "model" in link:
+        app.query_params["model"] = link["model"]
+    app.run()
+    for key, value in link.items():
+        app.query_params[key] = value
+    if page != "case_study":
+        app.switch_page(f"app_pages/{page}.py")
+    app.run()
+    assert not app.exception
+    return app
+
+
+def view(app) -> list[str]:
+    """All words of the page, numbers among them, and the figures."""
+    words = [element.value for kind in (app.markdown, app.caption, app.code) for element in kind]
+    return [*words, *(chart.proto.spec for chart in app.get("plotly_chart"))]
+
+
+def fresh():
+    from streamlit.testing.v1 import AppTest
+
+    return AppTest.from_file(str(APP / "streamlit_app.py"), default_timeout=300)
+
+
+def test_no_page_stops_the_whole_run():
+    """What stands around a page is drawn after it: the share link, what a link asked for in vain, the running work."""
+    for path in APP.rglob("*.py"):
+        assert "st.stop(" not in path.read_text(encoding="utf-8"), path.name
+
+
+LINES = "branch 2.post.kp counterfactual\nedge 1.post.kp.2>3 zero"
+
+
+@pytest.mark.parametrize(
+    ("page", "choices"),
+    [
+        ("interventions", {"what": LINES, "twin": "source", "task": "task2", "weights": "frozen", "new_part": "edge"}),
+        (
+            "interventions",
+            {
+                "what": LINES,
+                "prompt": "text",
+                "text": "There are a pear, a car, a car. Which is not car? The",
+                "counterfactual": "There are a car, a pear, a car. Which is not car? The",
+            },
+        ),
+        ("compare", {"layer": "1", "head": "3", "which": "weights", "task": "task10", "example": "4"}),
+        ("planted", {"circuit": "lend-by-qp", "noise": "0.01", "seed": "3", "question": "2"}),
+        ("tasks", {"pattern": "same-object", "transformation": "copy", "row": "7", "size": "2", "split": "train"}),
+        ("hooks", {"search": "post.hook_o", "in": "1", "hook": "blocks.1.attn.post.hook_o_kg"}),
+    ],
+)
+def test_a_share_link_restores_the_view(app, page, choices):
+    follow(app, page, choices)
+    assert not any("The link asks for" in warning.value for warning in app.warning)
+    shared = {
+        key: values if len(values) > 1 else values[0] for key, values in app.session_state["_address"].current.items()
+    }
+    for key, value in choices.items():
+        assert shared[key] == value, "the link holds every choice"
+    assert view(follow(fresh(), page, shared)) == view(app)
+
+
+def test_the_counterfactual_that_a_link_names_is_the_one_that_is_patched_in(app):
+    follow(app, "interventions", {"what": "branch 2.post.kp counterfactual", "twin": "source", "task": "task2"})
+    first = view(app)
+    app.selectbox(key="twin").set_value("position").run()
+    assert not app.exception
+    assert app.session_state["_address"].current["twin"] == ["position"]
+    assert view(app) != first
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_dead_link_opens_every_page_and_says_what_was_not_there(app, page):
+    asked = {
+        "layer": "99",
+        "head": "-7",
+        "task": "task99",
+        "example": "10000000000",
+        "k": "100000",
+        "top": "9" * 30,
+        "seeds": "9999",
+        "rows": "100000",
+        "redundancy": "88",
+        "member": "task0",
+        "hook": "blocks.9.hook",
+        "in": "77",
+        "part": "soul",
+        "other": "nobody",
+        "which": "none",
+        "pattern": "zigzag",
+        "stage": "post-mortem",
+        "query": "512",
+    }
+    follow(app, page, asked)
+    assert not app.error, app.error[0].value
+    said = "\n".join(warning.value for warning in app.warning)
+    known = app.session_state["_address"].current
+    for key in set(asked) & set(known) - {"member"}:
+        assert f"{key} = " in said, (page, key)
+        assert known[key] != [asked[key]]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITHOUT_MODEL])
+def test_a_broken_model_is_one_sentence_on_every_page(app, monkeypatch, tmp_path, page):
+    folder = shutil.copytree(Path(dcinterp.__file__).parent / "pretrained" / "dcformer++", tmp_path / "broken")
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setenv("DCINTERP_MODELS", str(folder))
+    follow(app, page, {"model": str(folder)})
+    assert len(app.error) == 1
+    assert "does not load" in app.error[0].value
+
+
+@pytest.mark.parametrize(
+    ("page", "key", "text", "message"),
+    [
+        ("interventions", "part_set", "task999 n=2", "task999"),
+        ("interventions", "part_set", "same-person n=many", "whole numbers"),
+        ("interventions", "counterfactual", "There are a zebra, a car, a car. Which is not car? The", "zebra"),
+        ("interventions", "counterfactual", "There are a pear.", "tokens"),
+        ("hooks", "search", "hook_nothing", "hook_nothing"),
+        ("models", "open", "no/such/folder", "no/such/folder"),
+        ("models", "root", "/no/such/place", "/no/such/place"),
+    ],
+)
+def test_bad_words_in_a_field_are_one_sentence(app, page, key, text, message):
+    link = (
+        {
+            "prompt": "text",
+            "text": "There are a pear, a car, a car. Which is not car? The",
+            "what": "branch 2.post.kp counterfactual",
+        }
+        if key == "counterfactual"
+        else {}
+    )
+    follow(app, page, link)
+    app.text_input(key=key).set_value(text).run()
+    for button in (b for b in app.button if key == "part_set" and b.label.startswith("Predict and measure")):
+        button.click().run()
+        for _ in range(100):
+            if not any(b.label == "Cancel" for b in app.button):
+                break
+            app.run()
+    assert not app.exception
+    assert len(app.error) == 1
+    assert message in app.error[0].value

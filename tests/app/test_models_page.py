@@ -1,0 +1,114 @@
+"""Opening models: a hub id that is in the local cache, one that is not, and folders that are damaged."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+import dcinterp
+import dcinterp.loading
+
+SHIPPED = Path(dcinterp.__file__).parent / "pretrained"
+NAME = "somebody/dcformer-mini"
+
+
+@pytest.fixture
+def hub_cache(monkeypatch, tmp_path):
+    """A cache as the hub's client lays it out, with one model in it."""
+    root = tmp_path / "hub" / f"models--{NAME.replace('/', '--')}"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(SHIPPED / "dcformer++", root / "snapshots" / ("0" * 40))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return root
+
+
+def texts(app) -> str:
+    return "\n".join(element.value for element in app.markdown)
+
+
+def models_page(app, **link: str):
+    app.run()
+    for key, value in link.items():
+        app.query_params[key] = value
+    app.switch_page("app_pages/models.py").run()
+    assert not app.exception
+    return app
+
+
+def current(app) -> dict[str, list[str]]:
+    """What the share link holds."""
+    return app.session_state["_address"].current
+
+
+def test_a_cached_hub_id_is_described_opened_and_looked_into(app, hub_cache):
+    models_page(app)
+    app.text_input(key="open").set_value(NAME).run()
+    assert not app.error
+    assert texts(app).count("807,040") == 2, "the shipped one and this one, before it is loaded"
+    assert texts(app).count("3.23 MB of weights") == 2
+    (button,) = (b for b in app.button if b.label == "Open it")
+    button.click().run()
+    assert app.selectbox(key="model").value == NAME
+    app.switch_page("app_pages/case_study.py").run()
+    assert not app.exception
+    assert not app.error
+    assert "that is right" in texts(app)
+    assert len(app.subheader) == 7
+    assert current(app)["model"] == [NAME]
+
+
+def test_a_link_to_a_cached_hub_id_opens_it(app, hub_cache):
+    app.query_params["model"] = NAME
+    app.run()
+    assert not app.exception
+    assert not app.warning
+    assert app.selectbox(key="model").value == NAME
+    assert "that is right" in texts(app)
+
+
+def test_an_unknown_hub_id_offline_is_one_sentence(app, hub_cache):
+    models_page(app, open="nobody/not-there")
+    (error,) = app.error
+    assert "not in the local cache, and HF_HUB_OFFLINE" in error.value
+    assert not any(b.label == "Open it" for b in app.button)
+
+
+@pytest.mark.parametrize("hub", ["closed", "silent"])
+def test_a_hub_that_does_not_answer_is_one_sentence(app, hub_cache, monkeypatch, hub):
+    with socket.socket() as there:
+        there.bind(("127.0.0.1", 0))
+        if hub == "silent":
+            there.listen()
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{there.getsockname()[1]}")
+        monkeypatch.setattr(dcinterp.loading, "HUB_SECONDS", 1.0)
+        for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.delenv(proxy, raising=False)
+        models_page(app)
+        began = time.monotonic()
+        app.text_input(key="open").set_value(f"nobody/{hub}").run()
+        assert time.monotonic() - began < 10
+        assert not app.exception
+        (error,) = app.error
+        assert "cannot be reached" in error.value
+
+
+@pytest.mark.parametrize("damage", ["no weights", "cut weights", "not json"])
+def test_a_broken_folder_is_refused_before_it_is_opened(app, tmp_path, damage):
+    folder = shutil.copytree(SHIPPED / "dcformer++", tmp_path / "broken")
+    weights = folder / "model.safetensors"
+    if damage == "no weights":
+        weights.unlink()
+    elif damage == "cut weights":
+        weights.write_bytes(weights.read_bytes()[:5000])
+    else:
+        (folder / "config.json").write_text("{")
+    models_page(app, open=str(folder))
+    assert len(app.error) == 1
+    assert not any(b.label == "Open it" for b in app.button)
