@@ -22,7 +22,7 @@ Identity that the tests assert: for one example it is `attribute_edges`; the abl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -35,7 +35,7 @@ from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured
 from dcinterp.analysis.objective import Explained, Objective, explained
-from dcinterp.analysis.path_gradient import Integration
+from dcinterp.analysis.path_gradient import Hooks, Integration, PathGradient
 from dcinterp.analysis.prompt import decoded, require_stage
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
@@ -208,46 +208,30 @@ def attribute_edges_over(
         require_known(name, value, known)
     require_stage(bridge, stage)
     asked = questions(bridge, examples)
-    frozen, integration = freezes(dynamic_weights), Integration(steps, max_steps, tolerance, batch_size)
-    layers, total = list(range(bridge.cfg.n_layers)), len(asked) * (2 if control == "labels" else 1)
-
-    def explainer(what: Explained) -> EdgeExplainer:
-        hooks = frozen_hooks(bridge, what.ids) if frozen else ()
-        return EdgeExplainer(bridge, what.ids, None, stage, method, hooks, integration)
-
-    def score(question: Question, answers: Question) -> tuple[Explained, Tensor, list[Any]]:
-        what = explained(bridge, question.prompt, answers.target, answers.foil, objective=objective)
-        credits, integrals = explainer(what).scores(what.metric, layers, path, per_source=False)
-        return what, torch.stack([each.by_source[..., 0] for each in credits]).float(), integrals
-
+    integration = Integration(steps, max_steps, tolerance, batch_size)
+    scorer = _Scorer(bridge, objective, stage, method, path, freezes(dynamic_weights), integration)
+    total = len(asked) * (2 if control == "labels" else 1)
     made = []
     for question in asked:
-        made.append(score(question, question))
+        made.append(scorer.score(question, question))
         progress(len(made), total, f"example {len(made)}")
-    scores = torch.stack([each for _, each, _ in made])
+    scores = torch.stack([each.scores for each in made])
     low, high = bootstrap_interval(scores, level=level, seed=seed)
     if control == "labels":
         others = []
         for i, question in enumerate(asked):
-            others.append(score(question, asked[(i + 1) % len(asked)])[1])
+            others.append(scorer.score(question, asked[(i + 1) % len(asked)]).scores)
             progress(len(asked) + i + 1, total, f"other labels, example {i + 1}")
         control_low, control_high = bootstrap_interval(torch.stack(others), level=level, seed=seed)
     elif control == "heads":
         control_low, control_high = _exchanged_edges(scores, seed)
     else:
         control_low = control_high = torch.zeros_like(scores[0])
-    strongest = _strongest(scores.mean(0), check, stage)
-    ablation = torch.zeros(len(made), len(strongest))
-    right = []
-    for i, (what, _, _) in enumerate(made):
-        with torch.no_grad():
-            right.append(what.answer(bridge, bridge(what.ids)) == what.target)
-        if strongest:
-            rows, hooks = [[one] for one in strongest], explainer(what).frozen
-            ablation[i] = (
-                measured(bridge, what.ids, rows, what.metric, frozen=hooks, batch_size=batch_size).float().cpu()
-            )
-    actual = torch.tensor([[each.actual for each in integrals] for _, _, integrals in made])
+    strongest, whats = _strongest(scores.mean(0), check, stage), [each.what for each in made]
+    actual, start, gap = (
+        torch.tensor([[getattr(each, name) for each in one.integrals] for one in made])
+        for name in ("actual", "at_baseline", "gap")
+    )
     return EdgeAttributionSet(
         n=len(made),
         level=level,
@@ -258,9 +242,9 @@ def attribute_edges_over(
         dynamic_weights=dynamic_weights,
         control=control,
         tolerance=tolerance,
-        prompts=tuple(decoded(bridge, what.ids[0].tolist()) for what, _, _ in made),
-        targets=tuple(what.target for what, _, _ in made),
-        foils=tuple(what.foil for what, _, _ in made),
+        prompts=tuple(decoded(bridge, what.ids[0].tolist()) for what in whats),
+        targets=tuple(what.target for what in whats),
+        foils=tuple(what.foil for what in whats),
         checked=tuple(one.unit for one in strongest),
         mean=scores.mean(0),
         low=low.float(),
@@ -268,12 +252,58 @@ def attribute_edges_over(
         control_low=control_low.float(),
         control_high=control_high.float(),
         per_example=scores,
-        gap=torch.tensor([[each.gap for each in integrals] for _, _, integrals in made]),
-        metric_difference=actual - torch.tensor([[each.at_baseline for each in integrals] for _, _, integrals in made]),
+        gap=gap,
+        metric_difference=actual - start,
         metric=actual[:, 0],
-        right=torch.tensor(right),
-        ablation=ablation,
+        right=torch.tensor([scorer.right(what) for what in whats]),
+        ablation=torch.stack([scorer.ablated(what, strongest) for what in whats]),
     )
+
+
+class _Scored(NamedTuple):
+    """An example with its scores [layer, branch, head_from, head_to] and the integrals behind them, one a path."""
+
+    what: Explained
+    scores: Tensor
+    integrals: list[PathGradient]
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """What is done alike to every example."""
+
+    bridge: Any
+    objective: Objective
+    stage: str
+    method: str
+    path: str
+    frozen: bool
+    integration: Integration
+
+    def score(self, question: Question, answers: Question) -> _Scored:
+        """The edges of one question's prompt, explaining the answers of this or of another question."""
+        what = explained(self.bridge, question.prompt, answers.target, answers.foil, objective=self.objective)
+        hooks = self._hooks(what)
+        explainer = EdgeExplainer(self.bridge, what.ids, None, self.stage, self.method, hooks, self.integration)
+        layers = list(range(self.bridge.cfg.n_layers))
+        credits, integrals = explainer.scores(what.metric, layers, self.path, per_source=False)
+        return _Scored(what, torch.stack([each.by_source[..., 0] for each in credits]).float(), integrals)
+
+    def right(self, what: Explained) -> bool:
+        """Whether the model gives the answer that is explained."""
+        with torch.no_grad():
+            return what.answer(self.bridge, self.bridge(what.ids)) == what.target
+
+    def ablated(self, what: Explained, ones: list[Intervention]) -> Float[Tensor, " edge"]:
+        """The measured effect of each removal, alone."""
+        if not ones:
+            return torch.zeros(0)
+        rows, hooks, batch_size = [[one] for one in ones], self._hooks(what), self.integration.batch_size
+        effects = measured(self.bridge, what.ids, rows, what.metric, frozen=hooks, batch_size=batch_size)
+        return effects.float().cpu()
+
+    def _hooks(self, what: Explained) -> Hooks:
+        return frozen_hooks(self.bridge, what.ids) if self.frozen else ()
 
 
 def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, stage: str) -> list[Intervention]:
