@@ -14,8 +14,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from dcinterp.model.block import Block
 from dcinterp.model.cache import fit_cache, new_cache
 from dcinterp.model.card import write_card
-from dcinterp.model.compose.dynamic import SideWeights
-from dcinterp.model.compose.static import StaticMap
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels.select import check_implementation
 from dcinterp.model.mask import Sight, attention_mask
@@ -35,8 +33,8 @@ class DCFormerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, SideWeights | StaticMap):
-            module.initialise()
+        if (initialise := getattr(module, "initialise", None)) is not None:  # a way of composing knows its own
+            initialise()
         elif isinstance(module, nn.Embedding):
             embedding_std = self.config.embedding_initializer_range
             init.normal_(module.weight, std=embedding_std or self.config.initializer_range)
