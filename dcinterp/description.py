@@ -202,8 +202,8 @@ def composition_of(config: DCFormerConfig) -> str:
     if not config.stages:
         return ""
     stages = " and ".join({"pre": "scores (pre)", "post": "weights (post)"}[stage] for stage in config.stages)
-    if config.compose == "static":
-        return f"{stages} composed by a static map"
+    if config.compose != "dynamic":
+        return f"{stages} composed by a static map" if config.compose == "static" else f"{stages}: {config.compose}"
     sides = [side for side in ("query", "key") if getattr(config, f"compose_{side}_wise")]
     kinds = [f"rank {config.compose_rank}"] * config.compose_projection + ["gates"] * config.compose_gate
     static = " and a static map" if config.compose_static else ""
