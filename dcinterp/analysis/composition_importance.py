@@ -24,17 +24,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.analysis.dataset import Examples, questions
-from dcinterp.analysis.head_paths import Method, Path, check_choices
 from dcinterp.analysis.memory import check_fits
 from dcinterp.analysis.objective import Explained, Objective, explained
-from dcinterp.analysis.path_gradient import Integration
+from dcinterp.analysis.path_gradient import Integration, Method, Path, check_choices, integrate
 from dcinterp.analysis.prompt import decoded
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
@@ -252,12 +250,12 @@ def _integrate(
     one = torch.ones(1, dtype=torch.float64)
     (with_added,), at_end = run(one, one)
     (without,), _ = run(0 * one, one)
-    steps, difference = rule.steps, float(with_added - without)
-    scores = at_end
-    while method == "ig":
-        points, weights = (torch.from_numpy(x / 2) for x in np.polynomial.legendre.leggauss(steps))
-        scores = run(points + 0.5, weights)[1]
-        if abs(difference - float(scores.sum())) <= rule.tolerance * abs(difference) or 2 * steps > rule.max_steps:
-            break
-        steps *= 2
+    scores, difference = at_end, float(with_added - without)
+    if method == "ig":
+        scores, _, _ = integrate(
+            lambda points, weights: run(points, weights)[1],
+            lambda scores: difference - float(scores.sum()),
+            difference,
+            rule,
+        )
     return scores.float(), float(with_added), float(without)

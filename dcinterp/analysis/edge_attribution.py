@@ -42,7 +42,7 @@ from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured, references
 from dcinterp.analysis.objective import Objective, explained
-from dcinterp.analysis.path_gradient import Integration, Metric
+from dcinterp.analysis.path_gradient import Integration, Method, Metric, Path, check_choices
 from dcinterp.analysis.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
@@ -55,7 +55,6 @@ NOTABLE_MISMATCH = 1e-3
 NOTABLE_GAP = 0.05
 
 Stage = Literal["pre", "post"]
-Path = Literal["layer", "joint"]
 
 
 class EdgeScore(NamedTuple):
@@ -214,7 +213,7 @@ def attribute_edges(
     at: int = -1,
     objective: Objective = "logit",
     stage: Stage = "post",
-    method: Literal["ig", "gradient"] = "ig",
+    method: Method = "ig",
     path: Path = "layer",
     baseline: Prompt | None = None,
     dynamic_weights: DynamicWeights = "recomputed",
@@ -261,8 +260,7 @@ def attribute_edges(
             model does not compose its heads at that stage.
     """
     require_known("stage", stage, ("pre", "post"))
-    require_known("method", method, ("ig", "gradient"))
-    require_known("path", path, ("layer", "joint"))
+    check_choices(path, method)
     if getattr(bridge, "stages", ()) or stage == "pre":
         require_stage(bridge, stage)
     what = explained(bridge, prompt, target, foil, at=at, objective=objective)

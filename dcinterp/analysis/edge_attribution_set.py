@@ -35,7 +35,7 @@ from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured
 from dcinterp.analysis.objective import Explained, Objective, explained
-from dcinterp.analysis.path_gradient import Hooks, Integration, PathGradient
+from dcinterp.analysis.path_gradient import Hooks, Integration, Method, Path, PathGradient, check_choices
 from dcinterp.analysis.prompt import decoded, require_stage
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
@@ -163,8 +163,8 @@ def attribute_edges_over(
     *,
     objective: Objective = "logit",
     stage: Literal["pre", "post"] = "post",
-    method: Literal["ig", "gradient"] = "ig",
-    path: Literal["layer", "joint"] = "layer",
+    method: Method = "ig",
+    path: Path = "layer",
     dynamic_weights: DynamicWeights = "recomputed",
     control: Control = "labels",
     check: int = 8,
@@ -199,13 +199,9 @@ def attribute_edges_over(
         UserError: there are no examples, one does not fit the model, the model does not compose at that stage, or a
             choice is unknown.
     """
-    for name, value, known in (
-        ("stage", stage, ("pre", "post")),
-        ("method", method, ("ig", "gradient")),
-        ("path", path, ("layer", "joint")),
-        ("control", control, CONTROLS),
-    ):
-        require_known(name, value, known)
+    require_known("stage", stage, ("pre", "post"))
+    require_known("control", control, CONTROLS)
+    check_choices(path, method)
     require_stage(bridge, stage)
     asked = questions(bridge, examples)
     integration = Integration(steps, max_steps, tolerance, batch_size)

@@ -39,9 +39,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.analysis.dataset import prompts
-from dcinterp.analysis.head_paths import Method, Path, check_choices, head_scores, mean_outputs, outputs
+from dcinterp.analysis.head_paths import head_scores, mean_outputs, outputs
 from dcinterp.analysis.objective import Objective, explained
-from dcinterp.analysis.path_gradient import Integration
+from dcinterp.analysis.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.analysis.prompt import Prompt, Token, str_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result

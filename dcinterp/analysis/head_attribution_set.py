@@ -35,9 +35,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.analysis.dataset import Examples, Question, questions, twin_prompts
-from dcinterp.analysis.head_paths import HeadScores, Method, Path, check_choices, head_scores, mean_outputs, outputs
+from dcinterp.analysis.head_paths import HeadScores, head_scores, mean_outputs, outputs
 from dcinterp.analysis.objective import Explained, Objective, explained
-from dcinterp.analysis.path_gradient import Integration
+from dcinterp.analysis.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.analysis.prompt import decoded, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result

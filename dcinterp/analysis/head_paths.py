@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.analysis.objective import Explained
-from dcinterp.analysis.path_gradient import Integration, path_gradient
-from dcinterp.errors import UserError
+from dcinterp.analysis.path_gradient import Integration, Method, Path, path_gradient
 from dcinterp.progress import Progress, silent
 from dcinterp.shapes import TokenIds
-
-Path = Literal["layer", "joint"]
-Method = Literal["ig", "gradient"]
 
 
 @dataclass(frozen=True)
@@ -37,14 +33,6 @@ class HeadScores:
     steps: Int[Tensor, " layer"]
     answer: str
     right: bool
-
-
-def check_choices(path: str, method: str) -> None:
-    """Refuse unknown names; UserError that lists the known ones."""
-    if method not in ("ig", "gradient"):
-        raise UserError(f"There is no method {method!r}; choose 'ig' or 'gradient'.")
-    if path not in ("layer", "joint"):
-        raise UserError(f"There is no path {path!r}; choose 'layer' or 'joint'.")
 
 
 def output_hooks(bridge: Any) -> list[str]:

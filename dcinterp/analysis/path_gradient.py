@@ -11,11 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from dcinterp.errors import UserError
+
+Path = Literal["layer", "joint"]
+"""One path a layer, or one for all layers together."""
+
+Method = Literal["ig", "gradient"]
+"""The gradient averaged along the path, or taken at its end alone."""
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, pos, vocabulary] to one number per row, [batch]."""
@@ -43,6 +51,44 @@ class Integration:
     max_steps: int = 512
     tolerance: float = 0.01
     batch_size: int = 64
+
+
+Integral = TypeVar("Integral")
+
+
+def check_choices(path: str, method: str) -> None:
+    """Refuse unknown names; UserError that lists the known ones."""
+    if method not in ("ig", "gradient"):
+        raise UserError(f"There is no method {method!r}; choose 'ig' or 'gradient'.")
+    if path not in ("layer", "joint"):
+        raise UserError(f"There is no path {path!r}; choose 'layer' or 'joint'.")
+
+
+def integrate(
+    weighted_sum: Callable[[Tensor, Tensor], Integral],
+    gap_of: Callable[[Integral], float],
+    difference: float,
+    rule: Integration,
+) -> tuple[Integral, float, int]:
+    """An integral from 0 to 1 as a Gauss-Legendre sum whose points are doubled until it is good enough.
+
+    Args:
+        weighted_sum: of the integrand, from points and their weights.
+        gap_of: what such a sum misses of `difference`, the metric's.
+        difference, rule: the gap is small when it is below `rule.tolerance` of the difference.
+
+    Returns:
+        (integral, its gap, points used).
+    """
+    steps = rule.steps
+    while True:
+        # Exact for polynomials up to degree 2 steps - 1, so few points go far on a smooth path.
+        points, weights = (torch.from_numpy(x / 2) for x in np.polynomial.legendre.leggauss(steps))
+        found = weighted_sum(points + 0.5, weights)
+        gap = gap_of(found)
+        if abs(gap) <= rule.tolerance * abs(difference) or 2 * steps > rule.max_steps:
+            return found, gap, steps
+        steps *= 2
 
 
 def path_gradient(
@@ -87,15 +133,8 @@ def path_gradient(
 
     if method == "gradient":
         return PathGradient(at_end, start, actual, gap_of(at_end), 1)
-    steps = rule.steps
-    while True:
-        # Gauss-Legendre: exact for polynomials up to degree 2 steps - 1, so few points go far on a smooth path.
-        points, weights = (torch.from_numpy(x / 2) for x in np.polynomial.legendre.leggauss(steps))
-        _, average = run(points + 0.5, weights)
-        gap = gap_of(average)
-        if abs(gap) <= rule.tolerance * abs(actual - start) or 2 * steps > rule.max_steps:
-            return PathGradient(average, start, actual, gap, steps)
-        steps *= 2
+    average, gap, steps = integrate(lambda points, weights: run(points, weights)[1], gap_of, actual - start, rule)
+    return PathGradient(average, start, actual, gap, steps)
 
 
 def _weighted(
