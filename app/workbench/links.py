@@ -36,6 +36,8 @@ class Address:
     page: str = ""
     written: Values | None = None
     asked: Values = field(default_factory=dict)
+    arrived: bool = False
+    """Whether this run is the first on its page."""
     following: bool = False
     """Whether this run follows a link, so that inputs take what it asks for, or their default."""
     current: Values = field(default_factory=dict)
@@ -60,6 +62,7 @@ def begin(page: str) -> None:
     same_page = page == here.page
     here.following = given != here.written if same_page or here.written is None else bool(given)
     here.asked = given if here.following else {}
+    here.arrived = not same_page
     here.page, here.current, here.defaults, here.wrong, here.places = page, {}, {}, [], []
 
 
@@ -211,8 +214,9 @@ def _seed(key: str, default: Any, read: Callable[[list[str]], Any], valid: Calla
     if here.following:
         st.session_state[key] = default
         return
-    if key not in st.session_state:
-        st.session_state[key] = here.kept.get(key, default)
+    if here.arrived or key not in st.session_state:
+        # A widget of the page that was left has the same key and is another one: a value must be given anew.
+        st.session_state[key] = st.session_state.get(key, here.kept.get(key, default))
     if not valid(st.session_state[key]):
         st.session_state[key] = default
 

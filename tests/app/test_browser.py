@@ -191,3 +191,30 @@ def test_a_new_example_is_told_within_five_seconds(page, server):
     settled(page)
     # Five seconds on a quiet machine; the tests may share the cores with others.
     assert time.monotonic() - began < 20
+
+
+def go_to(page, name: str, heading: str) -> None:
+    """Choose another page in the sidebar."""
+    before = page.locator("h1").inner_text()
+    page.get_by_role("link", name=name, exact=True).click()
+    page.wait_for_function("before => document.querySelector('h1')?.innerText !== before", arg=before, timeout=60_000)
+    settled(page, heading)
+
+
+def test_a_choice_goes_along_to_other_pages_and_back(page, server):
+    open_page(page, f"{server}/?task=task29&example=3&cell=L1H2")
+    told = sentence(page, 1)
+    for name, heading in (("Composition", "canvas"), ("Edges", "h1"), ("Case study", "h3#step-7")):
+        go_to(page, name, heading)
+        assert "task=task29" in page.url, name
+        assert "example=3" in page.url, name
+    assert "cell=L1H2" in page.url
+    assert sentence(page, 1) == told
+
+
+def test_a_text_of_ones_own_goes_along_to_other_pages(page, server):
+    text = "< Mary has a dog. John has a banana. Robert has a car. >. John has a kind of"
+    open_page(page, f"{server}/?prompt=text&text={text}")
+    for name, heading in (("Composition", "canvas"), ("Attribution", "canvas")):
+        go_to(page, name, heading)
+        assert page.get_by_label("Text", exact=True).input_value() == text
