@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Collection, Iterable
 
 
@@ -23,3 +24,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"choose from {', '.join(names)}." if len(names) <= 20 else f"there are {len(names)} to choose from."
+
+
+_FILE_PROBLEMS = {
+    errno.ENOENT: "There is no file or folder {}; check the path.",
+    errno.EISDIR: "{} is a folder; give a file.",
+    errno.ENOTDIR: "Part of the path {} is a file, not a folder; give another path.",
+    errno.EEXIST: "{} exists already; give another path.",
+    errno.EACCES: "{} may not be read or written by you; give another path.",
+    errno.EPERM: "{} may not be read or written by you; give another path.",
+    errno.EROFS: "{} is on a file system that cannot be written; give another path.",
+}
+
+
+def file_sentence(error: OSError) -> str:
+    """What the system says of a file, as a sentence with the way out."""
+    if error.errno == errno.ENOSPC:
+        return "The disk is full; free some space, or write elsewhere."
+    if error.errno in _FILE_PROBLEMS and error.filename is not None:
+        return _FILE_PROBLEMS[error.errno].format(error.filename)
+    return str(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -42,20 +43,21 @@ def parse(name: str, annotation: Any, text: str) -> Any:
     Raises:
         UserError: the text is no such value.
     """
-    types_ = members(annotation)
-    if name in TOKEN_ARGUMENTS and text.startswith("#") and text[1:].isdigit():
+    types_, option = members(annotation), name.replace("_", "-")
+    if name in TOKEN_ARGUMENTS and int in types_ and text.startswith("#") and text[1:].isdigit():
         return int(text[1:])
     if text[:1] in ("[", "{") and any(_is_data(each) for each in types_):
         try:
             return from_plain(json.loads(text))
         except json.JSONDecodeError as error:
-            if str not in types_:
-                raise UserError(f"--{name} is no JSON list ({error}); write it like [1, 2].") from error
+            # A text may begin with a bracket, but one of digits and commas alone is meant as ids.
+            if str not in types_ or re.fullmatch(r"[\[\]\s\d.,-]+", text):
+                raise UserError(f"--{option} is no JSON list ({error}); write it like [1, 2].") from error
     for each in types_:
         if get_origin(each) is Literal:
             choices = get_args(each)
             if text not in choices:
-                raise UserError(f"--{name} cannot be {text!r}; {nearest(text, map(str, choices))}")
+                raise UserError(f"--{option} cannot be {text!r}; {nearest(text, map(str, choices))}")
             return text
     if str in types_:
         return text
@@ -67,7 +69,7 @@ def parse(name: str, annotation: Any, text: str) -> Any:
                 continue
     if any(_is_data(each) for each in types_):
         return [_number(part.strip()) for part in text.split(",")]
-    raise UserError(f"--{name} cannot be {text!r}; it takes {_described(types_)}.")
+    raise UserError(f"--{option} cannot be {text!r}; it takes {_described(types_)}.")
 
 
 def _is_data(annotation: Any) -> bool:
@@ -90,4 +92,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _described(types_: tuple[Any, ...]) -> str:
-    return " or ".join(getattr(each, "__name__", str(each)) for each in types_ if each is not type(None))
+    words = {int: "a whole number", float: "a number", bool: "true or false"}
+    return " or ".join(
+        words.get(each, getattr(each, "__name__", str(each))) for each in types_ if each is not type(None)
+    )

@@ -3,7 +3,7 @@
     @analysis(title="Head attribution")
     def attribute_heads(bridge, prompt, target, foil=None, *, ..., progress=silent) -> HeadAttribution: ...
 
-    ANALYSES["attribute_heads"].title        # filled by a scan of dcinterp/analysis/*.py and dcinterp/story.py
+    ANALYSES["attribute_heads"].title        # filled by a scan of dcinterp/analysis and ELSEWHERE
     attribute_heads(bridge, ...).call        # see dcinterp.analysis.call
 
 An analysis takes the model as its first argument, `bridge` (one that takes none has no such argument), and otherwise
@@ -91,6 +91,7 @@ def analysis(
                     f"{title} needs heads that are composed, and this model has none. Load a DCFormer, such as "
                     "'dcformer++'."
                 )
+            _require_counts(bound.arguments)
             call = _call(entry, bound)
             return function(*args, **kwargs).with_call(call)
 
@@ -162,6 +163,21 @@ def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:
         public=dcinterp._HOMES.get(entry.name) == home,
         obstacle=obstacle,
     )
+
+
+COUNTS = ("k", "rows", "examples", "steps", "max_steps", "batch_size", "seeds", "resamples", "limit")
+"""Parameters that, as numbers, count what there must be one of at least."""
+
+
+def _require_counts(arguments: Mapping[str, Any]) -> None:
+    """Refuse numbers that no analysis can do anything with, in the same sentence everywhere."""
+    for name, value in arguments.items():
+        if name in COUNTS and isinstance(value, int) and value < 1:
+            raise UserError(f"{name} is {value}; it must be at least 1.")
+        if name == "level" and not 0 < value < 1:
+            raise UserError(f"level is {value}; it must lie between 0 and 1.")
+        if name == "tolerance" and not value >= 0:
+            raise UserError(f"tolerance is {value}; it must be at least 0.")
 
 
 def _obstacle(bridge: Any) -> str:

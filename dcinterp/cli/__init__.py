@@ -1,24 +1,29 @@
 """The command line: thin verbs over the library. A verb is one file here that defines `app` or `command`.
 
-Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`); 2 bad input, with one sentence; 130 Ctrl-C.
+Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, with one sentence;
+130 Ctrl-C. Results go to standard output, everything else (progress, notes, errors) to standard error.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+import warnings
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from dcinterp.cli._help import Verbs
+from dcinterp.errors import file_sentence
+
 # Not named `app`: importing the verb of that name would put its module in the name's place.
-verbs = typer.Typer(
+verbs = Verbs(
     name="dcinterp",
-    help="Look inside DCFormer, the transformer whose attention heads are composed on the fly.",
-    epilog="Exit codes: 0 done, 1 a check said no, 2 bad input, 130 stopped. DCINTERP_DEBUG=1 shows tracebacks.",
-    no_args_is_help=True,
+    epilog="Exit codes: 0 done, 1 a check said no, 2 bad input, 130 stopped. Results go to standard output, progress "
+    "and errors to standard error. DCINTERP_DEBUG=1 shows the traceback behind an error; NO_COLOR=1 prints no colours.",
     pretty_exceptions_enable=False,
 )
 
@@ -50,6 +55,8 @@ def options(
 
 
 for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
+    if _module.name.startswith("_"):
+        continue
     _verb = import_module(f"{__name__}.{_module.name}")
     if hasattr(_verb, "app"):
         verbs.add_typer(_verb.app, name=_module.name)
@@ -59,6 +66,7 @@ for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends with one sentence and exit code 2, Ctrl-C with 130."""
+    warnings.showwarning = _note
     try:
         code = verbs(arguments, prog_name="dcinterp", standalone_mode=False)
         sys.stdout.flush()
@@ -69,26 +77,51 @@ def main(arguments: list[str] | None = None) -> None:
         # Whoever read us (`| head`, say) has enough. Python would complain once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except KeyboardInterrupt:
+        _end("stopped", 130)
     except Exception as error:
         if os.environ.get("DCINTERP_DEBUG"):
             raise
         if type(error).__name__ == "NoArgsIsHelpError":
-            sys.exit(2)  # making the error has shown the help
+            typer.echo(error.ctx.get_help())  # type: ignore[attr-defined]
+            sys.exit(2)
         if hasattr(error, "format_message"):  # an error of typer's parser, whose classes are not public
             _end(_usage(error), 2)
-        if not isinstance(error, ValueError | OSError):
-            raise
-        _end(str(error), 2)
+        if isinstance(error, OSError):
+            _end(file_sentence(error), 2)
+        if isinstance(error, ValueError):
+            _end(str(error), 2)
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            _end("This does not fit into the memory; give a smaller batch, a shorter text or a smaller model.", 2)
+        raise
 
 
-def _usage(error: Exception) -> str:
+PARSER_WORDS = (
+    (r"Input should be a valid integer, unable to parse string as an integer", "it takes a whole number"),
+    (r"Input should be a valid number, unable to parse string as a number", "it takes a number"),
+    (r"Input should be greater than or equal to (.+)", r"it must be at least \1"),
+    (r"Input should be less than or equal to (.+)", r"it must be at most \1"),
+    (r"Value error, ", ""),
+)
+"""What typer's parser says of a wrong value, and what we say."""
+
+
+def _usage(error: Any) -> str:
     """The parser's message, and where to read on."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "dcinterp"
-    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    message = " ".join(error.format_message().split())
+    for theirs, ours in PARSER_WORDS:
+        message = re.sub(theirs, ours, message)
     return f"{message.rstrip('.')}; see {path} --help."
 
 
+def _note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning as one line, without the line of code that raised it."""
+    print(f"dcinterp: note: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def _end(message: str, code: int) -> None:
-    print(f"dcinterp: {message}", file=sys.stderr)
+    # Of the paragraphs that a library may write, the first says what is wrong.
+    print(f"dcinterp: {' '.join(message.strip().split(chr(10) * 2)[0].split())}", file=sys.stderr)
     sys.exit(code)

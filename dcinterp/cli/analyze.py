@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperGroup
+
+from dcinterp.cli._help import Group, Verb, Verbs, example
+from dcinterp.cli._models import model_names
+from dcinterp.cli._outputs import compact_json, require_file_place, require_folder_place, whole
 
 if TYPE_CHECKING:
     from dcinterp.analysis.registry import Analysis
@@ -19,64 +22,139 @@ ROWS = 30
 """Rows of the table that the terminal shows; --csv has all."""
 
 
-class Analyses(TyperGroup):
-    """The commands of the group, looked up in the registry when they are needed."""
+class Analyses(Group):
+    """The commands of the group: listed from the sources, made from the registry when one is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from dcinterp.analysis.registry import ANALYSES
+        from dcinterp.analysis.listing import titles
 
-        return [name.replace("_", "-") for name in ANALYSES]
+        return [name.replace("_", "-") for name in titles()]
+
+    def summary(self, ctx: Any, name: str) -> str:
+        from dcinterp.analysis.listing import titles
+
+        return titles()[name.replace("-", "_")]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from dcinterp.analysis.registry import ANALYSES
 
         entry = ANALYSES[cmd_name.replace("-", "_")]
-        single = typer.Typer(add_completion=False)
-        single.command(cmd_name, help=help_text(entry), short_help=entry.title)(verb(entry))
+        single = Verbs(add_completion=False)
+        single.command(cmd_name, help=help_text(entry), short_help=entry.title, cls=AnalysisVerb)(verb(entry))
         return typer.main.get_command(single)
 
 
-app = typer.Typer(cls=Analyses, no_args_is_help=True)
+class AnalysisVerb(Verb):
+    """The command of one analysis, whose help names the figures that there are of its result."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from dcinterp.analysis.registry import ANALYSES
+
+        more = figure_kinds(ANALYSES[str(self.name).replace("-", "_")])
+        kept = [option for option in self.params if option.name != "figure_kind" or more]
+        for option in kept:
+            if option.name == "figure_kind":
+                option.help = f"Another figure of the same result: {', '.join(more)}."  # type: ignore[attr-defined]
+        self.params = kept
+        super().format_help(ctx, formatter)
+
+
+app = Verbs(cls=Analyses)
 
 
 @app.callback()
 def choose() -> None:
     """Run an analysis, by name, on a model.
 
+    The result is printed as a table; --save, --figure, --csv and --json write it in other ways.
+
     Examples:
 
-        dcinterp analyze predict dcformer++ --prompt "Which is not sweater? The" --answer elephant
+        dcinterp analyze predict dcformer++ \\
+            --prompt "There are tea, meat, meat. Which is not meat? The"
 
-        dcinterp analyze attribute-heads dcformer++ --prompt "..." --target elephant --foil sweater --save scores
+        dcinterp analyze attribute-heads dcformer++ \\
+            --prompt "There are tea, meat, meat. Which is not meat? The" \\
+            --target tea --foil meat --save scores --figure scores.html
+
+        dcinterp replay scores
 
         dcinterp analyze attribute-heads --help
     """
 
 
 OUTPUTS: dict[str, Any] = {
-    "save": Annotated[Path | None, typer.Option(help="Write the result to this folder.", metavar="FOLDER")],
+    "save": Annotated[
+        Path | None,
+        typer.Option(help="Write the result to this folder; `dcinterp replay` makes it again.", metavar="FOLDER"),
+    ],
     "figure": Annotated[
         Path | None, typer.Option(help="Write its figure to this .html, .png or .svg file.", metavar="FILE")
     ],
-    "kind": Annotated[str, typer.Option(help="Another kind of figure of the same result.")],
-    "csv": Annotated[Path | None, typer.Option(help="Write its table to this file.", metavar="FILE")],
-    "as_json": Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")],
+    "figure_kind": Annotated[str, typer.Option(help="Another figure of the same result.", metavar="NAME")],
+    "csv": Annotated[Path | None, typer.Option(help="Write its whole table to this file.", metavar="FILE")],
+    "as_json": Annotated[
+        bool,
+        typer.Option("--json", help="Print the result as one JSON document: kind, fields, banners (warnings), call."),
+    ],
 }
-DEFAULTS = {"save": None, "figure": None, "kind": "", "csv": None, "as_json": False}
+DEFAULTS = {"save": None, "figure": None, "figure_kind": "", "csv": None, "as_json": False}
+
+PROMPT = "There are tea, meat, meat. Which is not meat? The"
+SAMPLES = {
+    "prompt": PROMPT,
+    "example": PROMPT,
+    "examples": "same-person n=4",
+    "target": "tea",
+    "interventions": "head 1.3 zero",
+    "words": "violin,lime",
+    "layer": "1",
+    "head": "3",
+    "query": "-1",
+    "key": "4",
+    "stage": "post",
+    "run": "dcformer++",
+    "runs": "runs/scaling/results.csv",
+}
+"""Values that the examples in the help give to required options."""
+
+MORE = {
+    "attribute_heads": {"foil": "meat"},
+    "attribute_edges": {"foil": "meat"},
+    "attribute_edges_over": {"method": "gradient"},
+    "branch_ablation": {"tasks": "56", "rows": "1"},
+    "calibrate": {"part": "head"},
+    "composition_importance": {"method": "gradient"},
+    "method_benchmark": {"settings": "lend-by-kp", "seeds": "1", "examples": "1"},
+    "task_accuracy": {"tasks": "same-person", "rows": "1"},
+    "training_strengths": {"run": "runs/my-run"},
+    "training_diversity": {"run": "runs/my-run"},
+}
+"""What the examples of some analyses say beside or instead of that, so that they take seconds."""
 
 
 def help_text(entry: Analysis) -> str:
     """The summary, and an example."""
-    required = [n for n, p in entry.parameters.items() if p.default is p.empty]
-    options = "".join(f" --{name.replace('_', '-')} {_sample(name)}" for name in required)
-    model = " dcformer++" if entry.takes_model else ""
-    return f"{entry.summary}\n\nExample:\n\n    dcinterp analyze {entry.name.replace('_', '-')}{model}{options}"
+    required = [name for name, parameter in entry.parameters.items() if parameter.default is parameter.empty]
+    given = {name: SAMPLES.get(name, "...") for name in required} | MORE.get(entry.name, {})
+    options = [_words(f"--{name.replace('_', '-')}", text) for name, text in given.items()]
+    words = [f"dcinterp analyze {entry.name.replace('_', '-')}", *["dcformer++"] * entry.takes_model, *options]
+    return f"{entry.summary}\n\nExample:\n\n{example(words)}"
 
 
-def _sample(name: str) -> str:
-    known = {"prompt": '"Which is not sweater? The"', "target": "elephant", "words": "violin,lime", "run": "dcformer++"}
-    numbers = {"layer": "1", "head": "3", "query": "-1", "key": "4", "stage": "post"}
-    return (known | numbers).get(name, "...")
+def _words(option: str, text: str) -> str:
+    """An option and its value as one types them; a value that begins with a dash would be taken for an option."""
+    if text.startswith("-"):
+        return f"{option}={text}"
+    quoted = f'"{text}"' if shlex.quote(text) != text and not set(text) & set('"$`\\!') else shlex.quote(text)
+    return f"{option} {quoted}"
+
+
+def figure_kinds(entry: Analysis) -> list[str]:
+    """The figures of an analysis' result beside the one that it gets when nobody asks for another."""
+    from dcinterp.figures import kinds
+
+    return sorted(kind for result, kind in kinds() if kind and result == entry.function.__annotations__["return"])
 
 
 def verb(entry: Analysis) -> Any:
@@ -91,10 +169,13 @@ def verb(entry: Analysis) -> Any:
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
 
     if entry.takes_model:
-        add("model", Annotated[str, typer.Argument(help="Shipped model, folder or hub id.")], inspect.Parameter.empty)
-        add("dtype", Annotated[str | None, typer.Option(help="Load weights as float32, float64 or bfloat16.")], None)
+        model = typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)
+        add("model", Annotated[str, model], inspect.Parameter.empty)
     for name, parameter in entry.parameters.items():
         add(f"arg_{name}", *_option(name, parameter, types[name], described.get(name, "")))
+    if entry.takes_model:
+        dtype = typer.Option(help="Load the weights as float32, float64 or bfloat16; as stored by default.")
+        add("dtype", Annotated[Literal["float32", "float64", "bfloat16"] | None, dtype], None)
     for name, annotation in OUTPUTS.items():
         add(name, annotation, DEFAULTS[name])
 
@@ -108,21 +189,59 @@ def verb(entry: Analysis) -> Any:
 
 def _option(name: str, parameter: inspect.Parameter, annotation: Any, text: str) -> tuple[Any, Any]:
     """(annotation, default) of one option; its name is prefixed inside so that it cannot meet an output's."""
-    from dcinterp.analysis.call import option_text, plain
+    from dcinterp.analysis.call import TOKEN_ARGUMENTS, option_text, plain
     from dcinterp.analysis.options import members
 
-    if choices := [str(c) for kind in members(annotation) if get_origin(kind) is Literal for c in get_args(kind)]:
-        text = f"{text} [{'|'.join(choices)}]"
-    flag = f"--{name.replace('_', '-')}"
+    flag, text = f"--{name.replace('_', '-')}", _told(name, text)
     kinds = [each for each in members(annotation) if each is not type(None)]
+    if name in TOKEN_ARGUMENTS and int in kinds:
+        text += " A token id is written #12."
     required = parameter.default is parameter.empty
     if kinds == [bool]:
         option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text)
         return Annotated[bool, option], inspect.Parameter.empty if required else parameter.default
-    if not required and parameter.default is not None:
-        text = f"{text} [default: {option_text(plain(parameter.default), name)}]"
-    option = typer.Option(flag, help=text, show_default=False)
+    default = None if required else plain(parameter.default)
+    # The default is shown and not given: the function has its own.
+    shown = option_text(default, name) if default not in (None, "", [], ()) else False
+    option = typer.Option(flag, help=text, show_default=shown, metavar=_metavar(kinds))
     return (Annotated[str, option], inspect.Parameter.empty) if required else (Annotated[str | None, option], None)
+
+
+TOLD = {
+    "prompt": "Text, or token ids as in [5, 7, 9].",
+    "example": "A prompt as text or token ids, or an example of the tasks as JSON.",
+}
+"""What the help says of some options in place of the docstring, which is written for Python."""
+
+
+def _told(name: str, text: str) -> str:
+    """What a docstring says of a parameter, for somebody who types it."""
+    from dcinterp.analysis.registry import ANALYSES
+
+    if name in TOLD:
+        return TOLD[name]
+    if same := re.fullmatch(r"[Aa]s (?:for|in) `(\w+)`\.?", text):
+        text = _descriptions(ANALYSES[same[1]].function.__doc__ or "").get(name, text)
+    for words, ours in (
+        (r"^of ", f"{name} of "),
+        (r"; see the head of this module", ": heads of one layer at a time, or of all layers at once"),
+        (r" when None", " when it is left out"),
+        (r"what `dcinterp.load` takes", "a shipped model, a folder, or a hub id"),
+    ):
+        text = re.sub(words, ours, text)
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _metavar(kinds: list[Any]) -> str:
+    """What stands for the value of an option of these types."""
+    choices = [str(c) for kind in kinds if get_origin(kind) is Literal for c in get_args(kind)]
+    if choices:
+        return "|".join(choices)
+    if str in kinds:
+        return "TEXT"
+    if kinds in ([int], [float]):
+        return "N" if kinds == [int] else "X"
+    return "A,B,..."
 
 
 def _descriptions(doc: str) -> dict[str, str]:
@@ -139,44 +258,59 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
     import torch
 
     from dcinterp.analysis.options import parameter_types, parse
-    from dcinterp.errors import UserError
     from dcinterp.loading import load
     from dcinterp.progress import console
 
+    _require_outputs(entry, given)
     types, arguments = parameter_types(entry.function), {}
     for name in entry.parameters:
         value = given[f"arg_{name}"]
         if value is not None:
             arguments[name] = parse(name, types[name], value) if isinstance(value, str) else value
-    figure, kind = given["figure"], given["kind"]
-    if figure is not None and figure.suffix not in (".html", ".png", ".svg"):
-        raise UserError(f"--figure writes .html, .png or .svg files, not {figure.name}.")
     bridges = []
     if entry.takes_model:
-        dtype = getattr(torch, given["dtype"] or "", None) if given["dtype"] else None
-        if given["dtype"] and not isinstance(dtype, torch.dtype):
-            raise UserError(f"There is no dtype {given['dtype']!r}; choose float32, float64 or bfloat16.")
-        bridges.append(load(given["model"], dtype=dtype))
+        bridges.append(load(given["model"], dtype=getattr(torch, given["dtype"]) if given["dtype"] else None))
     with console(entry.name) as progress:
         if "progress" in entry.signature.parameters:
             arguments["progress"] = progress
         result = entry.function(*bridges, **arguments)
-    _write(result, given["save"], figure, kind, given["csv"])
-    typer.echo(json.dumps(as_data(result), ensure_ascii=False)) if given["as_json"] else _show(entry, result)
+    _write(result, given["save"], given["figure"], given["figure_kind"], given["csv"])
+    typer.echo(compact_json(as_data(result))) if given["as_json"] else _show(entry, result)
+
+
+def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
+    """Refuse what could not be written before anything is computed."""
+    from dcinterp.analysis.result import RECORD
+    from dcinterp.errors import UserError, nearest
+
+    figure, kind = given["figure"], given["figure_kind"]
+    if figure is not None and figure.suffix not in (".html", ".png", ".svg"):
+        raise UserError(f"--figure writes .html, .png or .svg files, not {figure.name}.")
+    if kind and figure is None:
+        raise UserError(f"--figure-kind {kind} chooses the figure that --figure FILE writes; give that too.")
+    if kind and kind not in (known := figure_kinds(entry)):
+        hint = nearest(kind, known) if known else "leave --figure-kind out."
+        raise UserError(f"There is no figure {kind!r} of this result; {hint}")
+    require_folder_place(given["save"], own=RECORD)
+    require_file_place(figure)
+    require_file_place(given["csv"])
 
 
 def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, csv: Path | None) -> None:
     if folder is not None:
-        result.save(folder)
+        with whole(folder) as place:
+            result.save(place)
     if csv is not None:
-        result.to_dataframe().to_csv(csv, index=False)
+        with whole(csv) as place:
+            result.to_dataframe().to_csv(place, index=False)
     if figure is not None:
         from dcinterp import figures
         from dcinterp.figures import export
 
         drawn = figures.plot(result, kind=kind)
         data = export.html(drawn) if figure.suffix == ".html" else export.image(drawn, figure.suffix[1:])
-        figure.write_bytes(data)
+        with whole(figure) as place:
+            place.write_bytes(data)
 
 
 def as_data(result: Result) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._models import model_names
 from dcinterp.errors import UserError
 
 MODELS_VARIABLE = "DCINTERP_MODELS"
@@ -18,32 +20,50 @@ MODELS_VARIABLE = "DCINTERP_MODELS"
 
 def command(
     models: Annotated[
-        list[str] | None, typer.Argument(help="Model folders or hub ids, beside the shipped ones.")
+        list[str] | None,
+        typer.Argument(help="Model folders or hub ids, beside the shipped ones.", autocompletion=model_names),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
-    browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes any free one.")] = 8501,
+    browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
 ) -> None:
-    """Open the workbench, on the shipped models and on any that are named.
+    """Open the workbench in the browser, on the shipped models and on any that are named.
+
+    It listens on this machine only. Ctrl-C ends it.
 
     Examples:
 
         dcinterp app
 
-        dcinterp app runs/my-model/model --port 8600
+        dcinterp app --port 8600 --no-browser
+
+        dcinterp app runs/my-run/model
     """
     from dcinterp.loading import read_config_file, refuse_missing_folder
 
     for model in models or []:
         if Path(model).is_dir():
             read_config_file(Path(model))
+        elif Path(model).is_file():
+            raise UserError(f"{model} is a file; give the folder that holds config.json and the weights.")
         else:
             refuse_missing_folder(model)
+    _require_free(port)
     script = app_folder() / "asgi.py"
     environment = os.environ | {MODELS_VARIABLE: os.pathsep.join(map(_absolute, models or []))}
     options = ["--server.port", str(port), "--server.headless", "false" if browser else "true"]
     # Streamlit reads its configuration from the folder of the script it is given.
     code = subprocess.call([sys.executable, "-m", "streamlit", "run", *options, str(script)], env=environment)
     raise typer.Exit(code)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        # As the server does: a port that is only waiting to be forgotten is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(f"Port {port} is in use, perhaps by another workbench; give another --port.") from error
 
 
 def app_folder() -> Path:

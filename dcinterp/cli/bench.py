@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dcinterp.cli._help import Verbs
+from dcinterp.cli._models import preset_names
+from dcinterp.cli._outputs import print_json, require_file_place
+
 if TYPE_CHECKING:
+    from dcinterp.bench.load import LoadMeasurement
     from dcinterp.bench.timing import Measurement
 
-app = typer.Typer(help="Measure ours against the alternatives, side by side in one run.", no_args_is_help=True)
+app = Verbs()
 
 
 @app.callback()
 def choose() -> None:
-    """Measure ours against the alternatives, side by side in one run."""
+    """Measure ours against the alternatives, side by side in one run.
+
+    Times are medians over rounds that take turns; "x first" divides by the first row. Keep the machine idle meanwhile.
+
+    Example:
+
+        dcinterp bench attention --short --rounds 3
+    """
 
 
 Rounds = Annotated[int, typer.Option(min=1, help="Repeats of every candidate; the median counts.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads of torch; 0 leaves its own choice.")]
-Output = Annotated[Path | None, typer.Option(help="Also write the numbers as JSON here.")]
+Output = Annotated[Path | None, typer.Option(help="Also write the numbers as JSON to this file.", metavar="FILE")]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON: per measurement its label, and per candidate seconds, ratio and bytes."),
+]
 
 
 @app.command()
 def attention(
     rounds: Rounds = 7,
     threads: Threads = 0,
-    short: Annotated[bool, typer.Option("--short", help="The two smaller shapes only.")] = False,
-    long: Annotated[bool, typer.Option("--long", help="8192 tokens only, for the memory.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Only the two smaller shapes; seconds.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Only 8192 tokens, for the memory; minutes.")] = False,
     output: Output = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Composed attention against plain attention, forward and with backward.
 
-    Example:
+    Examples:
+
+        dcinterp bench attention --short --rounds 3
 
         dcinterp bench attention --rounds 15 --threads 2 --output bench.json
     """
@@ -45,11 +64,11 @@ def attention(
 
     shapes = (LONG,) if long else SHAPES[1:3] if short else SHAPES
     jobs = [partial(measure, shape, backward=backward, rounds=rounds) for shape in shapes for backward in (False, True)]
-    _run(jobs, threads, output)
+    _run(jobs, threads, output, as_json)
 
 
 @app.command()
-def train(rounds: Rounds = 5, threads: Threads = 0, output: Output = None) -> None:
+def train(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_json: JsonOption = False) -> None:
     """A training step of a small DCFormer++ against its Transformer++ twin.
 
     Example:
@@ -58,11 +77,13 @@ def train(rounds: Rounds = 5, threads: Threads = 0, output: Output = None) -> No
     """
     from dcinterp.bench.models import measure_training
 
-    _run([partial(measure_training, *shape, rounds=rounds) for shape in ((16, 192), (2, 1024))], threads, output)
+    _run(
+        [partial(measure_training, *shape, rounds=rounds) for shape in ((16, 192), (2, 1024))], threads, output, as_json
+    )
 
 
 @app.command()
-def decode(rounds: Rounds = 5, threads: Threads = 0, output: Output = None) -> None:
+def decode(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_json: JsonOption = False) -> None:
     """Decoding with the cache: a small DCFormer++ against its Transformer++ twin.
 
     Example:
@@ -71,16 +92,19 @@ def decode(rounds: Rounds = 5, threads: Threads = 0, output: Output = None) -> N
     """
     from dcinterp.bench.models import measure_decoding
 
-    _run([partial(measure_decoding, past, rounds=rounds) for past in (128, 1024)], threads, output)
+    _run([partial(measure_decoding, past, rounds=rounds) for past in (128, 1024)], threads, output, as_json)
 
 
-def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path | None) -> None:
+def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path | None, as_json: bool) -> None:
+    import json
+
     import torch
     from rich.console import Console
     from rich.table import Table
 
     from dcinterp.progress import console
 
+    require_file_place(output)
     if threads:
         torch.set_num_threads(threads)
     # A log file has no width of its own; the table needs this much.
@@ -93,16 +117,26 @@ def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path 
         for t in result.timings:
             peak = "" if t.peak is None else f"{t.peak / 1e6:.0f}"
             table.add_row(t.name, f"{t.seconds * 1e3:.2f}", f"{t.ratio:.2f}", f"{t.fastest * 1e3:.2f}", peak)
-        screen.print(table)
+        if not as_json:
+            screen.print(table)
         records.append(result.record())
         if output is not None:
             output.write_text(json.dumps(records, indent=1), encoding="utf-8")
+    if as_json:
+        print_json(records)
 
 
 @app.command()
 def load(
-    preset: Annotated[str, typer.Option(help="Shape of the random bfloat16 checkpoint.")] = "dcformer++-2.8b",
-    folder: Annotated[Path | None, typer.Option(help="Measure this checkpoint instead.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="Shape of a random bfloat16 checkpoint.", autocompletion=preset_names)
+    ] = "dcformer++-2.8b",
+    folder: Annotated[
+        Path | None, typer.Option(help="Measure the checkpoint in this folder instead.", metavar="FOLDER")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: checkpoint, seconds, and bytes at the peak and of the tensors.")
+    ] = False,
 ) -> None:
     """Loading a released checkpoint: seconds, and peak memory against the size of its tensors.
 
@@ -113,12 +147,18 @@ def load(
     from tempfile import TemporaryDirectory
 
     from dcinterp.bench.load import measure_load, write_random
+    from dcinterp.loading import read_config_file
     from dcinterp.progress import console
 
     if folder is not None:
-        typer.echo(f"{folder}: {measure_load(folder)}")
+        read_config_file(folder)
+        _say(str(folder), measure_load(folder), as_json)
         return
     with TemporaryDirectory() as scratch:
         with console("writing") as progress:
             write_random(preset, Path(scratch), progress=progress)
-        typer.echo(f"{preset}: {measure_load(Path(scratch))}")
+        _say(preset, measure_load(Path(scratch)), as_json)
+
+
+def _say(name: str, measured: LoadMeasurement, as_json: bool) -> None:
+    print_json({"checkpoint": name} | asdict(measured)) if as_json else typer.echo(f"{name}: {measured}")

@@ -6,14 +6,30 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._models import preset_names
+from dcinterp.cli._outputs import print_json
+
 
 def command(
-    names: Annotated[list[str] | None, typer.Argument(help="Presets; all composed ones by default.")] = None,
-    keys: Annotated[int | None, typer.Option(help="Keys per query; the model's context by default.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/models.md.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print fractions, as JSON.")] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Named models, as `dcinterp presets` lists them; all composed ones by default.",
+            metavar="PRESET",
+            autocompletion=preset_names,
+        ),
+    ] = None,
+    keys: Annotated[
+        int | None, typer.Option(min=1, help="Positions that a query attends to; the model's context by default.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table, as in docs/models.md.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: per model the keys, and fractions instead of percent.")
+    ] = False,
 ) -> None:
-    """Extra parameters and FLOPs of the composition, by the paper's formulas and counted on a block of each model.
+    """Print what composing heads costs in parameters and FLOPs, by the paper's formulas and counted.
+
+    In percent of a block without composition. "counted" builds a block of the model and counts.
 
     Examples:
 
@@ -23,17 +39,18 @@ def command(
 
         dcinterp complexity --json
     """
-    import json
-
     from rich.console import Console
     from rich.table import Table
 
+    from dcinterp.errors import UserError
     from dcinterp.model.complexity import overhead_records, overhead_rows
     from dcinterp.model.presets import preset, presets
 
     chosen = [preset(name) for name in names] if names else list(presets().values())
+    if plain := [each.name for each in chosen if names and not each.config().stages]:
+        raise UserError(f"{plain[0]} composes no heads, so composing costs it nothing; name a model that does.")
     if as_json:
-        typer.echo(json.dumps(overhead_records(chosen, keys), indent=1))
+        print_json(overhead_records(chosen, keys))
         return
     rows = overhead_rows(chosen, keys)
     header = ("preset", "keys", "parameters", "counted", "FLOPs", "counted")

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._models import model_folder, model_names
+from dcinterp.cli._outputs import print_json, require_folder_place, whole
+
 # Whatever a tokenizer may consist of.
 TOKENIZER_FILES = "tokenizer* special_tokens_map.json added_tokens.json vocab.* merges.txt *.model chat_template.jinja"
 
@@ -30,34 +33,48 @@ class Precision(StrEnum):
 
 
 def command(
-    source: Annotated[Path, typer.Argument(help="Folder with config.json and weights, in any of the layouts.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with config.json and weights, in any layout, or a shipped model.", autocompletion=model_names
+        ),
+    ],
     target: Annotated[Path, typer.Argument(help="Folder to write; it must be empty or not exist.")],
-    to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.ours,
+    to: Annotated[
+        Layout, typer.Option(help="Layout to write: ours, or one of the two that the authors of the paper released.")
+    ] = Layout.ours,
     dtype: Annotated[Precision | None, typer.Option(help="Store the weights as this; as they are by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: folder, layout, dtype, parameters.")] = False,
 ) -> None:
-    """Convert a released checkpoint to our layout, which transformers reads, or back. The tokenizer goes along.
+    """Convert a released checkpoint to our layout, which transformers reads, or back.
+
+    The tokenizer goes along. The folder is written whole or not at all.
 
     Examples:
 
-        dcinterp convert DCFormer-2.8B dcformer-2.8b
+        dcinterp convert dcformer++ released --to dcformer --dtype float16
 
-        dcinterp convert dcformer-2.8b released --to dcformer --dtype float16
+        dcinterp convert released ours
     """
     import torch
 
-    from dcinterp.errors import UserError
     from dcinterp.loading import read_model
     from dcinterp.model.checkpoints import write_foreign
 
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} exists and is not empty; give another folder, or empty it first.")
-    model = read_model(source, dtype=getattr(torch, dtype.value) if dtype is not None else None)
-    if to == Layout.ours:
-        model.save_pretrained(target)
-    else:
-        write_foreign(model, target, to.value)
-    for pattern in TOKENIZER_FILES.split():
-        for file in source.glob(pattern):
-            shutil.copy(file, target)
+    require_folder_place(target)
+    folder = model_folder(source)
+    model = read_model(folder, dtype=getattr(torch, dtype.value) if dtype is not None else None)
+    with whole(target) as place:
+        if to == Layout.ours:
+            model.save_pretrained(place)
+        else:
+            write_foreign(model, place, to.value)
+        for pattern in TOKENIZER_FILES.split():
+            for file in folder.glob(pattern):
+                shutil.copy(file, place)
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    if as_json:
+        kind = str(next(model.parameters()).dtype).removeprefix("torch.")
+        print_json({"folder": str(target), "layout": to.value, "dtype": kind, "parameters": parameters})
+        return
     typer.echo(f"{target}: {parameters:,} parameters, layout {to.value}")

@@ -6,18 +6,25 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._models import model_names
+from dcinterp.cli._outputs import print_json
+
 
 def command(
-    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.")] = "dcformer++",
+    model: Annotated[
+        str, typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)
+    ] = "dcformer++",
     match: Annotated[
-        str, typer.Option(help="Only hooks with all these words in name or meaning; * and ? make a pattern.")
+        str, typer.Option(help="Only hooks with all these words in name or meaning; * and ? make a pattern of names.")
     ] = "",
     layer: Annotated[int | None, typer.Option(help="Only hooks of this layer; negative counts from the last.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: per hook its names, axes, sizes and meaning.")
+    ] = False,
 ) -> None:
-    """List hooks with their axes, sizes and meaning, as the model shows them when it runs.
+    """List the places of a model where one can read or intervene, with their axes and meaning.
 
-    Exit code 2 if nothing matches.
+    Found by running it. Exit code 2 if nothing matches.
 
     Examples:
 
@@ -25,17 +32,15 @@ def command(
 
         dcinterp hooks dcformer++ --match post.hook_o --layer 1
 
-        dcinterp hooks EleutherAI/pythia-70m --match "*.hook_z" --json
+        dcinterp hooks transformer++ --match "*.hook_z" --json
     """
-    import json
-
     from dcinterp.hook_reference import list_hooks
     from dcinterp.loading import load
 
     bridge = load(model)
     hooks = list_hooks(bridge, match, layer=layer)
     if as_json:
-        typer.echo(json.dumps([hook.record() for hook in hooks], indent=1, ensure_ascii=False))
+        print_json([hook.record() for hook in hooks])
         return
     # Plain lines instead of a table that folds: names are for copying, and for grep.
     name_width, axes_width = (

@@ -6,16 +6,21 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._models import model_names
+from dcinterp.cli._outputs import print_json
+
 
 def command(
-    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.")],
+    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)],
     files_only: Annotated[
         bool, typer.Option("--files-only", help="Read config.json and the headers of the weights; load nothing.")
     ] = False,
-    device: Annotated[str | None, typer.Option(help="Where to load it, such as cuda; the CPU by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Annotated[str | None, typer.Option(help="Where to load it: cpu (the default), cuda, mps.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: sizes, bytes, windows; hooks and seconds if it was loaded.")
+    ] = False,
 ) -> None:
-    """Load a model and describe it: family, sizes, memory, how its heads are composed, and how many hooks it has.
+    """Load a model and describe it: family, sizes, memory, and how its heads are composed.
 
     Exit code 2 if it cannot be loaded.
 
@@ -23,18 +28,17 @@ def command(
 
         dcinterp load dcformer++
 
-        dcinterp load DCPythia-6.9B --files-only
+        dcinterp load dcformer++ --files-only
 
         dcinterp load EleutherAI/pythia-70m --json
     """
-    import json
     import time
 
     from dcinterp.description import describe, size
 
     if files_only:
         described = describe(model)
-        typer.echo(json.dumps(described.record(), indent=1) if as_json else "\n".join(described.sentences()))
+        print_json(described.record()) if as_json else typer.echo("\n".join(described.sentences()))
         return
     from dcinterp.loading import load
 
@@ -44,7 +48,7 @@ def command(
     described = describe(bridge)
     hooks, layers = len(bridge.hook_dict), bridge.cfg.n_layers
     if as_json:
-        typer.echo(json.dumps(described.record() | {"hooks": hooks, "seconds": round(seconds, 3)}, indent=1))
+        print_json(described.record() | {"hooks": hooks, "seconds": round(seconds, 3)})
         return
     typer.echo("\n".join(described.sentences()))
     typer.echo(f"hooks: {hooks} in {layers} layers; list them with: dcinterp hooks {model}")

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Models with known circuits, and attribution methods held to them.", no_args_is_help=True)
+from dcinterp.cli._help import Verbs
+from dcinterp.cli._outputs import compact_json, print_json, require_folder_place, whole
+
+app = Verbs()
 
 VARIANTS = ("", " noise=0.01", " redundancy=2", " rank=3", " circuits=4")
 """What the table of docs/analyses/planted.md plants of every circuit."""
@@ -15,14 +18,24 @@ VARIANTS = ("", " noise=0.01", " redundancy=2", " rank=3", " circuits=4")
 
 @app.callback()
 def choose() -> None:
-    """Models with known circuits, and attribution methods held to them.
+    """Build models whose circuits are known, and hold attribution methods to them.
 
-    Any analysis takes them by name: `dcinterp analyze attribute-edges planted:lend-by-kp --prompt ...`.
+    The weights are set by hand so that chosen heads lend attention to each other through a chosen branch. Any analysis
+    takes such a model by name.
+
+    Example:
+
+        dcinterp analyze predict planted:lend-by-kp \\
+            --prompt "<bos> Dora cherry Bob frog Carl emerald kind Carl"
     """
 
 
 @app.command("list")
-def list_circuits() -> None:
+def list_circuits(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: per circuit its name, summary, and a prompt with its answer.")
+    ] = False,
+) -> None:
     """List the kinds of circuit, each with an example.
 
     Example:
@@ -31,6 +44,15 @@ def list_circuits() -> None:
     """
     from dcinterp.planted import circuits, plant
 
+    if as_json:
+        made = {name: plant(name).examples(1)[0] for name in circuits()}
+        print_json(
+            [
+                {"name": name, "summary": circuits()[name].SUMMARY, "prompt": each.prompt, "answer": each.target}
+                for name, each in made.items()
+            ]
+        )
+        return
     for name, circuit in circuits().items():
         example = plant(name).examples(1)[0]
         typer.echo(f"{name}: {circuit.SUMMARY}\n    {example.prompt} -> {example.target}")
@@ -39,9 +61,16 @@ def list_circuits() -> None:
 @app.command()
 def show(
     circuit: Annotated[str, typer.Argument(help='What to plant, as in "lend-by-kp noise=0.01 seed=3".')],
-    example: Annotated[int, typer.Option(min=0, help="Which of its examples.")] = 0,
+    example: Annotated[int, typer.Option(min=0, max=9999, help="Number of the example, from 0.")] = 0,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON: the example, heads by role, and edges with their scores."),
+    ] = False,
 ) -> None:
-    """Show an example of a planted model, the edges that make its answer, and those that edge attribution finds.
+    """Show what was planted, and what edge attribution finds of it.
+
+    For one example: its heads by role, then the edges that make its answer (planted sign +1 or -1) and the strongest
+    others (a dot), with their scores in logits.
 
     Examples:
 
@@ -57,42 +86,65 @@ def show(
     planted = read_plant(circuit)
     asked = planted.examples(example + 1)[example]
     edges = planted.truth(asked).edges
-    typer.echo(f"{asked.prompt} -> {asked.target} (not {asked.foil})")
-    for role, heads in planted.roles[asked.circuit].items():
-        typer.echo(f"  layer 1, {role}: {', '.join(f'1.{head}' for head in heads)}")
+    roles = {f"layer 1, {role}": [f"1.{h}" for h in heads] for role, heads in planted.roles[asked.circuit].items()}
     for role, heads in (("previous token", planted.previous), ("question", planted.question)):
-        typer.echo(f"  layer 0, {role}: {', '.join(f'0.{head}' for head in heads)}")
+        roles[f"layer 0, {role}"] = [f"0.{head}" for head in heads]
     found = attribute_edges(load(f"{PLANTED}{circuit}"), asked.prompt, asked.target, asked.foil, per_source=False)
+    rows = [
+        (
+            f"{edge.layer}.{edge.branch}.{edge.head_from}>{edge.head_to}",
+            int(edges[edge.layer, BRANCHES.index(edge.branch), edge.head_from, edge.head_to]),
+            edge.score,
+        )
+        for edge in found.top(int((edges != 0).sum()) + 3, lent=False)
+    ]
+    if as_json:
+        scored = [dict(zip(("edge", "planted", "score"), row, strict=True)) for row in rows]
+        question = {"prompt": asked.prompt, "target": asked.target, "foil": asked.foil}
+        print_json(question | {"roles": roles, "edges": scored})
+        return
+    typer.echo(f"{asked.prompt} -> {asked.target} (not {asked.foil})")
+    for role, names in roles.items():
+        typer.echo(f"  {role}: {', '.join(names)}")
     typer.echo("edge, planted sign, integrated gradients (logits):")
-    number = int((edges != 0).sum())
-    for edge in found.top(number + 3, lent=False):
-        sign = int(edges[edge.layer, BRANCHES.index(edge.branch), edge.head_from, edge.head_to])
-        place = f"{edge.layer}.{edge.branch}.{edge.head_from}>{edge.head_to}"
-        typer.echo(f"  {place:14} {sign:+d}  {edge.score:+9.4f}" if sign else f"  {place:14}  .  {edge.score:+9.4f}")
+    for place, sign, score in rows:
+        typer.echo(f"  {place:14} {f'{sign:+d}' if sign else ' .'}  {score:+9.4f}")
 
 
 @app.command()
 def table(
-    planted: Annotated[list[str] | None, typer.Argument(help="What to plant; the docs' table by default.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Models of every kind.")] = 5,
+    planted: Annotated[
+        list[str] | None, typer.Argument(help="What to plant; all that docs/analyses/planted.md shows by default.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Models of every kind, of different random parts.")] = 5,
     examples: Annotated[int, typer.Option(min=1, help="Prompts per model.")] = 1,
     save: Annotated[Path | None, typer.Option(help="Write the result to this folder too.", metavar="FOLDER")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON document, as `dcinterp analyze` does.")
+    ] = False,
 ) -> None:
-    """Print how well every attribution method recovers planted circuits, as the tables of docs/analyses/planted.md.
+    """Print how well every attribution method recovers planted circuits.
 
     Example:
 
-        dcinterp planted table "lend-by-kp" "lend-by-kp noise=0.02" --seeds 3
+        dcinterp planted table lend-by-kp "lend-by-kp noise=0.02" --seeds 1
     """
     from dcinterp import method_benchmark
+    from dcinterp.analysis.result import RECORD
+    from dcinterp.cli.analyze import as_data
     from dcinterp.planted import circuits
     from dcinterp.progress import console
 
+    require_folder_place(save, own=RECORD)
     settings = planted or [name + variant for variant in VARIANTS for name in circuits()]
     with console("methods") as progress:
         result = method_benchmark(settings, seeds=seeds, examples=examples, progress=progress)
     if save is not None:
-        result.save(save)
+        with whole(save) as place:
+            result.save(place)
+    if as_json:
+        typer.echo(compact_json(as_data(result)))
+        return
     typer.echo(f"{seeds} models of each kind, {examples} prompt{'s' if examples > 1 else ''} each")
     for title, question, quantity in TABLES:
         typer.echo(f"\n{title}\n\n{result.markdown(question, quantity)}")

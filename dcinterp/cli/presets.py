@@ -6,12 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
+from dcinterp.cli._models import preset_names
+from dcinterp.cli._outputs import print_json
+
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="Show everything about this one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything about all of them, as JSON.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Print everything about this one, as JSON.", autocompletion=preset_names)
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: by name the family, fields, training recipe and parameters.")
+    ] = False,
 ) -> None:
     """List the named models with their shapes, parameter counts and the paper's training recipe.
+
+    windows: keys that a layer sees, layer by layer in turn ("all" without limit); lr: the highest learning rate;
+    tokens: how many it was trained on. Empty where the paper does not say.
 
     Examples:
 
@@ -21,8 +31,6 @@ def command(
 
         dcinterp presets --json
     """
-    import json
-
     from rich.console import Console
     from rich.table import Table
 
@@ -36,7 +44,7 @@ def command(
             | {"training": each.training, "parameters": count_parameters(each.config())}
             for each in chosen
         }
-        typer.echo(json.dumps(shown, indent=1))
+        print_json(shown)
         return
     table = Table(box=None)
     for column in ("preset", "layers", "width", "heads", "windows", "parameters", "lr", "tokens"):

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dcinterp.cli._outputs import print_json
+from dcinterp.errors import UserError
+
 
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder of a saved result.")],
     tolerance: Annotated[
-        float, typer.Option(help="Largest difference of a tensor, as a share of its largest entry.")
+        float,
+        typer.Option(help="Largest difference that counts as the same, as a share of a tensor's largest entry."),
     ] = 1e-4,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: same, differences, changed, weights_changed, command.")
+    ] = False,
 ) -> None:
     """Make a saved result again from its own record, and compare the numbers.
 
     Exit code 1 if they differ.
 
-    Example:
+    Examples:
 
-        dcinterp analyze predict dcformer++ --prompt "Which is not sweater? The" --save saved
+        dcinterp analyze predict dcformer++ --save saved \\
+            --prompt "There are tea, meat, meat. Which is not meat? The"
 
         dcinterp replay saved
     """
     from dcinterp.progress import console
     from dcinterp.reproduction import replay
 
+    if not tolerance >= 0:
+        raise UserError(f"--tolerance is {tolerance}; it must be at least 0.")
     with console("replay") as progress:
         report = replay(folder, tolerance=tolerance, progress=progress)
     assert report.saved.call is not None
@@ -40,7 +48,7 @@ def command(
             "weights_changed": report.weights_changed,
             "command": report.saved.call.command(),
         }
-        typer.echo(json.dumps(record, indent=1))
+        print_json(record)
     else:
         typer.echo(report.saved.call.command())
         if report.weights_changed:

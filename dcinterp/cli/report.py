@@ -9,26 +9,30 @@ import typer
 
 
 def command(
-    document: Annotated[Path, typer.Argument(help="The document with the markers.")] = Path(
+    document: Annotated[Path, typer.Argument(help="The Markdown file to write into, between its markers.")] = Path(
         "docs/what-composition-does.md"
     ),
     composed: Annotated[str, typer.Option(help="The composed model.")] = "dcformer++",
     plain: Annotated[str, typer.Option(help="Its plain twin.")] = "transformer++",
-    rows: Annotated[int, typer.Option(help="Fresh rows of eight examples per task.")] = 2,
-    stories: Annotated[int, typer.Option(help="Case studies.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the rows and examples.")] = 1,
-    results: Annotated[Path | None, typer.Option(help="Keep results here, and go on from what is there.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Fresh rows of eight examples per task.")] = 2,
+    stories: Annotated[int, typer.Option(min=1, help="Case studies.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the rows and examples.")] = 1,
+    results: Annotated[
+        Path | None, typer.Option(help="Keep results in this folder, and go on from what is there.", metavar="FOLDER")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only say whether the weights are those of the document.")
     ] = False,
 ) -> None:
-    """Measure what composition does in the shipped pair, and write the tables and sentences of the report.
+    """Measure what composition does in the shipped pair, and write the report on it again.
+
+    For the repository. Exit code 2 if --check finds the report out of date.
 
     Examples:
 
-        dcinterp report --results /tmp/report
-
         dcinterp report --check
+
+        dcinterp report --results report-results
     """
     from dcinterp.errors import UserError
     from dcinterp.progress import console

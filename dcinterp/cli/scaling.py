@@ -7,26 +7,49 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._outputs import compact_json, require_file_place, require_folder_place
+
 
 def command(
-    table: Annotated[Path, typer.Argument(help="results.csv of a sweep.")],
+    table: Annotated[Path, typer.Argument(help="The results.csv of a sweep.")],
     base: Annotated[str, typer.Option(help="Family to compare with.")] = "transformer++",
     other: Annotated[str, typer.Option(help="Family whose savings are asked for.")] = "dcformer++",
-    loss: Annotated[str | None, typer.Option(help="Column of the loss.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="HTML file for the figure.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Folder for the result.")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(help="Column of the loss; validation_loss if the table has it, else loss.", metavar="COLUMN"),
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Write the figure to this .html file.", metavar="FILE")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the result to this folder.", metavar="FOLDER")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON document, as `dcinterp analyze` does.")
+    ] = False,
 ) -> None:
-    """Fit loss against compute for two families, and report the compute multiplier at equal loss.
+    """Fit loss against compute for two families, and report how much compute one saves at equal loss.
 
     Refuses, with the reason, when the runs do not support a fit.
 
-    Example:
+    Examples:
 
-        dcinterp scaling runs/scaling/results.csv --base transformer++ --other dcformer++ --figure scaling.html
+        dcinterp sweep configs/sweeps/scaling.yaml
+
+        dcinterp scaling runs/scaling/results.csv --figure scaling.html
     """
     import dcinterp
+    from dcinterp.analysis.result import RECORD
+    from dcinterp.cli.analyze import as_data
 
+    require_file_place(figure)
+    require_folder_place(save, own=RECORD)
     fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss)
+    if figure is not None:
+        from dcinterp.figures import export
+
+        figure.write_bytes(export.html(dcinterp.figures.plot(fit), title="Scaling fit"))
+    if save is not None:
+        fit.save(save)
+    if as_json:
+        typer.echo(compact_json(as_data(fit)))
+        return
     for number, family in enumerate(fit.families):
         runs = sum(point[0] == family for point in fit.points)
         interval = f"{fit.exponent_low[number]:.4f} to {fit.exponent_high[number]:.4f}"
@@ -42,10 +65,6 @@ def command(
     typer.echo(fit.sentence())
     for sentence in fit.banners():
         typer.echo(sentence)
-    if figure is not None:
-        from dcinterp.figures import export
-
-        figure.write_bytes(export.html(dcinterp.figures.plot(fit), title="Scaling fit"))
-        typer.echo(f"Figure: {figure}")
-    if save is not None:
-        typer.echo(f"Result: {fit.save(save)}")
+    for what, path in (("Figure", figure), ("Result", save)):
+        if path is not None:
+            typer.echo(f"{what}: {path}")

@@ -7,12 +7,20 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._outputs import print_json
+
 
 def command(
-    file: Annotated[Path, typer.Argument(help="YAML file of the sweep; dcinterp/train/sweep.py says what it holds.")],
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the runs and the table.")] = None,
+    file: Annotated[Path, typer.Argument(help="YAML file of the sweep; docs/training.md says what it holds.")],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; what the file says, else one, by default.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the runs and the table; what the file says by default.", metavar="FOLDER"),
+    ] = None,
     only_table: Annotated[bool, typer.Option("--table", help="Write the table of what is there; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole table as JSON: an object per run.")] = False,
 ) -> None:
     """Run a list or a grid of configs and write one table; finished runs are kept, stopped ones go on.
 
@@ -22,12 +30,9 @@ def command(
 
         dcinterp sweep configs/sweeps/ablation.yaml --jobs 2
     """
-    from dcinterp.errors import UserError
     from dcinterp.progress import console
     from dcinterp.train.sweep import TABLE, read_sweep, results, run_sweep
 
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs is {jobs}; it must be at least 1.")
     sweep = read_sweep(file, output=output)
     if only_table:
         sweep.output.mkdir(parents=True, exist_ok=True)
@@ -35,9 +40,12 @@ def command(
     else:
         with console("runs") as progress:
             table = run_sweep(sweep, jobs=jobs, progress=progress)
+    if as_json:
+        print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
     shown = [c for c in ("name", "status", "tokens", "flops", "loss", "validation_loss") if c in table]
-    typer.echo(table[shown].to_string(index=False, na_rep=""))
-    typer.echo(f"Table: {sweep.output / TABLE}")
+    if not as_json:
+        typer.echo(table[shown].to_string(index=False, na_rep=""))
+        typer.echo(f"Table: {sweep.output / TABLE}")
     failed = table[table["status"] == "failed"]
     for _, row in failed.iterrows():
         typer.echo(f"FAILED {row['name']}: {row['message']}", err=True)

@@ -5,20 +5,45 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from dcinterp.cli._help import Verbs
+from dcinterp.cli._models import model_names
+from dcinterp.cli._outputs import print_json, require_file_place, whole
 
 if TYPE_CHECKING:
     from synthetic_tasks import Evaluation, Row, Solution, Task
 
-app = typer.Typer(help="List, generate, solve, corrupt and evaluate the synthetic tasks.", no_args_is_help=True)
+app = Verbs()
 
 TasksOption = Annotated[
-    str, typer.Option("--tasks", help="Ids, numbers, ranges, patterns or relations, comma-separated; empty: all 74.")
+    str,
+    typer.Option(
+        "--tasks",
+        help="Ids, numbers, ranges, patterns or relations, separated by commas, as in 56,60-62,same-person; all 74 by "
+        "default.",
+    ),
 ]
-SplitOption = Annotated[str | None, typer.Option(help="Only facts of this part: train or held-out.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SplitOption = Annotated[
+    Literal["train", "held-out"] | None, typer.Option(help="Only facts of this part; of both by default.")
+]
+
+
+@app.callback()
+def choose() -> None:
+    """List, generate, solve, corrupt and evaluate the synthetic tasks.
+
+    A task is a pattern (where the answer is found) with a relation (what is said of it), such as same-person with
+    obj->superclass: "Ruth has a lime. John has a dog. >. John has a kind of" -> animal.
+
+    Examples:
+
+        dcinterp tasks list --tasks same-person
+
+        dcinterp tasks solve "There are tea, meat, meat. Which is not meat? The"
+    """
 
 
 def chosen(selection: str) -> list[Task]:
@@ -31,8 +56,10 @@ def chosen(selection: str) -> list[Task]:
 @app.command("list")
 def list_tasks(
     tasks: TasksOption = "",
-    extra: Annotated[bool, typer.Option(help="Also list the tasks the released file lacks.")] = False,
-    as_json: JsonOption = False,
+    extra: Annotated[bool, typer.Option("--extra", help="Also list the tasks that the released file lacks.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: per task id, pattern, relation, domain, surface, example.")
+    ] = False,
 ) -> None:
     """List tasks with an example of each.
 
@@ -60,49 +87,61 @@ def list_tasks(
         for task in listed
     ]
     if as_json:
-        typer.echo(json.dumps(fields, indent=1, ensure_ascii=False))
+        print_json(fields)
         return
-    table = Table(*fields[0])
+    table = Table(*fields[0], box=None)
     for line in fields:
         table.add_row(*(value.replace("[", "\\[") for value in line.values()))  # or rich takes it for markup
-    Console().print(table)
+    # A file or a pipe has no width of its own, and a table that folds cannot be searched.
+    Console(width=None if sys.stdout.isatty() else 240).print(table)
 
 
 @app.command()
 def generate(
-    output: Annotated[Path, typer.Argument(help="File to write (.jsonl), or - for the terminal.")],
+    output: Annotated[Path, typer.Argument(help="File to write (.jsonl), or - for standard output.")],
     tasks: TasksOption = "",
-    rows: Annotated[int, typer.Option(help="Rows per task.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Rows per task.")] = 12,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes on every machine.")] = 0,
-    examples: Annotated[int, typer.Option(help="Examples per row.")] = 8,
+    examples: Annotated[int, typer.Option(min=1, max=1000, help="Examples per row.")] = 8,
     split: SplitOption = None,
     holdout: Annotated[
         list[str] | None,
-        typer.Option(help="Hold out PATTERN:RELATION and write the other tasks. Repeatable."),
+        typer.Option(
+            help="Hold out what combines this pattern with this relation, and write the other tasks. Repeatable.",
+            metavar="PATTERN:RELATION",
+        ),
     ] = None,
     test: Annotated[bool, typer.Option("--test", help="With --holdout: write only the held-out tasks.")] = False,
 ) -> None:
-    """Write rows in the released format.
+    """Write rows of examples, in the format that the authors of the paper released: JSON lines.
+
+    A row is one line: {"task_id": ..., "texts": ...} with the examples of one task, answers in brackets.
 
     Examples:
 
         dcinterp tasks generate dataset.jsonl --rows 12 --seed 1
 
+        dcinterp tasks generate - --tasks 56 --rows 1 --examples 2
+
         dcinterp tasks generate train.jsonl --holdout "same-person:city->country"
 
-        dcinterp tasks generate test.jsonl --holdout "same-person:city->country" --test
+        dcinterp tasks generate test.jsonl --test \\
+            --holdout "same-person:city->country"
     """
     from synthetic_tasks import generate as generate_rows
     from synthetic_tasks import write_jsonl
     from synthetic_tasks.dataset import format_record
 
+    if str(output) != "-":
+        require_file_place(output)
     selected = divided(chosen(tasks), holdout or [], test)
     made = [row for task in selected for row in generate_rows(task, rows, seed, examples=examples, split=split)]  # type: ignore[arg-type]
     if str(output) == "-":
         for row in made:
             typer.echo(format_record(row))
         return
-    write_jsonl(made, output)
+    with whole(output) as place:
+        write_jsonl(made, place)
     typer.echo(f"{output}: {len(made)} rows of {len(selected)} tasks")
 
 
@@ -126,32 +165,49 @@ def divided(tasks: list[Task], holdout: list[str], test: bool) -> list[Task]:
 def solve(
     lines: Annotated[list[str] | None, typer.Argument(help="Lines, with or without their answer.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="A file of lines, or of the released format (.jsonl); - for the terminal.")
+        Path | None,
+        typer.Option(help="A file of lines, or of the released format (.jsonl); - for standard input.", metavar="FILE"),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="The task the lines belong to, if known.")] = None,
-    as_json: JsonOption = False,
+    task: Annotated[
+        str | None, typer.Option(help="The task that the lines belong to, such as task56; found out by default.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: a list with the solution of every line, or its error.")
+    ] = False,
 ) -> None:
-    """Solve lines: pattern, relation, source and accepted answers. Exit code 1 if one cannot be solved or is wrong.
+    """Solve lines by reading them: accepted answers, the fact they come from, pattern and relation.
+
+    Exit code 1 if a line cannot be solved, or its answer is wrong.
 
     Examples:
 
-        dcinterp tasks solve "< Ruth has a lime. Karen has a pear. John has a dog. >. John has a kind of"
+        dcinterp tasks solve \\
+            "< Ruth has a lime. John has a dog. Karen has a pear. >. John has"
 
-        dcinterp tasks solve --file synthetic_dataset.jsonl --json
+        dcinterp tasks generate rows.jsonl --rows 1
+
+        dcinterp tasks solve --file rows.jsonl --json
     """
     from synthetic_tasks import UnsolvableLine
     from synthetic_tasks import solve as solve_line
 
     failed = 0
+    found: list[dict[str, object]] = []
     for line, task_id in given_lines(lines or [], file, task):
         try:
             solution = solve_line(line, task_id)
         except UnsolvableLine as error:
             failed += 1
-            typer.echo(json.dumps({"line": line, "error": error.reason}) if as_json else f"UNSOLVED  {error}")
+            found.append({"line": line, "error": error.reason})
+            if not as_json:
+                typer.echo(f"UNSOLVED  {error}")
             continue
         failed += solution.correct is False
-        typer.echo(json.dumps(fields_of(solution, line), ensure_ascii=False) if as_json else sentence(solution))
+        found.append(fields_of(solution, line))
+        if not as_json:
+            typer.echo(sentence(solution))
+    if as_json:
+        print_json(found)
     if failed:
         raise typer.Exit(1)
 
@@ -162,7 +218,10 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
         raise ValueError("give lines to solve, or --file")
     if file is None:
         return [(line, task) for line in lines]
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is no text; give a file of lines, or of the released format.") from error
     found: list[tuple[str, str | None]] = []
     for number, line in enumerate(filter(str.strip, text.split("\n")), start=1):
         if not line.startswith("{"):
@@ -204,14 +263,18 @@ def sentence(solution: Solution) -> str:
 @app.command()
 def twins(
     line: Annotated[str, typer.Argument(help="One line, with or without its answer.")],
-    seed: Annotated[int, typer.Option(help="Which of several possible twins.")] = 0,
-    as_json: JsonOption = False,
+    seed: Annotated[int, typer.Option(help="Seed of the choice among several possible twins.")] = 0,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON: by what changed, the prompt, accepted answers and old answer."),
+    ] = False,
 ) -> None:
     """Show the counterfactual twins of a line: one thing changed, and the new answer.
 
     Example:
 
-        dcinterp tasks twins "< Ruth has a lime. Karen has a pear. John has a dog. >. John has"
+        dcinterp tasks twins \\
+            "< Ruth has a lime. Karen has a pear. John has a dog. >. John has"
     """
     from synthetic_tasks import NoTwin
     from synthetic_tasks import solve as solve_line
@@ -225,7 +288,7 @@ def twins(
         for kind, twin in made.items()
     }
     if as_json:
-        typer.echo(json.dumps(fields, indent=1, ensure_ascii=False))
+        print_json(fields)
         return
     for kind, twin in made.items():
         typer.echo(
@@ -240,49 +303,58 @@ def twins(
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A shipped model, a local folder or a hub id.")],
+    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)],
     data: Annotated[
-        Path | None, typer.Option(help="A file of the released format; without it held-out rows are generated.")
+        Path | None,
+        typer.Option(
+            help="A file of the released format; without it rows of held-out facts are generated.", metavar="FILE"
+        ),
     ] = None,
     tasks: TasksOption = "",
-    rows: Annotated[int, typer.Option(help="Generated rows per task.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Generated rows per task.")] = 12,
     seed: Annotated[int, typer.Option(help="Seed of the generated rows and of the intervals.")] = 0,
     by: Annotated[
-        str, typer.Option(help="What the table is made by: all, task, pattern, transformation, family, shots, .")
+        Literal["all", "task", "pattern", "transformation", "family", "domain", "surface", "shots", "source"],
+        typer.Option(help="What a line of the table stands for."),
     ] = "pattern",
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder for answers (CSV, parquet) and tables (JSON); an interrupted run resumes."),
+        typer.Option(
+            help="Folder for answers (CSV, parquet) and tables (JSON); an interrupted run goes on.", metavar="FOLDER"
+        ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Rows per forward pass; small is fast on a CPU.")] = 4,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
-    as_json: JsonOption = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass; small is fast on a CPU.")] = 4,
+    device: Annotated[str | None, typer.Option(help="Where to run it: cpu (the default), cuda, mps.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: the summary, with the tables of every kind.")
+    ] = False,
 ) -> None:
-    """Evaluate a model, beside readers without understanding.
+    """Evaluate a model on the tasks, in percent of right answers, beside readers without understanding.
 
     Examples:
 
-        dcinterp tasks evaluate dcformer++
+        dcinterp tasks evaluate dcformer++ --tasks same-person --rows 4
 
-        dcinterp tasks evaluate dcformer++ --data synthetic_dataset.jsonl --by family --output results/
+        dcinterp tasks generate rows.jsonl --rows 1
 
-        dcinterp tasks evaluate EleutherAI/pythia-70m --tasks same-person --rows 4 --batch-size 4
+        dcinterp tasks evaluate dcformer++ --data rows.jsonl --by family
     """
     from synthetic_tasks import evaluate as evaluate_rows
-    from synthetic_tasks.evaluation import GROUPINGS
 
-    if by not in GROUPINGS:
-        raise ValueError(f"--by takes one of {', '.join(GROUPINGS)}, not {by!r}")
+    if output is not None and output.is_file():
+        raise ValueError(f"{output} is a file; give the name of a folder to write.")
     chosen_rows = rows_to_evaluate(data, chosen(tasks), bool(tasks), rows, seed)
     import dcinterp
     from dcinterp.progress import console
 
     bridge = dcinterp.load(model, device=device)
+    if bridge.tokenizer is None:
+        raise ValueError(f"{model} has no tokenizer, so it cannot read the tasks; copy its tokenizer.json into it.")
     with console("evaluating") as progress:
         result = evaluate_rows(
             bridge, chosen_rows, batch_size=batch_size, progress=progress, folder=output, name=model, seed=seed
         )
-    typer.echo(json.dumps(result.summary(), indent=1) if as_json else report(result, by))
+    print_json(result.summary()) if as_json else typer.echo(report(result, by))
 
 
 def rows_to_evaluate(data: Path | None, tasks: list[Task], selected: bool, rows: int, seed: int) -> list[Row]:

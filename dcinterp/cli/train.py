@@ -47,11 +47,13 @@ def command(
 
         dcinterp train --images digits --steps 300
 
-        dcinterp train configs/shipped-pair.yaml --output runs/twin --preset tiny-transformer++
+        dcinterp train configs/shipped-pair.yaml \\
+            --output runs/twin --preset tiny-transformer++
 
         dcinterp train runs/my-novel/config.yaml --resume
 
-        accelerate launch --num_processes 2 -m dcinterp train configs/shipped-pair.yaml
+        accelerate launch --num_processes 2 \\
+            -m dcinterp train configs/shipped-pair.yaml
     """
     from dcinterp.errors import UserError
     from dcinterp.progress import Cancelled

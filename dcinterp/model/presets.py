@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dcinterp.errors import UserError, nearest
-from dcinterp.model.config import DCFormerConfig, DCViTConfig
+
+if TYPE_CHECKING:  # the names of the presets are wanted before torch is there
+    from dcinterp.model.config import DCFormerConfig
 
 FAMILIES: Mapping[str, dict[str, Any]] = MappingProxyType(
     {
@@ -60,12 +62,16 @@ class Preset:
 
     def config(self, **changes: Any) -> DCFormerConfig:
         """The configuration, with `changes` on top."""
+        from dcinterp.model.config import DCFormerConfig, DCViTConfig
+
         kind = DCViTConfig if self.family in ("vit", "dcvit") else DCFormerConfig
         return kind(**(family(self.family) | self.fields | changes))
 
 
 def build_model(config: DCFormerConfig) -> Any:
     """A freshly initialised model of this configuration: a language model, or an image classifier."""
+    from dcinterp.model.config import DCViTConfig
+
     if isinstance(config, DCViTConfig):
         from dcinterp.model.vit import DCViTForImageClassification
 

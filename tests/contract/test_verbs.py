@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import typer
 
 from dcinterp.cli import main, verbs
-from dcinterp.loading import SHIPPED
+from dcinterp.cli._help import examples
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -47,8 +48,20 @@ def test_the_verbs_are_found():
 def test_help_has_an_example_of_the_verb(capsys, path):
     code, out, err = run(capsys, *path, "--help")
     assert (code, err) == (0, "")
-    assert f"dcinterp {' '.join(path)}" in (COMMANDS[path].help or "")
-    assert "dcinterp" in out
+    ours = [line for line in examples(COMMANDS[path].help) if line.startswith(f"dcinterp {' '.join(path)}")]
+    assert ours
+    for line in COMMANDS[path].help.splitlines():  # as it is written, so that it can be copied
+        assert not line.startswith("    ") or line in out.splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_help_fits_the_terminal(capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for path in [(), ("tasks",), *COMMANDS]:
+        _, out, _ = run(capsys, *path, "--help")
+        prose = [line for line in out.splitlines() if not re.match(r" {4,}\S", line)]
+        assert max(map(len, prose)) <= width, path
+        assert max(map(len, out.splitlines())) <= 80 or width > 80, path
 
 
 @VERBS
@@ -58,12 +71,14 @@ def test_every_option_is_explained(path):
 
 
 @VERBS
-def test_examples_name_options_that_exist(path):
-    known = {option for parameter in COMMANDS[path].params for option in (*parameter.opts, *parameter.secondary_opts)}
-    for line in re.findall(r"^ *(dcinterp .*)$", COMMANDS[path].help or "", flags=re.M):
-        words = line.split()
-        if tuple(words[1 : 1 + len(path)]) == path:
-            assert {word for word in words if word.startswith("--")} <= known, line
+def test_examples_can_be_parsed(path):
+    for line in examples(COMMANDS[path].help):
+        words = shlex.split(line)
+        if words[0] != "dcinterp":  # a launcher
+            words = ["dcinterp", *words[words.index("dcinterp") + 1 :]]
+        verb = max((known for known in COMMANDS if tuple(words[1 : 1 + len(known)]) == known), key=len)
+        if "--help" not in words:
+            COMMANDS[verb].make_context(" ".join(verb), words[1 + len(verb) :])
 
 
 @VERBS
@@ -90,7 +105,7 @@ BAD = [
     (("bench", "attention", "--rounds", "none"), "--rounds"),
     (("bench", "load", "--preset", "dcformer-406m"), "dcformer-405m"),
     (("complexity", "dcformer-406m"), "dcformer-405m"),
-    (("convert", "nosuch", "target"), "nosuch has no config.json"),
+    (("convert", "nosuch", "target"), "There is no folder nosuch and no shipped model of that name"),
     (("hooks", "dcformer++", "--match", "hook_zz"), "No hook of this model matches 'hook_zz'"),
     (("hooks", "dcformer++", "--layer", "99"), "There is no layer 99"),
     (("load", "./nosuch"), "There is no folder ./nosuch"),
@@ -100,8 +115,9 @@ BAD = [
     (("tasks", "list", "--tasks", "task99"), "task99"),
     (("tasks", "solve"), "give lines to solve"),
     (("tasks", "evaluate", "./nosuch"), "There is no folder ./nosuch"),
+    (("tasks", "evaluate", "dcformer++", "--by", "colour"), "'colour' is not one of 'all', 'task'"),
     (("train", "missing.yaml"), "There is no training config at missing.yaml"),
-    (("verify", "nosuch"), "nosuch has no config.json"),
+    (("verify", "nosuch"), "There is no folder nosuch and no shipped model of that name"),
 ]
 
 
@@ -152,13 +168,17 @@ def test_what_goes_wrong_inside_is_not_hidden(capsys, monkeypatch):
         ("load", "dcformer++"),
         ("load", "dcformer++", "--files-only"),
         ("tasks", "list", "--tasks", "56"),
-        ("verify", str(SHIPPED / "dcformer++"), "--length", "4"),
+        ("tasks", "solve", "no facts"),
+        ("tasks", "twins", "There are tea, meat, meat. Which is not meat? The"),
+        ("planted", "list"),
+        ("planted", "show", "gate-by-qg"),
+        ("verify", "dcformer++", "--length", "4"),
     ],
     ids=" ".join,
 )
 def test_data_comes_as_json_and_nothing_else(capsys, arguments):
     code, out, err = run(capsys, *arguments, "--json")
-    assert (code, err) == (0, "")
+    assert (code, err) == (arguments[-1] == "no facts", "")
     assert json.loads(out)
 
 

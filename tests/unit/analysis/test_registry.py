@@ -149,7 +149,7 @@ def test_options_are_read_by_the_signature(name, text, value):
 
 def test_options_that_fit_nothing_are_refused():
     types = parameter_types(ANALYSES["attribute_heads"].function)
-    with pytest.raises(UserError, match="--at cannot be 'last'; it takes int"):
+    with pytest.raises(UserError, match="--at cannot be 'last'; it takes a whole number"):
         parse("at", types["at"], "last")
 
 

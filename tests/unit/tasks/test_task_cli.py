@@ -59,7 +59,7 @@ def test_solve(tmp_path: Path) -> None:
     assert "(right)" in run("solve", LINE + " [ animal ]")
     assert "(WRONG: fruit)" in run("solve", LINE + " fruit", code=1)
     assert "UNSOLVED" in run("solve", "hello", code=1)
-    assert json.loads(run("solve", LINE, "--json"))["accepted"] == ["animal"]
+    assert json.loads(run("solve", LINE, "--json"))[0]["accepted"] == ["animal"]
     write_jsonl(generate("task2", 1, 0), tmp_path / "rows.jsonl")
     assert run("solve", "--file", str(tmp_path / "rows.jsonl")).count("(right)") == 8
     assert "animal" in run("solve", "--file", "-", given=LINE + "\n")
@@ -78,7 +78,7 @@ def test_twins() -> None:
         (("generate", "x", "--holdout", "same-person"), "takes PATTERN:RELATION"),
         (("generate", "x", "--test"), "--test needs --holdout"),
         (("solve",), "give lines to solve"),
-        (("evaluate", "x", "--by", "colour"), "--by takes one of"),
+        (("evaluate", "x", "--output", __file__), "is a file"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: tuple[str, ...], message: str) -> None:

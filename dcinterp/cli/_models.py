@@ -1,0 +1,43 @@
+"""Models by name, for verbs and for the shell that completes their arguments. Completion must not wait for torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PRETRAINED = Path(__file__).parents[1] / "pretrained"
+
+
+def model_names(incomplete: str) -> list[str]:
+    """The shipped models, and the folders, that begin so."""
+    above = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    folders = [str(path) for path in above.glob("*/") if path.is_dir() and not path.name.startswith(".")]
+    return sorted(name for name in (*_shipped(), *folders) if name.startswith(incomplete))
+
+
+def preset_names(incomplete: str) -> list[str]:
+    """The named configurations that begin so."""
+    from dcinterp.model.presets import presets
+
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
+def model_folder(name: str) -> Path:
+    """The folder of a shipped model, or the folder itself.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    from dcinterp.errors import UserError, nearest
+
+    if name in _shipped():
+        return PRETRAINED / name
+    folder = Path(name).expanduser()
+    if folder.is_file():
+        raise UserError(f"{name} is a file; give the folder that holds config.json and the weights.")
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {name} and no shipped model of that name; {nearest(name, _shipped())}")
+    return folder
+
+
+def _shipped() -> list[str]:
+    return sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))
