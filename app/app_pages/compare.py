@@ -41,13 +41,16 @@ def side_by_side(draw):
 def prediction(each, number):
     said = analyses.run("predict", each, prompt=asked.prompt, answer=inputs.first_word(each, asked.answer))
     if asked.answer:
-        st.caption(f'"{asked.answer}" has rank {said.rank} ({said.answer_probability:.1%}).')
+        st.caption(f'The expected "{asked.answer}": rank {said.rank}, probability {said.answer_probability:.1%}.')
     view(said, f"answer-{number}")
 
 
 def pattern(each, number):
     whole = analyses.run("attention_patterns", each, prompt=asked.prompt, layer=layer)
-    view(whole, f"pattern-{number}", head=head, which=which, caption="Each model has its own scale.")
+    shown, words = which, "Each model has its own scale."
+    if which == "composed" and not whole.stages:
+        shown, words = "weights", "The heads of this model are not composed: its weights are those of the softmax."
+    view(whole, f"pattern-{number}", head=head, which=shown, caption=words)
 
 
 def attribution(each, number):

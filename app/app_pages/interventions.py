@@ -114,13 +114,17 @@ try:
         name,
         title="Predict and measure",
         key="calibration",
-        cost="some ten seconds an example",
+        cost="some ten seconds an example, for edges twenty",
         examples=examples,
         part=part,
         stage=stage,
-        limit=128,
     )
     if calibration is not None:
-        view(calibration, "calibration")
+        view(
+            calibration,
+            "calibration",
+            caption="A point is one unit; on the dotted line the prediction is exact, vertical lines are 95 % "
+            "intervals over the examples. Frozen: the dynamic weights stay as they are on the untouched prompt.",
+        )
 except UserError as problem:
     inputs.refuse(problem)

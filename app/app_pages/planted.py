@@ -65,21 +65,45 @@ if edges is not None:
     st.dataframe(rows, hide_index=True)
     if lost := planting.missed(truth, edges):
         st.caption(f"Missed: {', '.join(lost)}.")
-    view(edges, "map", kind="map", layer=1, banners=False, table=False)
+    view(
+        edges,
+        "map",
+        kind="map",
+        layer=1,
+        banners=False,
+        table=False,
+        caption="Layer 1: what each head's attention (row) did for the answer by the values of each head (column).",
+    )
 st.button("Open this model for the other pages", on_click=models.choose_now, args=(name,), icon=":material/search:")
 
 st.subheader("Every method, held to the truth", anchor=False, help=tip("attribution", "ablation"))
-st.caption("For each method, how well its scores tell planted edges, heads and branches from the others.")
 seeds = links.number(
-    "Models", 1, 16, key="seeds", default=2, help="As many models of the setting above, each with a seed of its own."
+    "Models",
+    1,
+    16,
+    key="seeds",
+    default=2,
+    where=st.columns([1, 3])[0],
+    help="As many models of the setting above, each with a seed of its own.",
 )
 try:
-    setting = name.removeprefix(planting.PREFIX).rsplit(",", 1)[0].replace(",", " ")
     scores = analyses.long(
-        "method_benchmark", None, title="Score the methods", key="methods", settings=(setting,), seeds=seeds, examples=2
+        "method_benchmark",
+        None,
+        title="Score the methods",
+        key="methods",
+        cost="about ten seconds a model",
+        settings=(planting.setting(name),),
+        seeds=seeds,
+        examples=2,
     )
 except UserError as problem:
     st.error(str(problem), icon=":material/error:")
 else:
     if scores is not None:
-        view(scores, "methods")
+        view(
+            scores,
+            "methods",
+            caption="How well the scores of each method tell the planted edges from all others: 1 is perfect, 0.5 is "
+            "chance. The table has heads and branches too.",
+        )

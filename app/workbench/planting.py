@@ -21,6 +21,13 @@ def name_of(circuit: str, noise: float, redundancy: int, rank: int, seed: int) -
     return f"{PREFIX}{circuit},noise={noise:g},redundancy={redundancy},rank={rank},seed={seed}"
 
 
+def setting(name: str) -> str:
+    """What is planted under a name, without the seed and what is as usual."""
+    usual = ("noise=0", "redundancy=1", "rank=1")
+    circuit, *knobs = name.removeprefix(PREFIX).split(",")
+    return " ".join([circuit, *(knob for knob in knobs if knob not in usual and not knob.startswith("seed="))])
+
+
 @st.cache_resource(max_entries=8, show_spinner=False)
 def planted(name: str) -> Any:
     """The planted model of a name; UserError when it does not have that many heads."""

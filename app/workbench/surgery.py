@@ -14,12 +14,12 @@ from workbench.inputs import Question
 
 WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg")
 BRANCHES = {
-    "added": "all that composition adds",
+    "added": "composition",
     "qp": "the query projection",
     "kp": "the key projection",
     "qg": "the query gate",
     "kg": "the key gate",
-    "skip": "the own attention",
+    "skip": "",
 }
 STAGES = {"pre": "scores", "post": "weights"}
 CHANGES = {
@@ -90,9 +90,11 @@ def _subject(one: Any) -> str:
     if one.part == "weight":
         return f"The dynamic weight {one.name} of {'every head' if one.head is None else f'head {one.head}'} in {layer}"
     branch = BRANCHES.get(one.name, one.name)
+    if not branch:
+        return f"In {layer}, what {'every head' if one.head is None else f'head {one.head}'} keeps of its own {stage}"
     if one.part == "edge":
-        return f"In {layer}, what head {one.head_from} gives to the {stage} of head {one.head} by {branch}"
-    return f"In {layer}, {branch} {'of' if one.name == 'skip' else 'in'} the {stage} of all heads"
+        return f"In {layer}, what {branch} adds of head {one.head_from}'s {stage} to those of head {one.head}"
+    return f"In {layer}, {'all that' if one.name == 'added' else 'what'} {branch} adds to the {stage} of every head"
 
 
 def _change(one: Any) -> str:

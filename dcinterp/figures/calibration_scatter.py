@@ -12,6 +12,7 @@ from dcinterp.figures.style import BRANCH_COLOURS, THEMES, finish
 RESULT = "Calibration"
 KIND = ""
 
+METHODS = {"ig": "integrated gradients", "gradient": "the gradient"}
 MARKS = {"frozen": ("circle-open", BRANCH_COLOURS["o_qp"]), "recomputed": ("circle", BRANCH_COLOURS["o_kp"])}
 
 
@@ -57,6 +58,13 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
             },
             hovertemplate="%{text}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
         )
-    figure.update_xaxes(title=f"predicted by {method} (logits)", showgrid=True, zeroline=True)
-    figure.update_yaxes(title="measured effect (logits)", showgrid=True, zeroline=True)
-    return finish(figure, theme, height=460, title=f"{result.part}s put to {result.kind}, n = {result.n}")
+    finish(figure, theme, height=500, title=f"{result.part}s put to {result.kind}, mean over {_examples(result.n)}")
+    zero = {"zeroline": True, "zerolinecolor": colours.muted, "zerolinewidth": 1}
+    figure.update_xaxes(title=f"effect predicted by {METHODS[method]} (logits)", **zero)
+    figure.update_yaxes(title="measured effect (logits)", **zero)
+    # Below the figure, where its lines may be many in a narrow window.
+    return figure.update_layout(legend={"y": -0.16, "yanchor": "top"})
+
+
+def _examples(n: int) -> str:
+    return "one example" if n == 1 else f"{n} examples"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import plotly.graph_objects as go
+import torch
 
 from dcinterp.analysis.intervention_effect import InterventionEffect
 from dcinterp.figures.style import THEMES, finish
@@ -12,15 +13,19 @@ KIND = ""
 
 
 def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go.Figure:
-    """Two marks a token, open before and filled after, joined by a line; the most likely token on top.
+    """Two marks a token, open before and filled after, joined by a line; the most likely token before on top.
 
     Args:
         result: the effect.
         theme: "light" or "dark".
-        k: how many tokens, those that are likely in either run first.
+        k: how many tokens: the answer and its foil, then the most likely ones of either run in turn.
     """
-    chance = result.probability_before.maximum(result.probability_after)
-    chosen = chance.argsort(descending=True, stable=True)[:k]
+    ranks = [
+        p.argsort(descending=True, stable=True).argsort() for p in (result.probability_before, result.probability_after)
+    ]
+    first = [0 if token in (result.target, result.foil) else 1 for token in result.top_tokens]
+    order = sorted(range(len(first)), key=lambda i: (first[i], *sorted(int(rank[i]) for rank in ranks)))
+    chosen = torch.tensor(order[:k])
     chosen = chosen[result.logit_before[chosen].argsort(descending=True, stable=True)]
     # Rows are numbers with the tokens as their names, so that equal tokens do not fall together.
     names, rows = [result.top_tokens[i].replace("\n", "↵") for i in chosen.tolist()], list(range(len(chosen)))
@@ -47,4 +52,4 @@ def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go
     finish(figure, theme, height=110 + 26 * len(names))
     title = {"text": "token", "standoff": 12}
     figure.update_yaxes(tickvals=rows, ticktext=names, range=[len(rows) - 0.5, -0.5], title=title)
-    return figure.update_xaxes(title="logit", showgrid=True, gridcolor=colours.middle)
+    return figure.update_xaxes(title="logit")

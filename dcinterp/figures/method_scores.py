@@ -11,12 +11,13 @@ RESULT = "MethodScores"
 KIND = ""
 
 QUANTITIES = {
-    "auroc": "AUROC (0.5 is chance)",
-    "precision": "precision among the highest",
-    "auroc_shuffled": "AUROC, labels shuffled",
-    "sign_agreement": "share of signs that agree",
-    "calibration_error": "calibration error (0 is exact)",
+    "auroc": ("AUROC", "1 is perfect, 0.5 is chance"),
+    "precision": ("precision", "share of the circuit among as many highest scores"),
+    "auroc_shuffled": ("AUROC", "labels shuffled: 0.5 is expected"),
+    "sign_agreement": ("agreement", "share of the signs that agree with ablation"),
+    "calibration_error": ("error", "of predicted effects: 0 is exact, 1 as good as predicting none"),
 }
+"""A word for the colours, and what its numbers mean."""
 
 
 def plot(
@@ -37,17 +38,19 @@ def plot(
         numbers: whether to write the value into each cell.
     """
     methods, values = result.of(question, quantity)
+    word, meaning = QUANTITIES.get(quantity, (quantity, ""))
     return grid(
         values.numpy(),
         x=methods,
         y=list(result.settings),
         x_title="method",
         y_title="planted",
-        quantity=QUANTITIES.get(quantity, quantity),
+        quantity=word,
         theme=theme,
         signed=False,
         # A method that is off by ten times would make all others look perfect.
         limit=1.0 if quantity != "effects" else None,
         numbers=numbers,
-        height=160 + 34 * len(result.settings),
+        height=180 + 34 * len(result.settings),
+        title=f"The {question} of planted circuits, {word}{f' ({meaning})' if meaning else ''}",
     )
