@@ -2,7 +2,10 @@
 
     p = softmax(logits at the last position)
 
-Does not show why; a confident answer may still come from a shortcut (46 of the 74 tasks never need their question).
+It does not show why; a confident answer may still come from a shortcut (46 of the 74 tasks never need their question).
+
+Identity that the tests assert: the probabilities are those of the model's own logits, and the rank is that of sorting
+them.
 
     prediction = dcinterp.predict(bridge, "< Ruth has a violin. ...", answer="fruit")
     prediction.rank                 # 1 when the model answers "fruit"

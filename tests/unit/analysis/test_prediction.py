@@ -1,0 +1,23 @@
+"""The prediction against the model's own logits, sorted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dcinterp
+
+
+@pytest.mark.parametrize("at", [-1, 3])
+def test_probabilities_and_rank_are_those_of_the_sorted_logits(bridge, prompt, at):
+    with torch.no_grad():
+        logits = bridge(prompt)[0, at]
+    order = logits.argsort(descending=True)
+    answer = int(order[6])
+    found = dcinterp.predict(bridge, prompt, answer, at=at, k=4)
+    assert found.top_ids.tolist() == order[:4].tolist()
+    assert torch.allclose(found.probability, logits.softmax(-1)[order[:4]])
+    assert torch.allclose(found.logit, logits[order[:4]])
+    assert found.rank == 7
+    assert found.answer_probability == pytest.approx(float(logits.softmax(-1)[answer]))
+    assert dcinterp.predict(bridge, prompt, at=at).rank == 0, "no answer was asked about"
