@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.analysis.ov_logits import ov_logits, require_tokens, token_ranks
-from dcinterp.analysis.prompt import Token, layer_number, str_tokens, word_tokens
+from dcinterp.analysis.prompt import Token, head_number, layer_number, str_tokens, word_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError
@@ -102,7 +102,7 @@ def ov_top_tokens(
         UserError: the layer or head does not exist, a word is unknown or several tokens, or the model has no tokens.
     """
     require_tokens(bridge)
-    layer, head = layer_number(bridge, layer), _head_number(bridge, head)
+    layer, head = layer_number(bridge, layer), head_number(bridge, head)
     if not words:
         raise UserError("There are no words to read; give at least one.")
     if k < 1:
@@ -164,10 +164,3 @@ def _ids_of(bridge: Any, words: Sequence[Token], multi_token: str) -> tuple[Int[
             notes.append(f'"{word}" is {len(tokens)} tokens; its first, "{first}", stands for it.')
         ids.append(tokens[0])
     return torch.tensor(ids), notes
-
-
-def _head_number(bridge: Any, head: int) -> int:
-    heads = bridge.cfg.n_heads
-    if not -heads <= head < heads:
-        raise UserError(f"There is no head {head}; this model has heads 0..{heads - 1}.")
-    return head % heads

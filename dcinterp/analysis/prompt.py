@@ -118,6 +118,14 @@ def layer_number(bridge: Any, layer: int) -> int:
     return layer % n
 
 
+def head_number(bridge: Any, head: int) -> int:
+    """A head in 0..n-1 from one that may count from the end; UserError when there is no such head."""
+    n = bridge.cfg.n_heads
+    if not -n <= head < n:
+        raise UserError(f"There is no head {head}; this model has heads 0..{n - 1}.")
+    return head % n
+
+
 def require_stage(bridge: Any, stage: str) -> str:
     """`stage`, if the model composes its heads there.
 

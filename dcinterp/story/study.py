@@ -35,7 +35,7 @@ from dcinterp.analysis.head_attribution import HeadAttribution, attribute_heads
 from dcinterp.analysis.ov_circuit import OVTopTokens, ov_ranks, ov_top_tokens
 from dcinterp.analysis.ov_transformations import word_pairs
 from dcinterp.analysis.prediction import Prediction, predict
-from dcinterp.analysis.prompt import Prompt, first_token, token_ids, word_tokens
+from dcinterp.analysis.prompt import Prompt, first_token, head_number, layer_number, token_ids, word_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError, nearest
@@ -135,7 +135,8 @@ def case_study(
         example: a `synthetic_tasks.Example`, or a prompt as text or token ids.
         answer: the expected answer of a prompt; the model's own answer when None.
         foil: id of the token the answer competes with; the most likely other token when None.
-        layer: the layer to follow; that of the head which contributes most at the last token when None.
+        layer: the layer to follow, negative counted from the last; that of the head which contributes most at the last
+            token when None.
         head: the head to follow; the largest contributor there (of `layer`) when None.
         key: the source token; the example's source, else where the followed head looks most, when None.
         attribution: head scores of this prompt computed before, to be used again.
@@ -154,7 +155,11 @@ def case_study(
     if attribution is None:
         attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
     best = _followed(attribution, None, None)
-    layer, head = _followed(attribution, layer, head)
+    layer, head = _followed(
+        attribution,
+        None if layer is None else layer_number(bridge, layer),
+        None if head is None else head_number(bridge, head),
+    )
     rows = attention_rows(bridge, prompt, layer)
     if key is None:
         key = source if source is not None else int(rows.composed[head].abs().argmax())
@@ -224,15 +229,10 @@ def source_position(bridge: Any, example: Example) -> int | None:
 def _followed(attribution: HeadAttribution, layer: int | None, head: int | None) -> tuple[int, int]:
     """The head to follow: the one asked for, or the one that contributes most at the position of the answer."""
     there = attribution.by_position[:, :, attribution.position]
-    layers, heads = there.shape
-    if layer is not None and not 0 <= layer < layers:
-        raise UserError(f"There is no layer {layer}; this model has layers 0..{layers - 1}.")
-    if head is not None and not 0 <= head < heads:
-        raise UserError(f"There is no head {head}; this model has heads 0..{heads - 1}.")
     choice = torch.full_like(there, -torch.inf)
     chosen = (slice(None) if layer is None else layer, slice(None) if head is None else head)
     choice[chosen] = there[chosen]
-    best, best_head = divmod(int(choice.argmax()), heads)
+    best, best_head = divmod(int(choice.argmax()), there.shape[1])
     return best, best_head
 
 
