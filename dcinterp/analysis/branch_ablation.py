@@ -7,6 +7,8 @@ every term that composition adds; the skip stays, so that "all" leaves plain att
 branch at zero is a state that the model never trained in; as the control of size, kind="rotate" leaves every branch as
 large as it is and hands each head the term of its neighbour.
 
+Source: zero ablation, as in Wang et al. 2022 (IOI); the rotated control is ours.
+
 It does not show how a part acts, nor that a model trained without it could not do as well; and where the whole model
 is at the level of guessing a fact (`guess`), a removal can take away the relation, but no choice of a fact.
 
@@ -29,13 +31,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.analysis.edges import ADDED_BRANCHES
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError, nearest
 from dcinterp.progress import Progress, silent
-
-BRANCHES = ("qp", "kp", "qg", "kg")
-"""What composition adds: projections and gates of the query and of the key."""
 
 FEW = 10
 """Below as many clusters a bootstrap interval is not to be trusted."""
@@ -199,7 +199,9 @@ _PART = re.compile(r"(?:(?P<layer>\d+)\.)?(?P<stage>pre|post)(?:\.(?P<branch>\w+
 
 def default_parts(bridge: Any) -> list[str]:
     """Every branch that the model has, by stage, the whole stages, and everything."""
-    found = [f"{stage}.{branch}" for stage in bridge.stages for branch in BRANCHES if _exists(bridge, stage, branch)]
+    found = [
+        f"{stage}.{branch}" for stage in bridge.stages for branch in ADDED_BRANCHES if _exists(bridge, stage, branch)
+    ]
     return [*found, *(bridge.stages if len(bridge.stages) > 1 else ()), ALL]
 
 
@@ -218,7 +220,7 @@ def _hooks(bridge: Any, part: str) -> list[str]:
         f"blocks.{at}.attn.{each}.hook_o_{name}"
         for at in ([int(layer)] if layer else range(bridge.cfg.n_layers))
         for each in ([stage] if stage else bridge.stages)
-        for name in ([branch] if branch else BRANCHES)
+        for name in ([branch] if branch else ADDED_BRANCHES)
     ]
     found = [name for name in names if name in bridge.hook_dict]
     if not found:

@@ -30,6 +30,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.analysis.dataset import Examples, questions
+from dcinterp.analysis.edges import ADDED_BRANCHES, TAPS
 from dcinterp.analysis.memory import check_fits
 from dcinterp.analysis.objective import Explained, Objective, explained
 from dcinterp.analysis.path_gradient import Integration, Method, Path, check_choices, integrate
@@ -39,7 +40,10 @@ from dcinterp.analysis.result import Result
 from dcinterp.analysis.statistics import bootstrap_interval, few_examples, missed
 from dcinterp.progress import Progress, silent
 
-ADDED = ("o_qp", "o_kp", "o_qg", "o_kg")
+ADDED = tuple(TAPS[branch] for branch in ADDED_BRANCHES)
+
+Place = tuple[int, str]
+"""(layer, stage)."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +193,6 @@ def composition_importance(
         metric_difference=difference,
         right=torch.tensor([row[3] for row in made]),
     )
-
-
-Place = tuple[int, str]
-"""(layer, stage)."""
 
 
 def _importance(

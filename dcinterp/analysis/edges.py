@@ -28,6 +28,9 @@ from dcinterp.shapes import HeadMap
 BRANCHES = ("skip", "qp", "kp", "qg", "kg")
 """A head's own attention (and W_b, where a model has one), query and key low rank, query and key gate."""
 
+ADDED_BRANCHES = BRANCHES[1:]
+"""What composition adds to the skip."""
+
 TAPS = {"skip": "o_b", "qp": "o_qp", "kp": "o_kp", "qg": "o_qg", "kg": "o_kg"}
 """The hook of every branch."""
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dcinterp.analysis.edges import BRANCHES, TAPS, WEIGHTS_OF
+from dcinterp.analysis.edges import ADDED_BRANCHES, BRANCHES, TAPS, WEIGHTS_OF
 from dcinterp.analysis.head_maps import base_map
 from dcinterp.analysis.prompt import layer_number, position, require_stage
 from dcinterp.errors import UserError, nearest
@@ -162,7 +162,7 @@ def checked(bridge: Any, given: Intervention, length: int) -> list[Intervention]
             raise UserError(f"This model has no dynamic weight {one.name} in its {one.stage} composition.")
         return [one]
     if one.name == ADDED:
-        present = [b for b in BRANCHES[1:] if tap(replace(one, name=b)) in bridge.hook_dict]
+        present = [b for b in ADDED_BRANCHES if tap(replace(one, name=b)) in bridge.hook_dict]
         named = [replace(one, name=b) for b in present]
         if one.part == "edge":  # a gate scales a head by itself: it leads from no head to another
             named = [edge for edge in named if edge_exists(bridge, edge)]
