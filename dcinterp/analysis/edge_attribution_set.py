@@ -9,6 +9,8 @@ The control asks what a score means. "labels": every example is scored once more
 "heads": within every example, layer and branch the edges change places at random; the interval holds the middle 95 % of
 the largest mean of a branch (in size, with its sign), which is what its best edge must beat.
 
+Source: that of dcinterp.analysis.edge_attribution; the controls are ours.
+
 It does not show that the examples are alike (`per_example` has them all), nor that an edge is needed: that is
 `ablation`, the measured effect of removing each of the strongest edges, one at a time.
 

@@ -11,6 +11,8 @@ its sign) that a layer gets that way, which is what the best head must beat. "la
 on the target and foil of another example; the interval is that of a head's mean score for answers that mean nothing
 here.
 
+Source: that of dcinterp.analysis.head_attribution; the controls are ours.
+
 It does not show that a head is needed (see `ablation_mean`, measured), nor that the examples are alike: a mean of 1 may
 be 4 in one family of tasks and 0 in three others (`per_example` has them all).
 

@@ -8,6 +8,8 @@ r"""The map over heads averaged over a dataset: what composition does as a rule,
 near zero with a large spread is a map that switches; a mean with a small spread might as well be a static map. `lent`
 weighs the map by the attention there is to lend: how much of f's attention arrives at h, per query.
 
+Source: W_ij of section 2 of the DCMHA paper; its averages over pairs and prompts, and `lent`, are ours.
+
 It does not show that what is lent matters for an answer: that is edge attribution. Pairs outside a layer's local window
 are counted like the others.
 
