@@ -87,12 +87,6 @@ class DynamicCompose(nn.Module):
     def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
         return compose(attention, weights, taps)
 
-    def key_channels(self, config: DCFormerConfig) -> int:
-        """Numbers per head and key position that decoding must cache for this stage."""
-        if self.key is None:
-            return 0
-        return 2 * config.compose_rank * config.compose_projection + config.compose_gate
-
 
 def pack_key_weights(stages: list[ComposeWeights]) -> Tensor | None:
     """All key-side weights as channels [batch, head, key, channel], to be cached beside the values."""
