@@ -18,6 +18,9 @@ from torch import Tensor, einsum
 
 from dcinterp.model.compose.branches import BRANCHES
 
+WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
+assert BRANCHES == ("o_b", "o_qp", "o_kp", "o_qg", "o_kg"), "edges_of_layer stacks them in this order"
+
 Edges = Float[Tensor, "branch head_from head_to query key"]
 """What the attention of head_from adds to the composed attention of head_to; zero for branches without weights."""
 
@@ -41,10 +44,6 @@ def edges_of_layer(cache: Any, layer: int) -> Edges:
             einsum("fts,fh,sf->fhts", a, same, tap["w_kg"]),
         ]
     )
-
-
-WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
-assert BRANCHES == ("o_b", "o_qp", "o_kp", "o_qg", "o_kg"), "edges_of_layer stacks them in this order"
 
 
 def all_edges(bridge: Any, ids: Tensor) -> list[Edges]:
