@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 
-from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS, ComposeWeights
+from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS, ComposeWeights, branches
 from dcinterp.shapes import Attention
 
 
@@ -26,7 +27,8 @@ class ComposeBridge(GeneralizedComponent):
 
     def set_original_component(self, original_component: nn.Module) -> None:
         super().set_original_component(original_component)
-        for tap in sorted({*BRANCHES, *DYNAMIC_WEIGHTS} - existing_taps(original_component)):
+        existing = existing_taps(original_component, self.config.d_model, self.config.n_heads)
+        for tap in sorted({*BRANCHES, *DYNAMIC_WEIGHTS} - existing):
             del self._hook_registry[f"hook_{tap}"]
             delattr(self, f"hook_{tap}")
 
@@ -39,19 +41,14 @@ class ComposeBridge(GeneralizedComponent):
         return composer(attention, weights, taps=self if self.listening() else None)
 
 
-def existing_taps(composer: nn.Module) -> set[str]:
-    """Names of the branches and dynamic weights that a composing module computes."""
-    taps = set()
-    skip, static = getattr(composer, "skip", True), getattr(composer, "static", None)
-    if skip or static is not None:
-        taps.add("o_b")
-    for side, letter in (("query", "q"), ("key", "k")):
-        weights = getattr(composer, side, None)
-        if hasattr(weights, "down"):
-            taps |= {f"o_{letter}p", f"w_{letter}1", f"w_{letter}2"}
-        if hasattr(weights, "gate"):
-            taps |= {f"o_{letter}g", f"w_{letter}g"}
-    return taps
+@torch.no_grad()
+def existing_taps(composer: Any, d_model: int, heads: int) -> set[str]:
+    """Names of the branches and dynamic weights that a composing module computes, found by composing one pair."""
+    one = next(composer.parameters(), torch.zeros(1))
+    x = torch.zeros(1, 1, d_model, dtype=one.dtype, device=one.device)
+    weights = composer.weights(x, x)
+    terms = branches(x.new_zeros(1, heads, 1, 1), weights)
+    return {*terms, *(name for name, _ in weights.dynamic())}
 
 
 def anybody_listens(hooks: Iterable[nn.Module]) -> bool:

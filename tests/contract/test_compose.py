@@ -140,3 +140,17 @@ def test_the_model_initialises_trains_and_saves_it(config: DCFormerConfig, tmp_p
     again = DCFormerForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
         assert torch.equal(again(ids).logits, model.eval()(ids).logits)
+
+
+@pytest.mark.parametrize("name", COMPOSING)
+@pytest.mark.parametrize("options", [dict(), dict(compose_skip=False, compose_static=True)], ids=["skip", "no skip"])
+def test_every_branch_has_its_hook(name: str, options: dict[str, Any], make_bridge: Any, prompt: str) -> None:
+    bridge = make_bridge(compose=name, **options)
+    cache = bridge.run_with_cache(prompt)[1]
+    for stage in ("pre", "post"):
+        place = f"blocks.1.attn.{stage}.hook_"
+        terms = [cache[f"{place}{branch}"] for branch in BRANCHES if f"{place}{branch}" in cache]
+        torch.testing.assert_close(sum(terms), cache[f"{place}out"], atol=1e-5, rtol=1e-5)
+        assert bridge.hook_dict.keys() >= {f"{place}in", f"{place}out"}
+        silent = [hook for hook in bridge.hook_dict if hook.startswith(place) and hook not in cache]
+        assert silent == [], "a hook that never fires"
