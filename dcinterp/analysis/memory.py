@@ -1,8 +1,8 @@
 r"""What an analysis keeps in memory, said before it runs, and refused where it would not fit.
 
     matrices    hook_in, hook_out, hook_o_*, hook_attn_scores, hook_pattern   heads * pos^2 numbers each
-    weights     hook_w_q1, w_q2, w_k1, w_k2  pos * rank * heads;   w_qg, w_kg  pos * heads
-    outputs     hook_z                                                       pos * d_model
+
+beside which the dynamic weights (pos * rank * heads) and the outputs (pos * d_model) are nothing.
 
 A layer whose hooks are listened to computes its matrices one by one and holds those of one stage at a time; other
 layers take the model's fast path, which holds none. So one layer of a 6.9B-shaped model (32 heads) takes 8 matrices of
@@ -33,29 +33,6 @@ GIGABYTE = 1e9
 def layer_bytes(heads: int, positions: int, *, bytes_per_number: int = 4, rows: int = 1) -> int:
     """Bytes that taking one stage of one layer apart needs beside the model: 8 * rows * heads * positions^2 numbers."""
     return MATRICES_OF_A_STAGE * rows * heads * positions**2 * bytes_per_number
-
-
-def tap_bytes(bridge: Any, names: list[str], positions: int, *, rows: int = 1) -> int:
-    """Bytes of the cached tensors of the named hooks for prompts of so many positions.
-
-    Raises:
-        UserError: a name is none of the hooks above.
-    """
-    size = next(bridge.original_model.parameters()).element_size()
-    return rows * size * sum(_numbers(bridge, name, positions) for name in names)
-
-
-def _numbers(bridge: Any, name: str, positions: int) -> int:
-    heads, kind = bridge.cfg.n_heads, name.rsplit(".", 1)[-1].removeprefix("hook_")
-    if kind == "z":
-        return positions * heads * bridge.cfg.d_head
-    if kind in ("w_q1", "w_q2", "w_k1", "w_k2"):
-        return positions * bridge.model_config.compose_rank * heads
-    if kind in ("w_qg", "w_kg"):
-        return positions * heads
-    if kind in ("in", "out", "attn_scores", "pattern") or kind.startswith("o_"):
-        return heads * positions**2
-    raise UserError(f"There is no estimate for the hook {name!r}.")
 
 
 def available_bytes(device: torch.device) -> int | None:
