@@ -58,6 +58,9 @@ def load(
     Raises:
         UserError: there is no such model, or its folder is incomplete or damaged.
     """
+    if not str(name_or_path).strip():
+        raise UserError("The name of the model is empty; give a shipped model, a folder, or a hub id.")
+    require_device(device)
     bridge = _load(str(name_or_path), device, dtype)
     mark_source(bridge, str(name_or_path), dtype)
     return bridge
@@ -77,6 +80,19 @@ def _load(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridg
     return _load_hub(name, device, dtype)
 
 
+def require_device(device: str | torch.device | None) -> None:
+    """Raise a UserError if torch does not know the device, or this machine or this build of torch has none."""
+    if device is None:
+        return
+    try:
+        kind, number = torch.device(device).type, torch.device(device).index or 0
+    except RuntimeError as error:
+        raise UserError(f"There is no device {str(device)!r}; choose cpu, cuda or mps.") from error
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind)
+    if count is not None and number >= count:
+        raise UserError(f"Torch finds no device {str(device)!r} on this machine; leave it out to use the CPU.")
+
+
 def refuse_missing_folder(name: str) -> None:
     """Raise a UserError if `name` can only be meant as a folder, and there is none: what is left may be a hub id."""
     path = Path(name).expanduser()
@@ -89,9 +105,17 @@ def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None, name: str
     kind = read_config_file(folder).get("model_type")
     if kind in OURS or kind in LAYOUTS:
         return _load_ours(folder, name or folder.name, device, dtype)
+    if kind is None:
+        raise UserError(f"{folder / 'config.json'} has no model_type; copy it again from the source of the model.")
     from dcinterp.bridge import boot
 
-    bridge = boot(str(folder), device=str(device) if device else None, dtype=dtype)
+    try:
+        bridge = boot(str(folder), device=str(device) if device else None, dtype=dtype)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().split(". ")[0].split("\n")[0].rstrip(".")
+        raise UserError(
+            f"{folder} holds a model of type {kind!r}, which transformers and TransformerLens do not load: {reason}."
+        ) from error
     if name:
         bridge.cfg.model_name = name
     return bridge
@@ -103,7 +127,12 @@ def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) 
     from dcinterp.bridge import wrap
 
     model = read_model(folder, device=device, dtype=dtype)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder) if (folder / "tokenizer.json").is_file() else None
+    tokenizer = None
+    if (folder / "tokenizer.json").is_file():
+        try:
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        except Exception as error:  # the tokenizers library raises bare exceptions
+            raise UserError(f"The tokenizer in {folder} is damaged ({error}); copy its files again.") from error
     return wrap(model, tokenizer, name)
 
 
@@ -140,9 +169,12 @@ def read_model(
         raise UserError(f"{folder} holds a model of type {kind!r}, which is none of ours; use dcinterp.load for it.")
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
+    images = kind == DCViTConfig.model_type
     try:
-        images = kind == DCViTConfig.model_type
         config = (DCViTConfig if images else DCFormerConfig).from_dict(fields)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{folder / 'config.json'} describes no model of ours: {error}") from error
+    try:
         with without_bars():
             loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
                 folder,

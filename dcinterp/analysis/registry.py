@@ -165,15 +165,16 @@ def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:
     )
 
 
-COUNTS = ("k", "rows", "examples", "steps", "max_steps", "batch_size", "seeds", "resamples", "limit")
-"""Parameters that, as numbers, count what there must be one of at least."""
+COUNTS = dict.fromkeys(("k", "rows", "examples", "steps", "max_steps", "batch_size", "seeds", "resamples", "limit"), 1)
+COUNTS |= {"check": 0}
+"""Parameters that, as numbers, count things, and how many of them there must be at least."""
 
 
 def _require_counts(arguments: Mapping[str, Any]) -> None:
     """Refuse numbers that no analysis can do anything with, in the same sentence everywhere."""
     for name, value in arguments.items():
-        if name in COUNTS and isinstance(value, int) and value < 1:
-            raise UserError(f"{name} is {value}; it must be at least 1.")
+        if name in COUNTS and isinstance(value, int) and value < COUNTS[name]:
+            raise UserError(f"{name} is {value}; it must be at least {COUNTS[name]}.")
         if name == "level" and not 0 < value < 1:
             raise UserError(f"level is {value}; it must lie between 0 and 1.")
         if name == "tolerance" and not value >= 0:

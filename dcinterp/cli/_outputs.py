@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,24 +28,34 @@ def require_file_place(path: Path | None) -> None:
         raise UserError(f"{path} may not be written by you; give another path.")
 
 
-def require_folder_place(path: Path | None, *, own: str = "") -> None:
+def require_folder_place(path: Path | None, *, ours: Callable[[Path], bool] = lambda path: False) -> None:
     """Raise a UserError if `path` cannot become a folder of ours.
 
     Args:
-        path: a folder that is new or empty, or that holds a file called `own`: what we wrote there before.
-        own: empty when nothing may be there.
+        path: a folder that is new or empty, or that may be replaced.
+        ours: whether a folder with files in it holds only what we wrote there before.
     """
     if path is None:
         return
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give the name of a folder to write.")
-    if path.is_dir() and any(path.iterdir()) and not (own and (path / own).is_file()):
+    if path.is_dir() and any(path.iterdir()) and not ours(path):
         raise UserError(f"{path} holds other files; give another folder, or empty it first.")
     above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not above.is_dir():
         raise UserError(f"{above} is a file, so {path} cannot be made; give another folder.")
     if not os.access(above, os.W_OK):
         raise UserError(f"{above} may not be written by you; give another folder.")
+
+
+def is_result(path: Path) -> bool:
+    """Whether a folder holds a saved result and nothing else."""
+    from dcinterp.analysis.result import RECORD, TENSORS
+
+    entries = list(path.iterdir())
+    return (path / RECORD).is_file() and all(
+        is_result(entry) if entry.is_dir() else entry.name in (RECORD, TENSORS) for entry in entries
+    )
 
 
 @contextmanager

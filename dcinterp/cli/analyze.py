@@ -12,7 +12,7 @@ import typer
 
 from dcinterp.cli._help import Group, Verb, Verbs, example
 from dcinterp.cli._models import model_names
-from dcinterp.cli._outputs import compact_json, require_file_place, require_folder_place, whole
+from dcinterp.cli._outputs import compact_json, is_result, require_file_place, require_folder_place, whole
 
 if TYPE_CHECKING:
     from dcinterp.analysis.registry import Analysis
@@ -280,7 +280,6 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
 
 def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     """Refuse what could not be written before anything is computed."""
-    from dcinterp.analysis.result import RECORD
     from dcinterp.errors import UserError, nearest
 
     figure, kind = given["figure"], given["figure_kind"]
@@ -291,7 +290,7 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     if kind and kind not in (known := figure_kinds(entry)):
         hint = nearest(kind, known) if known else "leave --figure-kind out."
         raise UserError(f"There is no figure {kind!r} of this result; {hint}")
-    require_folder_place(given["save"], own=RECORD)
+    require_folder_place(given["save"], ours=is_result)
     require_file_place(figure)
     require_file_place(given["csv"])
 

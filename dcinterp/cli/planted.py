@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._help import Verbs
-from dcinterp.cli._outputs import compact_json, print_json, require_folder_place, whole
+from dcinterp.cli._outputs import compact_json, is_result, print_json, require_folder_place, whole
 
 app = Verbs()
 
@@ -130,12 +130,11 @@ def table(
         dcinterp planted table lend-by-kp "lend-by-kp noise=0.02" --seeds 1
     """
     from dcinterp import method_benchmark
-    from dcinterp.analysis.result import RECORD
     from dcinterp.cli.analyze import as_data
     from dcinterp.planted import circuits
     from dcinterp.progress import console
 
-    require_folder_place(save, own=RECORD)
+    require_folder_place(save, ours=is_result)
     settings = planted or [name + variant for variant in VARIANTS for name in circuits()]
     with console("methods") as progress:
         result = method_benchmark(settings, seeds=seeds, examples=examples, progress=progress)

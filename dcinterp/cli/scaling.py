@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.cli._outputs import compact_json, require_file_place, require_folder_place
+from dcinterp.cli._outputs import compact_json, is_result, require_file_place, require_folder_place
 
 
 def command(
@@ -35,11 +35,10 @@ def command(
         dcinterp scaling runs/scaling/results.csv --figure scaling.html
     """
     import dcinterp
-    from dcinterp.analysis.result import RECORD
     from dcinterp.cli.analyze import as_data
 
     require_file_place(figure)
-    require_folder_place(save, own=RECORD)
+    require_folder_place(save, ours=is_result)
     fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss)
     if figure is not None:
         from dcinterp.figures import export
