@@ -5,7 +5,8 @@ r"""Edge attribution averaged over a set of questions, with intervals, a control
 score is that of dcinterp.analysis.edge_attribution, each example against its own foil, each path from zero.
 
 The control asks what a score means. "labels": every example is scored once more on the target and foil of another one,
-[control_low, control_high] is the interval of that mean: an edge that scores alike writes something for any answer.
+never on its own (see dcinterp.analysis.other_answers); [control_low, control_high] is the interval of that mean: an edge
+that scores alike writes something for any answer.
 "heads": within every example, layer and branch the edges change places at random; the interval holds the middle 95 % of
 the largest mean of a branch (in size, with its sign), which is what its best edge must beat.
 
@@ -37,6 +38,7 @@ from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured
 from dcinterp.analysis.objective import Explained, Objective, explained
+from dcinterp.analysis.other_answers import label_banners, other_answers
 from dcinterp.analysis.path_gradient import Hooks, Integration, Method, Path, PathGradient, check_choices
 from dcinterp.analysis.prompt import decoded, require_stage
 from dcinterp.analysis.registry import analysis
@@ -136,7 +138,7 @@ class EdgeAttributionSet(Result):
                 f"Attribution and ablation disagree in sign for {len(disagree)} of the {signs.n} strongest edges "
                 f"({', '.join(disagree['edge'][:3])}{', ...' if len(disagree) > 3 else ''}): believe the ablation."
             )
-        said += few_examples(self.n)
+        said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
         return said
 
     def table(self) -> pd.DataFrame:
@@ -185,7 +187,7 @@ def attribute_edges_over(
         examples: a text such as "same-person n=100 seed=1", or a list of examples of the tasks or of (prompt, target,
             foil); see dcinterp.analysis.dataset.
         objective, stage, method, path, dynamic_weights: as for `attribute_edges`.
-        control: "labels" (twice the cost), "heads" or "none".
+        control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
         check: how many of the lent edges of largest mean to ablate in every example.
         level: of the bootstrap intervals over examples.
         seed: of bootstrap and control.
@@ -208,19 +210,21 @@ def attribute_edges_over(
     asked = questions(bridge, examples)
     integration = Integration(steps, max_steps, tolerance, batch_size)
     scorer = _Scorer(bridge, objective, stage, method, path, freezes(dynamic_weights), integration)
-    total = len(asked) * (2 if control == "labels" else 1)
+    others = other_answers(bridge, asked, seed) if control == "labels" else None
+    control = "none" if control == "labels" and others is None else control
+    total = len(asked) * (1 if others is None else 2)
     made = []
     for question in asked:
         made.append(scorer.score(question, question))
         progress(len(made), total, f"example {len(made)}")
     scores = torch.stack([each.scores for each in made])
     low, high = bootstrap_interval(scores, level=level, seed=seed)
-    if control == "labels":
-        others = []
-        for i, question in enumerate(asked):
-            others.append(scorer.score(question, asked[(i + 1) % len(asked)]).scores)
-            progress(len(asked) + i + 1, total, f"other labels, example {i + 1}")
-        control_low, control_high = bootstrap_interval(torch.stack(others), level=level, seed=seed)
+    if others is not None:
+        elsewhere = []
+        for question, other in zip(asked, others, strict=True):
+            elsewhere.append(scorer.score(question, other).scores)
+            progress(len(asked) + len(elsewhere), total, f"other labels, example {len(elsewhere)}")
+        control_low, control_high = bootstrap_interval(torch.stack(elsewhere), level=level, seed=seed)
     elif control == "heads":
         control_low, control_high = _exchanged_edges(scores, seed)
     else:

@@ -8,8 +8,8 @@ head output over the same prompts, or each example's counterfactual twin of synt
 The control asks what a score means. "heads": within every example and layer the heads change places at random, so that
 no head is the same head twice; [control_low, control_high] holds the middle 95 % of the *largest* mean (in size, with
 its sign) that a layer gets that way, which is what the best head must beat. "labels": every example is scored once more
-on the target and foil of another example; the interval is that of a head's mean score for answers that mean nothing
-here.
+on the target and foil of another example, never on its own (see dcinterp.analysis.other_answers); the interval is that
+of a head's mean score for answers that mean nothing here.
 
 Source: that of dcinterp.analysis.head_attribution; the controls are ours.
 
@@ -39,6 +39,7 @@ from torch import Tensor
 from dcinterp.analysis.dataset import Examples, Question, questions, twin_prompts
 from dcinterp.analysis.head_paths import HeadScores, head_scores, mean_outputs, outputs
 from dcinterp.analysis.objective import Explained, Objective, explained
+from dcinterp.analysis.other_answers import label_banners, other_answers
 from dcinterp.analysis.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.analysis.prompt import decoded, token_ids
 from dcinterp.analysis.registry import analysis
@@ -152,7 +153,7 @@ class HeadAttributionSet(Result):
                 f"Attribution and ablation agree in sign in only {self.agreement:.0%} of the notable scores: they do "
                 "not say what removing a head does."
             )
-        said += few_examples(self.n)
+        said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
         if self.skipped:
             said.append(f"{self.skipped} examples have no counterfactual twin and were left out.")
         return said
@@ -197,7 +198,7 @@ def attribute_heads_over(
         path: "layer" or "joint"; see dcinterp.analysis.head_attribution.
         baseline: "zero", "mean" over the examples' own prompts, or each example's "twin".
         twin: kind of counterfactual for the baseline "twin": asked, source, relation, polarity or position.
-        control: "heads", "labels" (twice the cost) or "none".
+        control: "heads", "labels" (twice the cost; none where all examples have the same answers) or "none".
         level: of the bootstrap intervals over examples.
         seed: of bootstrap and control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
@@ -221,7 +222,9 @@ def attribute_heads_over(
         what = explained(bridge, question.prompt, answers.target, answers.foil, objective=objective)
         return what, head_scores(bridge, what, start(), path=path, method=method, integration=rule)
 
-    total = len(asked) * (2 if control == "labels" else 1)
+    others = other_answers(bridge, asked, seed) if control == "labels" else None
+    control = "none" if control == "labels" and others is None else control
+    total = len(asked) * (1 if others is None else 2)
     made = []
     for done, (question, start) in enumerate(zip(asked, starts, strict=True)):
         made.append(score(question, question, start))
@@ -233,12 +236,12 @@ def attribute_heads_over(
     if control == "heads":
         extremes = exchanged_extremes(scores, torch.Generator().manual_seed(seed))
         control_low, control_high = (each[:, None].expand_as(scores[0]).contiguous() for each in extremes)
-    elif control == "labels":
-        others = []
-        for done, (question, start) in enumerate(zip(asked, starts, strict=True)):
-            others.append(score(question, asked[(done + 1) % len(asked)], start)[1].by_position.sum(-1))
+    elif others is not None:
+        elsewhere = []
+        for done, (question, other, start) in enumerate(zip(asked, others, starts, strict=True)):
+            elsewhere.append(score(question, other, start)[1].by_position.sum(-1))
             progress(len(asked) + done + 1, total, f"other labels, example {done + 1}")
-        control_low, control_high = bootstrap_interval(torch.stack(others), level=level, seed=seed)
+        control_low, control_high = bootstrap_interval(torch.stack(elsewhere), level=level, seed=seed)
     notable = scores.abs() >= 0.1 * scores.abs().amax((1, 2), keepdim=True)
     signs = sign_test(scores[notable], ablation[notable])
     metric = torch.tensor([each.metric for _, each in made])

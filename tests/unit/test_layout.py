@@ -55,7 +55,7 @@ def test_imports_point_one_way(part):
 def test_analyses_never_import_each_other():
     shared = {"call", "dataset", "prompt", "registry", "result", "statistics"}
     shared |= {"edge_credit", "edges", "intervention", "intervention_hooks", "path_gradient"}
-    shared |= {"head_maps", "head_paths", "memory", "motifs", "objective", "ov_logits"}
+    shared |= {"head_maps", "head_paths", "memory", "motifs", "objective", "other_answers", "ov_logits", "sizes"}
     for path in (ROOT / "dcinterp" / "analysis").glob("*.py"):
         for module in imports(path):
             if module.startswith("dcinterp.analysis."):

@@ -8,6 +8,7 @@ import torch
 import dcinterp
 from dcinterp import UserError, attribute_heads, attribute_heads_over
 from dcinterp.analysis.dataset import questions
+from dcinterp.analysis.other_answers import other_answers
 from dcinterp.analysis.statistics import bootstrap_interval, exchanged_extremes
 from dcinterp.progress import Cancelled
 from synthetic_tasks import corrupt
@@ -78,8 +79,8 @@ def test_other_labels_score_other_answers(bridge):
     result = attribute_heads_over(bridge, "task2 n=3", control="labels")
     asked = questions(bridge, "task2 n=3")
     others = [
-        attribute_heads(bridge, asked[i].prompt, asked[j].target, asked[j].foil, steps=8).scores
-        for i, j in ((0, 1), (1, 2), (2, 0))
+        attribute_heads(bridge, question.prompt, other.target, other.foil, steps=8).scores
+        for question, other in zip(asked, other_answers(bridge, asked, seed=0), strict=True)
     ]
     low, high = bootstrap_interval(torch.stack(others))
     assert torch.allclose(result.control_low, low.float(), atol=1e-5)
