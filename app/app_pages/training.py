@@ -1,6 +1,7 @@
 """Train a small model, watch it, stop it, take it up again, and go back through what it was at each checkpoint."""
 
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -11,89 +12,206 @@ from workbench.view import view
 
 st.title("Training", anchor=False)
 st.markdown(
-    "A run is `dcinterp train` in a process of its own: it goes on while you look at other pages, and everything of it "
-    "is in its folder."
+    "Train a small model here and see what it learns when. A run is `dcinterp train` in a process of its own: it goes "
+    "on while you look at other pages or close the browser. When the app ends, also when it is killed, the run stops "
+    "at a checkpoint, and **Resume** goes on from there with the same numbers as if it had never stopped. For a run "
+    "that is to outlive the app, use the command in a terminal; it is shown here all the same."
 )
 SHIPPED = "the shipped models"
 PRESETS = ["tiny-dcformer++", "tiny-transformer++", "tiny-dcformer", "tiny-transformer"]
+SIDE_BY_SIDE = 420
 
-with st.expander("Start a run", icon=":material/play_arrow:"), st.form("start", border=False):
+found = training.runs(Path.cwd())
+# Another key makes another expander, which is closed: so it is after a run was started.
+with (
+    st.expander(
+        "Start a run",
+        expanded=not found,
+        icon=":material/play_arrow:",
+        key=f"start-{st.session_state.get('_started', 0)}",
+    ),
+    st.form("start", border=False),
+):
     across = st.columns([2, 2, 1, 1])
-    place = across[0].text_input("Folder", "runs/first", help="Made in the folder where the app was started.")
+    place = across[0].text_input(
+        "Folder", training.free_name(), help="For the run and its model, seen from where the app was started."
+    )
     known = [name for name in PRESETS if name in training.tiny_presets()] or training.tiny_presets()
-    preset = across[1].selectbox("Model", known, help="Small ones; `dcinterp presets` lists all.")
+    preset = across[1].selectbox(
+        "Model", known, help="The names with `dc` compose their heads, the others are their twins without composition."
+    )
     layers = across[2].number_input("Layers", 1, 8, 2, help=tip("layer"))
-    steps = across[3].number_input("Steps", 10, 100_000, 200)
+    steps = across[3].number_input("Steps", 10, 100_000, 200, help="A step is one batch of documents and one update.")
     text = st.text_input(
-        "Text to train on (a file or a folder)",
+        "Text to train on",
         "",
-        help="Empty: the synthetic tasks, whose accuracy is measured as it trains.",
+        placeholder="empty: the 74 synthetic tasks",
+        help="The path of a file or a folder, read byte by byte. Empty: the synthetic tasks, and the share of held-out "
+        "questions that the model answers is measured as it trains.",
     )
     if st.form_submit_button("Start", type="primary"):
         try:
             folder = Path(place).expanduser().resolve()
             training.start(folder, preset, int(steps), {"num_hidden_layers": int(layers)}, text.strip())
-            st.session_state.run = str(folder)
         except (UserError, OSError) as problem:
             st.error(str(problem).splitlines()[0], icon=":material/error:")
+        else:
+            st.session_state.run = str(folder)
+            st.session_state["_started"] = st.session_state.get("_started", 0) + 1
+            st.rerun()
 
-found = training.runs(Path.cwd())
-run = links.choose("Run", [*found, SHIPPED], key="run", format=models.short, help="Runs in or below this folder.")
+run = links.choose(
+    "Run",
+    [*found, SHIPPED],
+    key="run",
+    format=lambda run: run if run == SHIPPED else training.name(run),
+    help="Runs in or below the folder where the app was started, the latest first.",
+)
 folder = Path(run)
 
 
-@st.fragment(run_every=2.0 if run != SHIPPED and training.look(folder).state == "running" else None)
+def curves(*, complete: bool) -> None:
+    """Loss and accuracy of the run as far as it is; `complete` with tables, files and code."""
+    told = training.losses(folder)
+    if told is None:
+        return
+    draw = view if complete else training.picture
+    beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
+    with beside.container():
+        st.subheader("How well it predicts", anchor=False, help=tip("loss"))
+        draw(told, f"loss-{complete}", caption="Mean loss of the documents it trains on, a few steps to a point.")
+    if training.source(folder) != "tasks":
+        return
+    with beside.container():
+        st.subheader("What it answers", anchor=False, help=tip("QK pattern", "held-out"))
+        answers(f"answers-{complete}", run, draw)
+
+
+def answers(place: str, source: str, draw: Any = view) -> None:
+    """Accuracy by QK pattern, once there is a measurement."""
+    try:
+        measured = analyses.fresh("training_curves", run=source)
+    except UserError:
+        st.caption("The first measurement is still to come.")
+        return
+    draw(
+        measured,
+        place,
+        caption="Share of held-out questions whose whole answer is the most likely one, by how the question selects "
+        "its fact (QK pattern); the thick line is over all.",
+    )
+
+
+def state(now: training.Run) -> None:
+    """Where the run stands, and the button for what can be done about it."""
+    st.progress(now.share, text=now.words())
+    if now.state == "failed":
+        st.error(now.message, icon=":material/error:")
+    if now.state in ("starting", "running"):
+        st.button("Stop", icon=":material/stop:", on_click=training.stop, args=(folder,), help="It can be resumed.")
+    elif now.state == "stopping" and training.impatient(folder):
+        st.button("Stop at once", icon=":material/stop:", on_click=training.stop, args=(folder,))
+    elif now.state in ("stopped", "failed"):
+        st.button("Resume", icon=":material/resume:", on_click=training.resume, args=(folder,), type="primary")
+
+
+@st.fragment(run_every=2.0)
 def watch():
     now = training.look(folder)
-    st.progress(now.share, text=now.words())
-    if now.problem:
-        st.error(now.problem, icon=":material/error:")
-    if now.state == "running":
-        st.button("Stop", icon=":material/stop:", on_click=training.stop, args=(folder,))
-    elif now.state != "finished" and training.checkpoints(folder):
-        st.button("Resume", icon=":material/resume:", on_click=training.resume, args=(folder,))
-    if st.session_state["_run_state"] != now.state:
+    if not now.alive:
         st.rerun()
-    if told := training.losses(folder):
-        st.line_chart(told, x="step", y="loss", height=240)
-        st.caption(f"The loss of {len(told)} stretches of steps; the last is {told[-1]['loss']:.3f}.")
+    state(now)
+    curves(complete=False)
+    if (newest := max(training.checkpoints(folder), default=0)) > st.session_state.get("_newest", 0) and st.button(
+        f"Look at the checkpoint of step {newest:,}", icon=":material/refresh:"
+    ):
+        st.rerun()
 
 
-if run != SHIPPED:
-    # Only the fragment's own reruns find another state: a rerun while the whole page is drawn would lose its messages.
-    st.session_state["_run_state"] = training.look(folder).state
+if run == SHIPPED:
+    from dcinterp.loading import shipped_models
+
+    for number, shipped in enumerate(shipped_models()):
+        st.subheader(f"What {shipped} learnt when", anchor=False, help=tip("QK pattern", "held-out"))
+        answers(f"shipped-{number}", shipped)
+    st.stop()
+
+now = training.look(folder)
+places = training.checkpoints(folder)
+st.session_state["_newest"] = max(places, default=0)
+if now.alive:
     watch()
-    sources = [str(folder)]
 else:
-    sources = [name for name in models.known() if not Path(name).is_dir()]
-for number, source in enumerate(sources):
-    try:
-        curves = analyses.fresh("training_curves", run=source)
-    except UserError as problem:
-        st.info(str(problem), icon=":material/info:")
-        continue
-    st.subheader(f"What {models.short(source)} learnt when", anchor=False, help=tip("QK pattern", "held-out"))
-    view(curves, f"curves-{number}")
+    state(now)
+    curves(complete=True)
+if not places:
+    st.stop()
 
-places = training.checkpoints(folder) if run != SHIPPED else []
-if places:
-    st.subheader("Back through its checkpoints", anchor=False)
-    names = [Path(place).name for place in places]
-    at = links.choose("Checkpoint", names, key="checkpoint", default=names[-1], style="select_slider")
-    model = training.as_model(places[names.index(at)])
-    try:
-        example = examples.held_out("task56", 0)
-        said = analyses.run("predict", model, prompt=example.prompt, answer=example.answer)
-        st.markdown(f"At **{at}**, after `{example.prompt}`:")
-        view(said, "scrub")
-        heads = analyses.run("attribute_heads", model, prompt=example.prompt, target=example.answer, steps=8)
-        view(heads, "scrub-heads", caption=f'Which heads speak for "{example.answer}" at this checkpoint.')
-    except (UserError, OSError) as problem:
-        st.info(str(problem).splitlines()[0], icon=":material/info:")
-    st.button(
-        "Look inside this checkpoint",
-        on_click=models.choose_now,
-        args=(model,),
-        icon=":material/search:",
-        help="Opens it as a model for the other pages.",
+st.subheader("Back through its checkpoints", anchor=False, help=tip("checkpoint"))
+saved = list(places)
+# Whoever looks at the newest one wants the newest one.
+if st.session_state.get("checkpoint") == st.session_state.get("_newest_of", {}).get(run):
+    st.session_state.pop("checkpoint", None)
+    links.address().kept.pop("checkpoint", None)
+st.session_state["_newest_of"] = {run: saved[-1]}
+at = saved[0]
+if len(saved) > 1:
+    at = links.choose(
+        "Checkpoint",
+        saved,
+        key="checkpoint",
+        default=saved[-1],
+        format=lambda step: f"step {step:,}",
+        style="select_slider",
+        help="Drag it, or use the arrow keys: everything below is of that moment.",
     )
+model = places[at]
+reads = training.source(folder)
+try:
+    if reads == "tasks":
+        task = links.choose("Question", list(examples.SHOWCASE_TASKS), key="question", format=examples.label)
+        example = examples.held_out(task, 0)
+        beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
+        with beside.container():
+            st.markdown(f"At **step {at:,}**, after `{example.prompt}` (right would be **{example.answer}**):")
+            view(analyses.run("predict", model, prompt=example.prompt, answer=example.answer), "scrub")
+        with beside.container():
+            st.markdown(f"What each head adds to **{example.answer}**:", help=tip("attribution"))
+            heads = analyses.run("attribute_heads", model, prompt=example.prompt, target=example.answer, steps=8)
+            view(heads, "scrub-heads", banners=False)
+    elif reads == "text":
+        prompt = links.text("Beginning of a text", key="beginning", default="The ")
+        st.markdown(f"At **step {at:,}**, after `{prompt}`:")
+        view(analyses.run("predict", model, prompt=prompt), "scrub")
+    strengths = analyses.fresh("training_strengths", run=run)
+    spectra = analyses.fresh("training_diversity", run=run)
+except (UserError, OSError) as problem:
+    st.info(str(problem).splitlines()[0], icon=":material/info:")
+else:
+    beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
+    with beside.container():
+        st.markdown("**How much each branch of the composition does**", help=tip("branches", "stage"))
+        view(
+            strengths,
+            "strengths",
+            caption="Mean size of what a branch adds, relative to the attention that it is added to: solid before the "
+            "softmax (pre), dashed after it (post). The dotted line is the chosen checkpoint.",
+            checkpoint=training.watched(strengths.step.tolist(), at),
+        )
+    with beside.container():
+        st.markdown("**How many directions the heads use**", help=tip("diversity"))
+        view(
+            spectra,
+            "spectra",
+            caption="Share of the variance of all heads' QK and OV products together that the first principal "
+            "components hold: the later it gets to 100 %, the more directions. Dotted: the first checkpoint.",
+            checkpoint=training.watched(spectra.step.tolist(), at),
+        )
+if reads != "images" and st.button(
+    "Look inside this checkpoint",
+    on_click=models.choose_now,
+    args=(model,),
+    icon=":material/search:",
+    help="Chooses it as the model, and opens it where one can follow its heads.",
+):
+    st.switch_page("app_pages/case_study.py" if reads == "tasks" else "app_pages/attention.py")

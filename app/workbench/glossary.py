@@ -50,6 +50,8 @@ TERMS = {
     "held-out": "Facts that no shipped model was trained on; the split is by a hash of the fact.",
     "clustered interval": "95 % interval from a bootstrap over whole clusters (partner tasks share their facts).",
     "fact-unif": "A reader without understanding: the right transformation, applied to a random fact.",
+    "loss": "Minus the log-probability of the right next token, in nats, averaged over tokens: 0 is certainty.",
+    "checkpoint": "A model in the middle of its training, saved with all that training needs to go on from there.",
     "hook": "A named place in the forward pass where a value can be read or replaced, as in TransformerLens.",
     "diversity": "How many directions the heads' maps span together: fewer shared directions, more diverse heads.",
     "perplexity": "exp of the mean negative log-probability of the answers' tokens: 1 is certainty.",

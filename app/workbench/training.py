@@ -1,26 +1,32 @@
 """Training runs in the app: each is `dcinterp train` in a process of its own, and a folder on the disk.
 
-So a run goes on when the browser is closed, ends when the app does, and can be resumed from here or from a terminal.
+A run goes on when the browser is closed, and stops at a checkpoint when the app ends, however that ends. Runs that were
+started in a terminal, or by another app, are seen and can be stopped here too: what counts is the folder.
 """
 
 from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
-import tempfile
+import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
-import yaml
 
-SECONDS_TO_END = 10
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+from workbench.drawings import drawn
+from workbench.theme import theme
+
 LOG = "app.log"
+SECONDS_OF_PATIENCE = 10
+CHECKPOINTS_KEPT = 30
 TASKS_RUN: dict[str, Any] = {
     "data": {"phases": [{"source": "tasks", "batch_size": 32, "examples": [1]}]},
     "evaluation": {"answers_per_task": 2, "examples": [1]},
@@ -29,14 +35,20 @@ TASKS_RUN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its folder tells it; `state` is running, finished, failed or stopped."""
+    """A run as its folder tells it; `state` is starting, running, stopping, finished, failed or stopped."""
 
     folder: Path
     state: str
     step: int
     steps: int
-    loss: float
-    problem: str = ""
+    loss: float = math.nan
+    message: str = ""
+    saved: int = 0
+    """The step of the last checkpoint."""
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("starting", "running", "stopping")
 
     @property
     def share(self) -> float:
@@ -44,40 +56,75 @@ class Run:
 
     def words(self) -> str:
         """Where it stands, in a line."""
-        loss = f", loss {self.loss:.3f}" if self.loss == self.loss else ""
-        return f"{self.state}: step {self.step:,} of {self.steps:,}{loss}"
+        at = f"step {self.step:,} of {self.steps:,}"
+        if self.state == "starting":
+            return f"Starting: {self.message or 'loading PyTorch'} ..."
+        if self.state == "running":
+            return f"Running: {at}, {self.message}"
+        if self.state == "stopping":
+            return "Stopping: finishing this step, and writing a checkpoint ..."
+        if self.state == "finished":
+            return f"Finished: {self.steps:,} steps" + ("" if math.isnan(self.loss) else f", loss {self.loss:.3f}")
+        if self.state == "failed":
+            return f"Failed at {at}"
+        if not self.saved:
+            return "Stopped before its first checkpoint: it would start again."
+        redone = f" (the steps since the checkpoint of step {self.saved:,} are done again)"
+        return f"Stopped at {at}; Resume goes on from there{redone if self.step > self.saved else ''}."
 
 
 _processes: dict[str, subprocess.Popen[bytes]] = {}
+_asked: dict[str, tuple[int, float]] = {}
+"""Folders whose run was asked to stop: the process, and when."""
 
 
 @atexit.register
 def _end_all() -> None:
-    """No run outlives the app."""
+    """No run outlives the app. One that is killed cannot do this: then the runs see that it is gone."""
     for process in _processes.values():
         if process.poll() is None:
             process.terminate()
 
 
 def runs(root: Path) -> list[str]:
-    """Folders of runs at or below `root`, two levels deep, the latest first."""
-    found = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(f"{depth}metrics.jsonl")]
-    found = [folder for folder in found if (folder / "config.yaml").is_file()]
-    found += [Path(folder) for folder in _processes if Path(folder) not in found and Path(folder).is_dir()]
+    """Folders of runs at or below `root`, the latest first."""
+    depths = ("", "*/", "*/*/", "runs/*/*/")
+    marks = ("history.jsonl", "app.yaml")
+    found = {path.parent for depth in depths for mark in marks for path in root.glob(f"{depth}{mark}")}
+    found |= {Path(folder) for folder in _processes if Path(folder).is_dir()}
     return [str(folder) for folder in sorted(found, key=lambda f: -f.stat().st_mtime)]
+
+
+def alive() -> list[Run]:
+    """The runs of this app that are under way."""
+    return [look(Path(folder)) for folder, process in list(_processes.items()) if process.poll() is None]
+
+
+def name(folder: Path | str) -> str:
+    """A run's folder as a person would write it here."""
+    folder = Path(folder)
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+
+
+def free_name() -> str:
+    """A folder for the next run."""
+    number = 1
+    while Path(f"runs/run-{number}").exists():
+        number += 1
+    return f"runs/run-{number}"
 
 
 def start(output: Path, preset: str, steps: int, changes: dict[str, int], text: str) -> None:
     """Begin a small run.
 
     Raises:
-        UserError: the folder holds something already, or a number does not fit the preset.
+        UserError: the folder holds something already or cannot be made, or a number does not fit the preset.
     """
     from dcinterp.errors import UserError
     from dcinterp.train.recipe import build_config
     from dcinterp.train.starter import text_run
 
-    if output.exists() and any(output.iterdir()):
+    if output.is_dir() and any(output.iterdir()):
         raise UserError(f"{output} is not empty; choose another name, or resume the run that is in it.")
     if text and not Path(text).expanduser().exists():
         raise UserError(f"There is no text at {text}; give the path of a file or a folder.")
@@ -88,90 +135,158 @@ def start(output: Path, preset: str, steps: int, changes: dict[str, int], text: 
         "output": str(output),
         "model": {"preset": preset, "changes": changes},
         "data": tree["data"] | {"phases": [phase]},
+        # A core is left to the app. The number is part of the run: resumed with another, it would round differently.
+        "recipe": tree.get("recipe", {}) | {"threads": max(1, (os.cpu_count() or 2) - 1)},
         "evaluation": tree["evaluation"] | {"every": every},
         "save_every": every,
-        # Ten, so that one can go back through the whole run.
-        "keep_checkpoints": 10,
-        "log_every": max(1, every // 2),
+        # All of them, so that one can go back through the whole run.
+        "keep_checkpoints": CHECKPOINTS_KEPT,
+        "log_every": max(1, steps // 50),
     }
     build_config(tree)
-    output.mkdir(parents=True, exist_ok=True)
-    config = output / "app.yaml"
-    config.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
-    _launch(output, [str(config)])
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        # JSON is YAML.
+        (output / "app.yaml").write_text(json.dumps(tree, indent=1), encoding="utf-8")
+        _launch(output, [str(output / "app.yaml")])
+    except OSError as error:
+        raise UserError(f"Nothing can be written to {output} ({error.strerror}); choose another folder.") from error
 
 
 def resume(folder: Path) -> None:
-    """Go on from the last checkpoint."""
-    _launch(folder, [str(folder / "config.yaml"), "--resume"])
+    """Go on from the last checkpoint, or start again where there is none."""
+    if look(folder).alive:
+        return
+    settled = folder / "config.yaml"
+    _launch(folder, [str(settled if settled.is_file() else folder / "app.yaml"), "--resume"])
 
 
 def _launch(folder: Path, arguments: list[str]) -> None:
+    from dcinterp.train.stopping import PARENT
+
     # Resuming takes the first run's own folder, whatever it was called then.
     command = [sys.executable, "-m", "dcinterp", "train", *arguments, "--output", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) - 1))}
+    environment = os.environ | {PARENT: str(os.getpid())}
     with (folder / LOG).open("ab") as log:
         _processes[str(folder)] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
 def stop(folder: Path) -> None:
-    """End the process; what was trained since the last checkpoint is done again on resuming."""
-    process = _processes.get(str(folder))
-    if process is not None and process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(timeout=SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    """Ask the run to end after its step, with a checkpoint; a second time, when it does not answer, end it at once."""
+    if (process := _process(folder)) <= 0:
+        return
+    again = (time_asked := _asked.get(str(folder))) is not None and time_asked[0] == process
+    try:
+        os.kill(process, signal.SIGKILL if again and hasattr(signal, "SIGKILL") else signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    if not again:
+        _asked[str(folder)] = (process, time.monotonic())
+
+
+def impatient(folder: Path) -> bool:
+    """Whether a run was asked to stop a while ago and has not."""
+    return str(folder) in _asked and time.monotonic() - _asked[str(folder)][1] > SECONDS_OF_PATIENCE
+
+
+def _process(folder: Path) -> int:
+    """The process that trains in a folder, whoever started it; 0 when there is none."""
+    from dcinterp.train.occupied import occupant
+
+    mine = _processes.get(str(folder))
+    if mine is not None and mine.poll() is None:
+        return mine.pid
+    other = occupant(folder)
+    return other.process if other is not None else 0
 
 
 def look(folder: Path) -> Run:
     """The run as it stands now."""
-    process = _processes.get(str(folder))
-    code = process.poll() if process is not None else None
-    problem = ""
-    if process is not None and code is None:
-        state = "running"
-    elif (folder / "model" / "config.json").is_file():
-        state = "finished"
-    elif code is not None and code > 0:
-        state, problem = "failed", _last_line(folder / LOG)
-    else:
-        state = "stopped"
-    step, loss = 0, float("nan")
+    from dcinterp.train.occupied import occupant
+
+    held, process = occupant(folder), _process(folder)
+    steps = _config(folder).get("steps", 0)
+    saved = max((step for step, place in checkpoints(folder).items() if Path(place).name != "model"), default=0)
+    if held is not None or process:
+        told = (held.step, held.steps or steps, held.message) if held is not None else (0, steps, "")
+        asked = _asked.get(str(folder), (0, 0.0))[0] == process
+        state = "stopping" if asked else "running" if told[0] else "starting"
+        return Run(folder, state, told[0], told[1], message=told[2], saved=saved)
+    step, loss = 0, math.nan
     for record in _records(folder):
         step, loss = record.get("step", step), record.get("loss", loss)
-    return Run(folder, state, step, _steps(folder), loss, problem)
+    mine = _processes.get(str(folder))
+    # 130 is what a run ends with that was asked to stop.
+    if mine is not None and (mine.poll() or 0) > 0 and mine.poll() != 130:
+        return Run(folder, "failed", step, steps, loss, message=_last_line(folder / LOG), saved=saved)
+    state = "finished" if (folder / "model" / "config.json").is_file() else "stopped"
+    return Run(folder, state, max(step, saved), steps, loss, saved=saved)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
+    from dcinterp.model.metrics import read_metrics
+
     path = folder / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:  # a line that is being written
-            continue
-    return records
+    return read_metrics(path) if path.is_file() else []
 
 
-def losses(folder: Path) -> list[dict[str, float]]:
-    """(step, loss) of every logged step."""
-    return [{"step": r["step"], "loss": r["loss"]} for r in _records(folder) if "loss" in r]
+def losses(folder: Path) -> Any | None:
+    """The `LossCurves` of every logged step, with those on held-out text or images; None before the first."""
+    import torch
+
+    from dcinterp.analysis.loss_curves import LossCurves
+
+    lines: dict[int, dict[str, float]] = {}
+    for record in _records(folder):
+        if "loss" in record or "validation_loss" in record:
+            lines.setdefault(record["step"], {}).update(record)
+    if not any("loss" in line for line in lines.values()):
+        return None
+
+    def column(key: str) -> torch.Tensor:
+        return torch.tensor([line.get(key, math.nan) for line in lines.values()])
+
+    return LossCurves(
+        run=name(folder),
+        step=torch.tensor(list(lines)),
+        tokens_read=torch.tensor([line["tokens"] for line in lines.values()]),
+        training_loss=column("loss"),
+        validation_loss=column("validation_loss"),
+    )
 
 
-def _steps(folder: Path) -> int:
+def picture(result: Any, place: str, caption: str) -> None:
+    """The figure of a result that is still growing, without the tables and files of `view`."""
+    figure, words = drawn(result, "", theme(), {})
+    key = f"figure-{place}"
+    st.plotly_chart(
+        figure, key=key, width="stretch", theme=None, config={"displayModeBar": False}, alt=words.alternative
+    )
+    st.caption(caption)
+
+
+def source(folder: Path) -> str:
+    """What the run reads: tasks, text or images."""
+    return str(_config(folder).get("source", "tasks"))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    for file in (folder / "config.yaml", folder / "app.yaml"):
+        if file.is_file():
+            return _read_config(file, file.stat().st_mtime_ns)
+    return {}
+
+
+@lru_cache(maxsize=256)
+def _read_config(file: Path, stamp: int) -> dict[str, Any]:
     from dcinterp.train.recipe import read_config
 
-    for name in ("config.yaml", "app.yaml"):
-        if (folder / name).is_file():
-            try:
-                return read_config(folder / name).steps
-            except ValueError:
-                return 0
-    return 0
+    try:
+        config = read_config(file)
+    except ValueError:
+        return {}
+    reads = config.data.phases[0].source if config.data.phases else "tasks"
+    return {"steps": config.steps, "source": reads if reads in ("text", "images") else "tasks"}
 
 
 def _last_line(path: Path) -> str:
@@ -179,29 +294,18 @@ def _last_line(path: Path) -> str:
     return lines[-1].removeprefix("dcinterp: ") if lines else "it ended without a word"
 
 
-def checkpoints(folder: Path) -> list[str]:
-    """Folders of the checkpoints, earliest first, and of the finished model."""
+def checkpoints(folder: Path) -> dict[int, str]:
+    """{step: folder of a model} of the checkpoints, earliest first; of the last step the finished model."""
     places = [p for p in (folder / "checkpoints").glob("checkpoint-*") if (p / "model.safetensors").is_file()]
-    found = sorted(places, key=lambda p: int(p.name.rsplit("-", 1)[1]))
-    finished = folder / "model"
-    return [str(p) for p in (*found, *([finished] if (finished / "config.json").is_file() else []))]
+    found = {int(p.name.rsplit("-", 1)[1]): str(p) for p in places if p.name.rsplit("-", 1)[1].isdigit()}
+    if (folder / "model" / "config.json").is_file():
+        found[_config(folder).get("steps", 0)] = str(folder / "model")
+    return dict(sorted(found.items()))
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def as_model(checkpoint: str) -> str:
-    """A folder that `dcinterp.load` reads: the checkpoint's weights beside the run's tokenizer."""
-    place = Path(checkpoint)
-    if (place / "tokenizer.json").is_file():
-        return checkpoint
-    run = place.parents[1]
-    folder = Path(tempfile.mkdtemp(prefix="dcinterp-")) / f"{run.name}-{place.name.replace('checkpoint-', 'step-')}"
-    folder.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).symlink_to((place / name).resolve())
-    for name in TOKENIZER_FILES:
-        if (run / "tokenizer" / name).is_file():
-            (folder / name).symlink_to((run / "tokenizer" / name).resolve())
-    return str(folder)
+def watched(steps: list[int], step: int) -> int:
+    """The number of the last of some recorded steps that is not later than `step`."""
+    return max((number for number, other in enumerate(steps) if other <= step), default=0)
 
 
 @st.cache_data(show_spinner=False)
@@ -210,3 +314,19 @@ def tiny_presets() -> list[str]:
     import dcinterp
 
     return [name for name in dcinterp.presets() if name.startswith("tiny-") and "vit" not in name]
+
+
+def sidebar() -> None:
+    """The runs of this app that are under way, on every page."""
+    if not alive():
+        return
+
+    @st.fragment(run_every=2.0)
+    def watch() -> None:
+        under_way = alive()
+        for run in under_way:
+            st.progress(run.share, text=f"Training {name(run.folder)}: {run.state}, step {run.step:,} of {run.steps:,}")
+        if not under_way:
+            st.rerun()
+
+    watch()

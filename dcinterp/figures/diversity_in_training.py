@@ -31,9 +31,12 @@ def plot(
     if layer is not None and not -layers <= layer < layers:
         raise UserError(f"There is no layer {layer}; the model has {layers}.")
     values = result.cumulative.mean(2) if layer is None else result.cumulative[:, :, layer]
+    shown = [(checkpoint % checkpoints, 3)]
+    if shown[0][0] != 0:
+        shown.insert(0, (0, 1))
     figure = go.Figure()
     for number, product in enumerate(PRODUCTS):
-        for at, width in ((0, 1), (checkpoint, 3)):
+        for at, width in shown:
             step = int(result.step[at])
             figure.add_scatter(
                 x=list(range(1, components + 1)),

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.training_curves import TrainingCurves
 from dcinterp.errors import UserError
+from dcinterp.figures.loss_lines import points_of
 from dcinterp.figures.style import SERIES, THEMES, finish
 
 RESULT = "TrainingCurves"
@@ -32,10 +33,16 @@ def plot(result: TrainingCurves, *, theme: str = "light", examples: int | None =
             x=result.tokens_read.tolist(),
             y=result.accuracy[:, column, number].tolist(),
             name=pattern,
-            mode="lines",
+            mode=points_of(len(result.step)),
             line={"color": THEMES[theme].text if whole else next(colours), "width": 4 if whole else 2},
+            # A mark at the edge of the frame is drawn whole.
+            cliponaxis=False,
             hovertemplate=f"{pattern}: %{{y:.1%}} after %{{x:,}} tokens<extra></extra>",
         )
     figure.update_xaxes(title="tokens read", rangemode="tozero")
-    figure.update_yaxes(title=f"accuracy, rows of {examples}", range=[0, 1.02], tickformat=".0%")
+    figure.update_yaxes(
+        title=f"right answers, {examples} {'example' if examples == 1 else 'examples'} a row",
+        range=[0, 1.02],
+        tickformat=".0%",
+    )
     return finish(figure, theme, height=380)

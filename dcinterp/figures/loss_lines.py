@@ -9,6 +9,7 @@ from dcinterp.figures.style import THEMES, finish
 
 RESULT = "LossCurves"
 KIND = ""
+MARKED_AT_MOST = 30
 
 
 def plot(result: LossCurves, *, theme: str = "light") -> go.Figure:
@@ -21,14 +22,24 @@ def plot(result: LossCurves, *, theme: str = "light") -> go.Figure:
     figure = go.Figure()
     lines = [("training", result.training_loss, "#0072b2", 2), ("held out", result.validation_loss, "", 4)]
     for name, values, colour, width in lines:
+        there = values.isfinite()
+        if not there.any():
+            continue
         figure.add_scatter(
-            x=result.tokens_read.tolist(),
-            y=values.tolist(),
+            x=result.tokens_read[there].tolist(),
+            y=values[there].tolist(),
             name=name,
-            mode="lines+markers",
+            mode=points_of(int(there.sum())),
             line={"color": colour or THEMES[theme].text, "width": width},
+            # A mark at the edge of the frame is drawn whole.
+            cliponaxis=False,
             hovertemplate=f"{name}: %{{y:.3f}} after %{{x:,}} tokens<extra></extra>",
         )
     figure.update_xaxes(title="tokens read", rangemode="tozero")
     figure.update_yaxes(title="loss, nats per token")
     return finish(figure, theme, height=380)
+
+
+def points_of(count: int) -> str:
+    """Lines with a mark at every measurement, as long as these can be told apart."""
+    return "lines+markers" if count <= MARKED_AT_MOST else "lines"

@@ -48,6 +48,6 @@ def plot(
         figure.add_scatter(x=[], y=[], name="no composition")
     if checkpoint is not None:
         figure.add_vline(x=int(result.step[checkpoint]), line_width=1, line_dash="dot")
-    figure.update_xaxes(title="step")
-    figure.update_yaxes(title="strength, shares of the attention", rangemode="tozero")
+    figure.update_xaxes(title="step", rangemode="tozero")
+    figure.update_yaxes(title="size, relative to the attention", rangemode="tozero")
     return finish(figure, theme, height=380)

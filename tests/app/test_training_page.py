@@ -1,0 +1,143 @@
+"""Training from the page: started, stopped, resumed and finished by clicks; and what a killed app leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dcinterp.train.occupied import occupant
+
+APP = Path(__file__).parents[2] / "app"
+SETTLED = "[data-testid=stApp][data-test-script-state=notRunning]"
+STARTS = 300_000
+
+
+def stands(page, words: str) -> str:
+    """The line over the progress bar, once it begins with these words."""
+    line = page.locator("[data-testid=stMain] [data-testid=stProgress]", has_text=words)
+    line.wait_for(timeout=STARTS)
+    return line.inner_text()
+
+
+@pytest.mark.browser
+def test_start_stop_resume_done(page, server):
+    page.goto(f"{server}/training", timeout=90_000)
+    page.wait_for_selector("h1:has-text('Training')", timeout=STARTS)
+    page.wait_for_selector(SETTLED, timeout=STARTS)
+    start = page.get_by_role("button", name="Start", exact=True)
+    if not start.is_visible():
+        page.get_by_text("Start a run").click()
+    for label, value in (("Layers", "1"), ("Steps", "80")):
+        page.get_by_role("spinbutton", name=label).fill(value)
+        page.keyboard.press("Tab")
+    folder = page.get_by_role("textbox", name="Folder").input_value()
+    start.click()
+    stands(page, "Starting")
+    assert "of 80" in stands(page, "Running")
+    page.reload()
+    assert "of 80" in stands(page, "Running"), "the run does not mind that the page is loaded again"
+    page.get_by_role("button", name="Stop", exact=True).last.click()
+    at = int(stands(page, "Stopped at step").split()[3])
+    assert 0 < at < 80
+    assert page.get_by_role("combobox", name="Run").input_value() == folder
+    page.get_by_role("button", name="Resume").click()
+    stands(page, "Finished: 80 steps")
+    page.wait_for_selector("text=Back through its checkpoints", timeout=STARTS)
+    page.wait_for_selector(SETTLED, timeout=STARTS)
+    page.wait_for_selector("text=At step 80", timeout=STARTS)
+    page.get_by_role("slider").last.press("ArrowLeft")
+    page.wait_for_selector("text=At step 72", timeout=STARTS)
+    page.get_by_role("button", name="Look inside this checkpoint").click()
+    page.wait_for_selector("h1:has-text('Case study')", timeout=STARTS)
+    page.wait_for_selector(SETTLED, timeout=STARTS)
+    assert "checkpoint-72" in page.url
+    assert page.locator("[data-testid=stException]").count() == 0
+
+
+def until(condition, seconds: float = 240):
+    """What `condition` gives, once it gives something."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """The folder of a run whose app was killed with SIGKILL while it trained."""
+    folder = tmp_path / "run"
+    program = (
+        f"import sys, time; sys.path.insert(0, {str(APP)!r}); from pathlib import Path; "
+        "from workbench import training; "
+        f"training.start(Path({str(folder)!r}), 'tiny-transformer++', 5000, {{'num_hidden_layers': 1}}, ''); "
+        "time.sleep(900)"
+    )
+    app = subprocess.Popen([sys.executable, "-W", "ignore", "-c", program], stderr=subprocess.DEVNULL)
+    try:
+        reached = until(lambda: (found := occupant(folder)) and found.step and found).step
+    finally:
+        app.kill()
+        app.wait()
+    return folder, reached
+
+
+def test_a_killed_app_leaves_no_process_and_loses_no_step(orphan, monkeypatch):
+    folder, reached = orphan
+    monkeypatch.syspath_prepend(str(APP))
+    from workbench import training
+
+    until(lambda: occupant(folder) is None)
+    run = training.look(folder)
+    assert run.state == "stopped"
+    assert run.saved >= reached, "it was saved where it stood, 500 steps before the first regular checkpoint"
+    assert "Resume goes on from there." in run.words()
+    # Taken up by the next app, and stopped again.
+    training.resume(folder)
+    assert training.look(folder).alive
+    until(lambda: training.look(folder).step > run.saved)
+    training.stop(folder)
+    assert training.look(folder).state in ("stopping", "stopped")
+    until(lambda: not training.look(folder).alive)
+    again = training.look(folder)
+    assert again.state == "stopped", training._last_line(folder / training.LOG)
+    assert again.saved > run.saved
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in history] == [0, run.saved]
+
+
+def test_a_run_from_a_terminal_is_seen_and_can_be_stopped(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(APP))
+    from workbench import training
+
+    folder = tmp_path / "run"
+    small = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    tree = {
+        "output": str(folder),
+        "model": {"preset": "tiny-transformer++", "changes": small},
+        "data": {"phases": [{"source": "pairs", "steps": 1_000_000, "batch_size": 2}]},
+        "evaluation": {"every": 1_000_000, "answers_per_task": 1, "examples": [1]},
+    }
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps(tree), encoding="utf-8")
+    command = [sys.executable, "-m", "dcinterp", "train", str(config)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    terminal = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: training.look(folder).state == "running")
+        assert str(folder) in training.runs(tmp_path)
+        training.resume(folder)
+        assert str(folder) not in training._processes, "what runs is not started a second time"
+        training.stop(folder)
+        assert terminal.wait(timeout=120) == 130
+    finally:
+        terminal.kill()
+    run = training.look(folder)
+    assert run.state == "stopped"
+    assert run.saved == run.step
