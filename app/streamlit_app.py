@@ -37,7 +37,7 @@ st.html("<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {pad
 with st.spinner("Loading PyTorch ..."):
     preload.heavy_imports()
 
-from workbench import jobs, links, models  # noqa: E402
+from workbench import jobs, links, models, training  # noqa: E402
 from workbench.glossary import tip  # noqa: E402
 from workbench.theme import follow_theme  # noqa: E402
 
@@ -83,3 +83,5 @@ finally:
             links.notices()
         with running:
             jobs.sidebar()
+            if page.title != "Training":
+                training.sidebar()
