@@ -58,12 +58,13 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
             },
             hovertemplate="%{text}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
         )
-    finish(figure, theme, height=500, title=f"{result.part}s put to {result.kind}, mean over {_examples(result.n)}")
+    figure.update_xaxes(title=f"effect predicted by {METHODS[method]} (logits)")
+    figure.update_yaxes(title="measured effect (logits)")
+    finish(figure, theme, height=540, title=f"{result.part}s put to {result.kind}, mean over {_examples(result.n)}")
     zero = {"zeroline": True, "zerolinecolor": colours.muted, "zerolinewidth": 1}
-    figure.update_xaxes(title=f"effect predicted by {METHODS[method]} (logits)", **zero)
-    figure.update_yaxes(title="measured effect (logits)", **zero)
-    # Below the figure, where its lines may be many in a narrow window.
-    return figure.update_layout(legend={"y": -0.16, "yanchor": "top"})
+    # The legend is a list below the figure: its lines are long, and the window may be narrow.
+    below = {"orientation": "v", "y": -0.17, "yanchor": "top"}
+    return figure.update_layout(xaxis=zero, yaxis=zero, legend=below, margin_b=130)
 
 
 def _examples(n: int) -> str:

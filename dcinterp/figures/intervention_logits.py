@@ -49,7 +49,6 @@ def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go
             marker={"symbol": symbol, "size": 11, "color": colour, "line": {"width": 2, "color": colour}},
             hovertemplate=f"%{{text}}<br>{label} %{{x:.2f}}<extra></extra>",
         )
-    finish(figure, theme, height=110 + 26 * len(names))
-    title = {"text": "token", "standoff": 12}
-    figure.update_yaxes(tickvals=rows, ticktext=names, range=[len(rows) - 0.5, -0.5], title=title)
-    return figure.update_xaxes(title="logit")
+    figure.update_yaxes(tickvals=rows, ticktext=names, range=[len(rows) - 0.5, -0.5], title="token")
+    figure.update_xaxes(title="logit")
+    return finish(figure, theme, height=110 + 26 * len(names))
