@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import dcinterp
 from dcinterp.bridge import DCBridge, wrap
 from dcinterp.errors import UserError
 from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS
@@ -251,3 +252,24 @@ def test_a_misspelt_name_suggests_the_nearest(wrong: str, suggestion: str, bridg
 def test_a_filter_function_that_matches_nothing_warns(bridge: Make, ids: Tensor) -> None:
     with pytest.warns(UserWarning, match="filter function selects none of the"):
         bridge().run_with_cache(ids, names_filter=lambda name: name.endswith("hook_o_pk"))
+
+
+@pytest.mark.parametrize("name", ["dcformer++", "transformer++"])
+@pytest.mark.parametrize("hook", ["hook_z", "hook_q", "hook_v", "hook_pattern"])
+def test_a_hook_may_change_a_head_in_place(name, hook):
+    bridge = dcinterp.load(name)
+    prompt = "< Ruth has a revolver . Kevin has a jersey ."
+
+    def in_place(value, hook):
+        value[:, :, 2] = 0
+        return value
+
+    def in_a_copy(value, hook):
+        return in_place(value.clone(), hook)
+
+    logits, expected = (
+        bridge.run_with_hooks(prompt, fwd_hooks=[(f"blocks.1.attn.{hook}", act)]) for act in (in_place, in_a_copy)
+    )
+    assert logits.requires_grad
+    torch.testing.assert_close(logits, expected)
+    assert not torch.allclose(logits, bridge(prompt))

@@ -57,7 +57,7 @@ def fused_attention(
     tracked = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*inputs, *weights))
     if q.shape[2] <= DECODING and not tracked:
         return torch.ops.dcinterp.fused_decode(*inputs, weights, how, mask).to(dtype)
-    return _Fused.apply(*inputs, how, mask, *weights).to(dtype)
+    return _Fused.apply(*inputs, how, mask, *weights).transpose(1, 2).to(dtype)
 
 
 def _weights(stage: ComposeWeights | None) -> Weights:
@@ -69,6 +69,8 @@ def _flags(stage: ComposeWeights | None) -> list[int]:
 
 
 class _Fused(torch.autograd.Function):
+    """Gives [batch, pos, head, d], no view of anything, so that a hook may change it in place."""
+
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: list[int], mask: Tensor | None, *weights: Any
@@ -81,6 +83,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         q, k, v, mask, lse, *weights = ctx.saved_tensors
+        grad = grad.transpose(1, 2)
         if torch.is_grad_enabled():
             return _differentiable_backward(grad, (q, k, v, *weights), ctx.how, mask)
         found = torch.ops.dcinterp.fused_backward(grad, q, k, v, weights, ctx.how, mask, lse)
@@ -107,10 +110,10 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     call = _Call(q, k, v, weights, how, mask)
     lse = q.new_empty(q.shape[:3])
-    out = _like_heads(call.q)
-    call.arguments.lse, call.arguments.out = address(lse), View.of(out)
+    out, width = _position_major(call.q), v.shape[-1]
+    call.arguments.lse, call.arguments.out = address(lse), View.of(out.transpose(1, 2))
     call.run("forward")
-    return out[..., : v.shape[-1]], lse
+    return out if out.shape[-1] == width else out[..., :width].contiguous(), lse
 
 
 def _decode(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> Tensor:
@@ -142,8 +145,12 @@ def _backward(
 
 def _like_heads(x: Tensor) -> Tensor:
     """Empty, of shape [batch, head, pos, d] and position-major in memory: joining the heads then copies nothing."""
+    return _position_major(x).transpose(1, 2)
+
+
+def _position_major(x: Tensor) -> Tensor:
     batch, heads, length, width = x.shape
-    return x.new_empty(batch, length, heads, width).transpose(1, 2)
+    return x.new_empty(batch, length, heads, width)
 
 
 class _Call:
@@ -197,7 +204,7 @@ _LIBRARY.impl("fused_backward", _backward, "CPU")
 
 @torch.library.register_fake("dcinterp::fused_forward", lib=_LIBRARY)
 def _(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _like_heads(q), q.new_empty(q.shape[:3])
+    return _position_major(q), q.new_empty(q.shape[:3])
 
 
 @torch.library.register_fake("dcinterp::fused_decode", lib=_LIBRARY)
