@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,9 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     best_task, best_number = (examples.SHOWCASE_TASKS[0], 0) if own else examples.showcase(name)
     left, right = st.columns([3, 1])
     if kind == TEXT:
+        chosen = links.last("task"), links.last("example")
+        if own is None and chosen[0] is not None:
+            links.suggest("text", examples.held_out(chosen[0], chosen[1] or 0).prompt)
         text = links.text(
             "Text",
             key="text",
@@ -68,6 +72,8 @@ def question(name: str, *, with_answer: bool = True) -> Question:
                 where=right,
                 help="Empty: the model's own answer.",
             )
+        with right:
+            vocabulary(name)
         return Question(text.strip(), answer.strip() or None)
     task = links.choose(
         "Task",
@@ -91,6 +97,18 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     return Question(example.prompt, example.answer, task, number, examples.source_token(name, task, number))
 
 
+def vocabulary(name: str) -> None:
+    """The words that a small model knows, to be looked up; nothing for a model that knows thousands."""
+    known = getattr(getattr(models.require(name), "tokenizer", None), "get_vocab", dict)()
+    if not 0 < len(known) <= 3000:
+        return
+    words = st.popover("Words it knows", icon=":material/menu_book:", type="tertiary", on_change="rerun", key="words")
+    if words.open:
+        listed = sorted((w for w in known if w.strip() and not re.fullmatch(r"<\w+>", w)), key=str.lower)
+        words.caption(f"{len(listed)} words and signs; a text may use these only.")
+        words.text(", ".join(listed))
+
+
 def layer(name: str, *, key: str = "layer", default: int = -1, where: Any = st) -> int:
     """A layer of the model; the last unless another is chosen."""
     count = models.model(name).cfg.n_layers
@@ -107,13 +125,11 @@ def stage(name: str, *, key: str = "stage", where: Any = st) -> str:
     """A stage of composition that the model has."""
     stages = models.model(name).stages
     default = "post" if "post" in stages else stages[0]
-    words = {"pre": "pre (scores)", "post": "post (weights)"}
     return links.choose(
         "Stage",
         stages,
         key=key,
         default=default,
-        format=words.__getitem__,
         style="segmented_control",
         help=tip("stage"),
         where=where,

@@ -100,6 +100,16 @@ def asked_for(key: str) -> str | None:
     return values[0] if values else None
 
 
+def last(key: str) -> Any:
+    """The value that an input had when it was drawn last, on any page; None if it never was."""
+    return address().kept.get(key)
+
+
+def suggest(key: str, value: Any) -> None:
+    """What an input that was never drawn starts with, where that is not its default."""
+    address().kept.setdefault(key, value)
+
+
 def choose(
     label: str,
     options: Iterable[T],

@@ -157,15 +157,15 @@ def _encode(bridge: Any, text: str, special: bool | None = None) -> TokenIds:
     ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=special)["input_ids"].long()
     unknown = bridge.tokenizer.unk_token_id
     if unknown is not None and bool((ids == unknown).any()):
+        words = list(dict.fromkeys(_unknown(bridge.tokenizer, text)))
+        named = ", ".join(map(repr, words[:5])) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
         raise UserError(
-            f"This model does not know the word {_first_unknown(bridge.tokenizer, text)!r}; use words of its tasks."
+            f"This model does not know the word{'s' if len(words) > 1 else ''} {named}; use words of its tasks."
         )
     return ids
 
 
-def _first_unknown(tokenizer: Any, text: str) -> str:
+def _unknown(tokenizer: Any, text: str) -> list[str]:
     encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
-    for token, (start, end) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
-        if token == tokenizer.unk_token_id:
-            return text[start:end]
-    return text
+    pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
+    return [text[start:end] for token, (start, end) in pairs if token == tokenizer.unk_token_id] or [text]

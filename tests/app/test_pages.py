@@ -101,6 +101,22 @@ def test_an_unknown_answer_is_one_sentence(app):
     assert "platypus" in app.error[0].value
 
 
+def test_a_text_of_ones_own_starts_with_the_example_that_was_looked_at(app):
+    open_page(app, "case_study", task="task29", example="2")
+    app.segmented_control(key="prompt").set_value("text").run()
+    assert not app.exception
+    assert "Brasília" in app.text_area(key="text").value
+
+
+def test_the_words_that_a_small_model_knows_can_be_looked_up(app):
+    open_page(app, "case_study", prompt="text")
+    assert not any("apricot, " in text.value for text in app.text)
+    app.session_state["words"] = True
+    app.run()
+    (listed,) = [text.value for text in app.text if "apricot, " in text.value]
+    assert "<unk>" not in listed
+
+
 def test_own_text_has_a_story_with_or_without_an_expected_answer(app):
     open_page(app, "case_study", prompt="text", text="There are a pear, a car, a car. Which is not car? The")
     assert not app.exception

@@ -21,3 +21,10 @@ def test_probabilities_and_rank_are_those_of_the_sorted_logits(bridge, prompt, a
     assert found.rank == 7
     assert found.answer_probability == pytest.approx(float(logits.softmax(-1)[answer]))
     assert dcinterp.predict(bridge, prompt, at=at).rank == 0, "no answer was asked about"
+
+
+def test_every_unknown_word_of_a_prompt_is_named_once(shipped):
+    with pytest.raises(dcinterp.UserError, match="does not know the words 'sat', 'Tom'; use"):
+        dcinterp.predict(shipped, "The cat sat on Tom. Tom sat on")
+    with pytest.raises(dcinterp.UserError, match="and 2 more"):
+        dcinterp.predict(shipped, "one two three four five six seven")
