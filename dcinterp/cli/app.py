@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
+import threading
+import time
+import urllib.request
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -47,16 +49,31 @@ def command(
             raise UserError(f"{model} is a file; give the folder that holds config.json and the weights.")
         else:
             refuse_missing_folder(model)
-    _require_free(port)
-    script = app_folder() / "asgi.py"
-    environment = os.environ | {MODELS_VARIABLE: os.pathsep.join(map(_absolute, models or []))}
-    options = ["--server.port", str(port), "--server.headless", "false" if browser else "true"]
-    # Streamlit reads its configuration from the folder of the script it is given.
-    code = subprocess.call([sys.executable, "-m", "streamlit", "run", *options, str(script)], env=environment)
-    raise typer.Exit(code)
+    script, port = app_folder() / "asgi.py", _free(port)
+    os.environ[MODELS_VARIABLE] = os.pathsep.join(map(_absolute, models or []))
+    if browser:
+        threading.Thread(target=_open_when_ready, args=(f"http://127.0.0.1:{port}",), daemon=True).start()
+    from streamlit.web import cli as streamlit
+
+    # Headless, because Streamlit puts an advertisement on the page of the browser that it opens itself. It reads its
+    # configuration from the folder of the script it is given.
+    options = ["--server.port", str(port), "--server.headless", "true"]
+    streamlit.main(["run", *options, str(script)], standalone_mode=False)
 
 
-def _require_free(port: int) -> None:
+def _open_when_ready(address: str) -> None:
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"{address}/_stcore/health", timeout=1)
+        except OSError:
+            time.sleep(0.1)
+        else:
+            webbrowser.open(address)
+            return
+
+
+def _free(port: int) -> int:
+    """The port, if nobody listens there; any free one for 0."""
     with socket.socket() as probe:
         # As the server does: a port that is only waiting to be forgotten is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -64,6 +81,7 @@ def _require_free(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise UserError(f"Port {port} is in use, perhaps by another workbench; give another --port.") from error
+        return int(probe.getsockname()[1])
 
 
 def app_folder() -> Path:
