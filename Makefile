@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable
+SETUP  := $(VENV)/.app
 READY  := $(VENV)/.ready
 
 .PHONY: app test lint types bench docs notebooks figures clean help
@@ -11,13 +13,20 @@ READY  := $(VENV)/.ready
 help:
 	@sed -n '1,3s/^# //p' Makefile
 
-$(READY): pyproject.toml constraints.txt
+# The app needs no tools of the checks, so its first start does not wait for them.
+$(SETUP): pyproject.toml constraints.txt
+	@echo "Setting up in $(VENV), this once: PyTorch and the like, about 2 GB, which takes some minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $(READY)
+	$(INSTALL) .
+	@touch $@
+
+$(READY): $(SETUP)
+	@echo "Adding the tools of the checks."
+	$(INSTALL) '.[dev]' --quiet
+	@touch $@
 
 # make app MODELS="runs/mine/model" opens further models beside the shipped ones.
-app: $(READY)
+app: $(SETUP)
 	$(BIN)/dcinterp app $(MODELS)
 
 test: lint types
