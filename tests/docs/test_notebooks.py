@@ -31,6 +31,10 @@ def test_is_an_article_with_outputs(path):
     assert notebook.cells[0].cell_type == "markdown"
     assert notebook.cells[0].source.startswith("# ")
     assert not any(re.search(r"^\s*def ", cell.source, re.M) for cell in code), "functions belong into the package"
+    assert "**What this does not show.**" in "".join(cell.source for cell in notebook.cells[-2:])
+    assert "$" not in "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown"), (
+        "no renderer offline"
+    )
     assert path.stat().st_size < LARGEST
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run `make notebooks`"
     kinds = [kind for cell in code for output in cell.outputs for kind in output.get("data", {})]
