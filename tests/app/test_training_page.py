@@ -13,6 +13,8 @@ import pytest
 
 from dcinterp.train.occupied import occupant
 
+playwright = pytest.importorskip("playwright.sync_api")
+
 APP = Path(__file__).parents[2] / "app"
 SETTLED = "[data-testid=stApp][data-test-script-state=notRunning]"
 STARTS = 300_000
@@ -31,7 +33,10 @@ def test_start_stop_resume_done(page, server):
     page.wait_for_selector("h1:has-text('Training')", timeout=STARTS)
     page.wait_for_selector(SETTLED, timeout=STARTS)
     start = page.get_by_role("button", name="Start", exact=True)
-    if not start.is_visible():
+    try:
+        # Open where there is no run yet, closed where there is one.
+        start.wait_for(timeout=20_000)
+    except playwright.TimeoutError:
         page.get_by_text("Start a run").click()
     for label, value in (("Layers", "1"), ("Steps", "80")):
         page.get_by_role("spinbutton", name=label).fill(value)
