@@ -185,15 +185,22 @@ def first_word(name: str, answer: str | None) -> int | None:
     return None if answer is None else first_token(models.model(name), answer)
 
 
-def target_and_foil(name: str, asked: Question) -> tuple[int, int]:
-    """The answer's first token (the model's own when none is expected) and the strongest wrong one, as ids.
+def word(name: str, token: int) -> str | int:
+    """What a person calls a token, so that code and command lines can be read; the id if no word does."""
+    from dcinterp.analysis.prompt import token_word
+
+    return token_word(models.model(name), token)
+
+
+def target_and_foil(name: str, asked: Question) -> tuple[str | int, str | int]:
+    """The answer's first token (the model's own when none is expected) and the strongest wrong one.
 
     Raises:
         UserError: the prompt or the answer does not fit the model.
     """
     said = analyses.run("predict", name, prompt=asked.prompt, answer=first_word(name, asked.answer))
     target = said.answer_id if asked.answer else int(said.top_ids[0])
-    return target, next(int(token) for token in said.top_ids if int(token) != target)
+    return word(name, target), word(name, next(int(token) for token in said.top_ids if int(token) != target))
 
 
 def carried(more: dict[str, str]) -> dict[str, str | list[str]]:

@@ -63,6 +63,17 @@ def token_id(bridge: Any, token: Token) -> int:
     )
 
 
+def token_word(bridge: Any, token: int) -> Token:
+    """The word that `token_id` reads as this token, which is what a person writes; the id itself if there is none."""
+    if bridge.tokenizer is None:
+        return token
+    word = bridge.tokenizer.decode([token]).strip()
+    try:
+        return word if word and token_id(bridge, word) == token else token
+    except UserError:
+        return token
+
+
 def first_token(bridge: Any, answer: str) -> int:
     """The id of the first token of an answer that may take several, which is where the model has to choose.
 

@@ -28,3 +28,12 @@ def test_every_unknown_word_of_a_prompt_is_named_once(shipped):
         dcinterp.predict(shipped, "The cat sat on Tom. Tom sat on")
     with pytest.raises(dcinterp.UserError, match="and 2 more"):
         dcinterp.predict(shipped, "one two three four five six seven")
+
+
+def test_a_token_is_called_by_its_word_where_that_reads_as_the_token(shipped):
+    from dcinterp.analysis.prompt import token_id, token_word
+
+    assert token_word(shipped, token_id(shipped, "food")) == "food"
+    names = [token_word(shipped, token) for token in range(shipped.cfg.d_vocab)]
+    assert all(token_id(shipped, name) == token for token, name in enumerate(names))
+    assert names[shipped.tokenizer.unk_token_id] == shipped.tokenizer.unk_token_id
