@@ -5,10 +5,10 @@ r"""Edge attribution averaged over a set of questions, with intervals, a control
 score is that of dcinterp.analysis.edge_attribution, each example against its own foil, each path from zero.
 
 The control asks what a score means. "labels": every example is scored once more on the target and foil of another one,
-never on its own (see dcinterp.analysis.other_answers); [control_low, control_high] is the interval of that mean: an edge
-that scores alike writes something for any answer.
-"heads": within every example, layer and branch the edges change places at random; the interval holds the middle 95 % of
-the largest mean of a branch (in size, with its sign), which is what its best edge must beat.
+never on its own (see dcinterp.analysis.other_answers); [control_low, control_high] is the interval of that mean: an
+edge that scores alike writes something for any answer. "heads": within every example, layer and branch the edges change
+places at random; the interval holds the middle 95 % of the largest mean of a branch (in size, with its sign), which is
+what its best edge must beat.
 
 Source: that of dcinterp.analysis.edge_attribution; the controls are ours.
 
@@ -37,14 +37,15 @@ from dcinterp.analysis.edge_credit import EdgeExplainer
 from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured
-from dcinterp.analysis.objective import Explained, Objective, explained
+from dcinterp.analysis.objective import UNITS, Explained, Objective, explained
 from dcinterp.analysis.other_answers import label_banners, other_answers
 from dcinterp.analysis.path_gradient import Hooks, Integration, Method, Path, PathGradient, check_choices
 from dcinterp.analysis.prompt import decoded, require_stage
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
+from dcinterp.analysis.sizes import size_banners
 from dcinterp.analysis.statistics import (
-    beyond_control,
+    AgainstControl,
     bootstrap_interval,
     exchanged_extremes,
     few_examples,
@@ -59,7 +60,7 @@ Control = Literal["labels", "heads", "none"]
 
 
 @dataclass(frozen=True)
-class EdgeAttributionSet(Result):
+class EdgeAttributionSet(AgainstControl, Result):
     """Scores of all edges over n examples, in units of the metric.
 
     mean, low, high, control_low, control_high [layer, branch, head_from, head_to] (zero without a control);
@@ -105,13 +106,6 @@ class EdgeAttributionSet(Result):
     right: Bool[Tensor, " example"]
     ablation: Float[Tensor, "example edge"]
 
-    @property
-    def stands_out(self) -> Bool[Tensor, "layer branch head_from head_to"]:
-        """Edges whose interval lies outside the control's, on one side; all False without a control."""
-        if self.control == "none":
-            return torch.zeros_like(self.mean, dtype=torch.bool)
-        return beyond_control(self.low, self.high, self.control_low, self.control_high)
-
     def labels(self, axis: str) -> list[str] | None:
         names = {"branch": list(BRANCHES), "example": list(self.prompts), "edge": list(self.checked)}
         return names.get(axis)
@@ -138,11 +132,16 @@ class EdgeAttributionSet(Result):
                 f"Attribution and ablation disagree in sign for {len(disagree)} of the {signs.n} strongest edges "
                 f"({', '.join(disagree['edge'][:3])}{', ...' if len(disagree) > 3 else ''}): believe the ablation."
             )
+        unit = UNITS[self.objective]
+        said += size_banners(list(ablated["edge"]), ablated["mean"], ablated["ablation"], method=self.method, unit=unit)
         said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
         return said
 
     def table(self) -> pd.DataFrame:
-        """One row per edge that scores anything, the largest means first; `ablation` where it was measured."""
+        """One row per edge that scores anything, the largest means first; `ablation` where it was measured.
+
+        lent: the attention is another head's; the others are a head's own.
+        """
         ablation = dict(zip(self.checked, self.ablation.mean(0).tolist(), strict=True)) if self.checked else {}
         rows = []
         for i, b, f, h in self.mean.nonzero().tolist():
@@ -152,12 +151,14 @@ class EdgeAttributionSet(Result):
             rows.append(
                 {
                     "edge": name,
+                    "lent": f != h,
                     **numbers,
                     "ablation": ablation.get(name),
                     "stands_out": bool(self.stands_out[i, b, f, h]),
                 }
             )
-        return pd.DataFrame(rows).sort_values("mean", key=abs, ascending=False, ignore_index=True)
+        names = ["edge", "lent", "mean", "low", "high", "control_low", "control_high", "ablation", "stands_out"]
+        return pd.DataFrame(rows, columns=names).sort_values("mean", key=abs, ascending=False, ignore_index=True)
 
 
 @analysis(title="Edge attribution over a dataset", needs_composition=True)
@@ -311,7 +312,7 @@ class _Scorer:
 def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, stage: str) -> list[Intervention]:
     """The removals of the lent edges of largest |mean|."""
     lent = mean.abs().clone()
-    lent[:, BRANCHES.index("skip")] = 0
+    lent.diagonal(dim1=-2, dim2=-1).fill_(0)
     order = lent.flatten().argsort(descending=True, stable=True)[:k]
     places = (torch.unravel_index(place, mean.shape) for place in order if lent.flatten()[place] > 0)
     return [

@@ -38,14 +38,15 @@ from torch import Tensor
 
 from dcinterp.analysis.dataset import Examples, Question, questions, twin_prompts
 from dcinterp.analysis.head_paths import HeadScores, head_scores, mean_outputs, outputs
-from dcinterp.analysis.objective import Explained, Objective, explained
+from dcinterp.analysis.objective import UNITS, Explained, Objective, explained
 from dcinterp.analysis.other_answers import label_banners, other_answers
 from dcinterp.analysis.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.analysis.prompt import decoded, token_ids
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
+from dcinterp.analysis.sizes import size_banners
 from dcinterp.analysis.statistics import (
-    beyond_control,
+    AgainstControl,
     bootstrap_interval,
     exchanged_extremes,
     few_examples,
@@ -64,7 +65,7 @@ Start = Mapping[str, Tensor] | None
 
 
 @dataclass(frozen=True)
-class HeadAttributionSet(Result):
+class HeadAttributionSet(AgainstControl, Result):
     """Scores of all heads over n examples, in units of the metric.
 
     mean, low, high [layer, head]; ablation_mean [layer, head], the measured effect of each head alone;
@@ -124,13 +125,6 @@ class HeadAttributionSet(Result):
         layer, head = divmod(int(self.mean.argmax()), self.mean.shape[1])
         return layer, head
 
-    @property
-    def stands_out(self) -> Bool[Tensor, "layer head"]:
-        """Heads whose interval lies outside the control's, on one side; all False without a control."""
-        if self.control == "none":
-            return torch.zeros_like(self.mean, dtype=torch.bool)
-        return beyond_control(self.low, self.high, self.control_low, self.control_high)
-
     def labels(self, axis: str) -> list[str] | None:
         return list(self.prompts) if axis == "example" else None
 
@@ -153,6 +147,9 @@ class HeadAttributionSet(Result):
                 f"Attribution and ablation agree in sign in only {self.agreement:.0%} of the notable scores: they do "
                 "not say what removing a head does."
             )
+        layers, heads = self.mean.shape
+        names = [f"head {layer}.{head}" for layer in range(layers) for head in range(heads)]
+        said += size_banners(names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective])
         said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
         if self.skipped:
             said.append(f"{self.skipped} examples have no counterfactual twin and were left out.")

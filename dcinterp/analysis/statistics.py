@@ -287,11 +287,17 @@ def missed(
     return (gap.abs().flatten(1) > tolerance * torch.maximum(size, 0.1 * size.amax(1, keepdim=True))).any(1)
 
 
-def beyond_control(
-    low: Float[Tensor, "*score"],
-    high: Float[Tensor, "*score"],
-    control_low: Float[Tensor, "*score"],
-    control_high: Float[Tensor, "*score"],
-) -> Bool[Tensor, "*score"]:
-    """Scores whose interval lies outside the control's, on one side."""
-    return (low > control_high) | (high < control_low)
+class AgainstControl:
+    """What means with an interval and a control have in common; `control` is "none" where there is none."""
+
+    control: str
+    low: Tensor
+    high: Tensor
+    control_low: Tensor
+    control_high: Tensor
+
+    @property
+    def stands_out(self) -> Bool[Tensor, "*score"]:
+        """Scores whose interval lies outside the control's, on one side; all False without a control."""
+        beyond = (self.low > self.control_high) | (self.high < self.control_low)
+        return beyond & (self.control != "none")
