@@ -145,6 +145,11 @@ class Calibration(Result):
                     f"Attribution ({method}) and ablation agree in sign in only {float(self.agreement[m, at]):.0%} of "
                     "the notable cases: its scores do not say what an intervention does."
                 )
+            if float(self.error[m, at]) >= 1:
+                said.append(
+                    f"The calibration error of {method} is {float(self.error[m, at]):.2f}: it predicts what a single "
+                    "removal costs no better than 'no effect' does (1.00)."
+                )
             if float(self.correlation[m, at]) <= float(self.shuffled[m, at]):
                 said.append(f"The predictions of {method} are no closer to the effects than shuffled ones.")
         said += few_examples(self.n)

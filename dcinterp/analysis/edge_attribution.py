@@ -14,7 +14,8 @@ Source: integrated gradients (Sundararajan et al. 2017) on the terms of the DCMH
 docs/analyses/edges.md.
 
 It does not show what made the dynamic weights what they are (control flow upstream), and, like every attribution, it is
-no intervention: the strongest edges are ablated along with it, and a banner says where the two disagree.
+no intervention: the strongest edges are ablated along with it, and a banner says where the two disagree, in sign or by
+more than three times in size (see dcinterp.analysis.sizes).
 Scores of different layers overlap unless path="joint"; scores of the two stages explain different paths and never add.
 
 Identities that the tests assert: the edges into a head add up to its head attribution (stage "post"), those of a layer
@@ -41,11 +42,12 @@ from dcinterp.analysis.edge_credit import EdgeExplainer
 from dcinterp.analysis.edges import BRANCHES
 from dcinterp.analysis.intervention import Intervention
 from dcinterp.analysis.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured, references
-from dcinterp.analysis.objective import Objective, explained
+from dcinterp.analysis.objective import UNITS, Objective, explained
 from dcinterp.analysis.path_gradient import Integration, Method, Metric, Path, check_choices
 from dcinterp.analysis.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
+from dcinterp.analysis.sizes import size_banners
 from dcinterp.analysis.statistics import sign_test
 from dcinterp.errors import require_known
 from dcinterp.progress import Progress, silent
@@ -53,6 +55,8 @@ from dcinterp.progress import Progress, silent
 # Above this share of the largest head score, the branches of a layer do not add up to its composed attention.
 NOTABLE_MISMATCH = 1e-3
 NOTABLE_GAP = 0.05
+# Edges below this share of the largest are zero but for rounding.
+ROUNDING = 1e-6
 
 Stage = Literal["pre", "post"]
 
@@ -66,6 +70,11 @@ class EdgeScore(NamedTuple):
     head_to: int
     score: float
     stage: str = "post"
+
+    @property
+    def lent(self) -> bool:
+        """Whether the attention is another head's."""
+        return self.head_from != self.head_to
 
     @property
     def label(self) -> str:
@@ -133,12 +142,12 @@ class EdgeAttribution(Result):
         """The `k` edges of largest |score|, strongest first; edges that do nothing are not named.
 
         Args:
-            lent: leave out the skip, a head's own attention.
+            lent: only attention that another head lent: without the skip, gates and whatever else scales a head's own.
             head_to: (layer, head): only edges into this head.
         """
         chosen = self.scores.abs().clone()
         if lent:
-            chosen[:, BRANCHES.index("skip")] = -1
+            chosen.diagonal(dim1=-2, dim2=-1).fill_(-1)
         if head_to is not None:
             keep = torch.zeros_like(chosen, dtype=torch.bool)
             keep[self.layers.index(head_to[0]), :, :, head_to[1]] = True
@@ -148,22 +157,27 @@ class EdgeAttribution(Result):
         return [
             EdgeScore(self.layers[i], BRANCHES[b], f, h, float(self.scores[i, b, f, h]), self.stage)
             for i, b, f, h in places
-            if chosen[i, b, f, h] > 0
+            if chosen[i, b, f, h] > ROUNDING * self.scores.abs().max()
         ]
 
     def table(self) -> pd.DataFrame:
-        """One row per lent edge (or head, where nothing is lent), the strongest first; `ablation` where measured."""
+        """One row per edge that composition adds (or head, where nothing is composed), the strongest first.
+
+        lent: the attention is another head's; the others scale a head's own. ablation: where it was measured.
+        """
         measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
-        edges = self.top(self.scores.numel()) or self.top(self.scores.numel(), lent=False)
+        every = self.top(self.scores.numel(), lent=False)
+        edges = [edge for edge in every if edge.lent or edge.branch != "skip"] or every
         rows = [
             {
                 "edge": edge.intervention.unit,
+                "lent": edge.lent,
                 "score": edge.score,
                 "ablation": measured.get(edge.intervention.unit, measured.get(f"head {edge.layer}.{edge.head_to}")),
             }
             for edge in edges
         ]
-        return pd.DataFrame(rows, columns=["edge", "score", "ablation"])
+        return pd.DataFrame(rows, columns=["edge", "lent", "score", "ablation"])
 
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {
@@ -200,7 +214,8 @@ class EdgeAttribution(Result):
                 f"Attribution and ablation disagree in sign for {len(wrong)} of the {agreement.n} strongest edges "
                 f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): believe the ablation."
             )
-        return said
+        unit = UNITS[self.objective]
+        return said + size_banners(self.checked, self.predicted, self.measured, method=self.method, unit=unit)
 
 
 @analysis(title="Edge attribution", ignore=("batch_size",))
@@ -309,7 +324,7 @@ def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, 
     """The result with the strongest edges ablated: put to zero, or to what they are in the baseline prompt."""
     bridge, ids = explainer.bridge, explainer.ids
     composed = result.stage in getattr(bridge, "stages", ())
-    edges = result.top(check, lent=composed)
+    edges = (result.top(check) if composed else []) or result.top(check, lent=False)
     if not edges:
         return result
     # Where nothing is composed, a head's only edge is all that it reads.

@@ -18,7 +18,8 @@ Source: Sundararajan et al. 2017, applied to head outputs as in the DCMHA paper 
 Visualization"), which does not say which of the two paths it takes.
 
 It does not show why a head matters. An attribution is no intervention either: `ablation` says what happens to f when
-that head alone is put to its baseline, and a banner says where the two disagree in sign.
+that head alone is put to its baseline, and a banner says where the two disagree, in sign or by more than three times in
+size (see dcinterp.analysis.sizes).
 
 Identity that the tests assert: on each path the scores add up to f(z) - f(b), up to `gap`, which is returned.
 
@@ -40,11 +41,12 @@ from torch import Tensor
 
 from dcinterp.analysis.dataset import prompts
 from dcinterp.analysis.head_paths import head_scores, mean_outputs, outputs
-from dcinterp.analysis.objective import Objective, explained
+from dcinterp.analysis.objective import UNITS, Objective, explained
 from dcinterp.analysis.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.analysis.prompt import Prompt, Token, str_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
+from dcinterp.analysis.sizes import size_banners
 from dcinterp.errors import UserError
 from dcinterp.progress import Progress, silent
 
@@ -128,7 +130,9 @@ class HeadAttribution(Result):
         if self.disagreements:
             heads = ", ".join(f"{layer}.{head}" for layer, head in self.disagreements)
             said.append(f"Attribution and ablation disagree in sign for head {heads}: do not build on it.")
-        return said
+        layers, heads_of_a_layer = self.scores.shape
+        names = [f"head {layer}.{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
+        return said + size_banners(names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective])
 
     def table(self) -> pd.DataFrame:
         """One row a head, the largest scores first."""

@@ -23,6 +23,7 @@ from dcinterp.errors import UserError
 from dcinterp.shapes import TokenIds
 
 Objective = Literal["logit", "log-probability"]
+UNITS = {"logit": "logits", "log-probability": "nats"}
 
 
 @dataclass(frozen=True)

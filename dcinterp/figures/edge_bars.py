@@ -18,7 +18,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
         result: the scores.
         theme: "light" or "dark".
         k: how many edges.
-        lent: leave out the heads' own attention.
+        lent: only attention that another head lent, where there is any.
     """
     # A model without composition has nothing lent.
     edges = result.top(k, lent=lent) or result.top(k, lent=False)

@@ -21,9 +21,9 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
         result: the scores.
         theme: "light" or "dark".
         k: how many edges.
-        lent: leave out a head's own attention.
+        lent: only attention that another head lent, where there is any.
     """
-    edges = result.top(k, lent=lent)
+    edges = result.top(k, lent=lent) or result.top(k, lent=False)
     names: list[str] = []
 
     def node(name: str) -> int:

@@ -18,11 +18,11 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, lent:
         result: the means.
         theme: "light" or "dark".
         k: how many edges.
-        lent: leave out the heads' own attention.
+        lent: only attention that another head lent, where there is any.
     """
     table = result.table()
-    if lent:
-        table = table[~table["edge"].str.contains(".skip.", regex=False)]
+    if lent and table["lent"].any():
+        table = table[table["lent"]]
     table = table.head(k)
     names = [name.removeprefix("edge ") for name in table["edge"]]
     branches = [name.split(".")[2] for name in names]

@@ -19,7 +19,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, lent: bo
         result: the scores.
         theme: "light" or "dark".
         k: how many edges.
-        lent: leave out the heads' own attention.
+        lent: only attention that another head lent, where there is any.
     """
     edges = result.top(k, lent=lent) or result.top(k, lent=False)
     rows = [
