@@ -23,7 +23,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    return f"choose from {', '.join(names)}." if len(names) <= 20 else f"there are {len(names)} to choose from."
+    return f"choose from {', '.join(names)}." if len(names) <= 40 else f"there are {len(names)} to choose from."
 
 
 _FILE_PROBLEMS = {

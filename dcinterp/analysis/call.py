@@ -111,12 +111,25 @@ TOKEN_ARGUMENTS = ("target", "foil", "answer")
 
 
 def option_text(value: Any, name: str) -> str:
-    """A plain argument as the text that the command line takes for it."""
+    """A plain argument as the text that the command line takes for it (see dcinterp.analysis.options)."""
     if isinstance(value, str):
-        return value
+        return json.dumps(value, ensure_ascii=False) if _misread(value, name) else value
     if name in TOKEN_ARGUMENTS and isinstance(value, int):
         return f"#{value}"
     return json.dumps(value, ensure_ascii=False)
+
+
+QUOTED = ('"[', '"{', '"#', '"\\"')
+"""How a text begins on the command line that is written as JSON, because as it is it would be read as data."""
+
+
+def _misread(text: str, name: str) -> bool:
+    if text.startswith(QUOTED) or (name in TOKEN_ARGUMENTS and text[:1] == "#" and text[1:].isdigit()):
+        return True
+    try:
+        return text[:1] in ("[", "{") and bool(json.loads(text))
+    except json.JSONDecodeError:
+        return False
 
 
 def plain(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
     parse(parameter, "-1")       # by the parameter's annotation: a number, a word, a list, an example of the tasks
 
-Texts are taken as they are. A token id is written #12, so that 2017 stays a word; ids of a prompt are [5, 7, 9].
+Texts are taken as they are. A token id is written #12, so that 2017 stays a word; ids of a prompt are [5, 7, 9]. A text
+that looks like such data is written as JSON: "[5, 7]", with the quotes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import json
 import re
 import types
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from dcinterp.analysis.call import TOKEN_ARGUMENTS, from_plain
+from dcinterp.analysis.call import QUOTED, TOKEN_ARGUMENTS, from_plain
 from dcinterp.errors import UserError, nearest
 
 
@@ -44,6 +46,9 @@ def parse(name: str, annotation: Any, text: str) -> Any:
         UserError: the text is no such value.
     """
     types_, option = members(annotation), name.replace("_", "-")
+    if str in types_ and text.startswith(QUOTED):
+        with suppress(json.JSONDecodeError):
+            return str(json.loads(text))
     if name in TOKEN_ARGUMENTS and int in types_ and text.startswith("#") and text[1:].isdigit():
         return int(text[1:])
     if text[:1] in ("[", "{") and any(_is_data(each) for each in types_):
@@ -67,8 +72,8 @@ def parse(name: str, annotation: Any, text: str) -> Any:
                 return kind(text)
             except ValueError:
                 continue
-    if any(_is_data(each) for each in types_):
-        return [_number(part.strip()) for part in text.split(",")]
+    for each in filter(_is_data, types_):
+        return [_part(option, members(next(iter(get_args(each)), Any)), part.strip()) for part in text.split(",")]
     raise UserError(f"--{option} cannot be {text!r}; it takes {_described(types_)}.")
 
 
@@ -80,6 +85,16 @@ def _is_data(annotation: Any) -> bool:
         or origin is Sequence
         or origin.__name__ in ("Example", "Tensor")
     )
+
+
+def _part(option: str, types_: tuple[Any, ...], text: str) -> int | float | str:
+    """One entry of a list: as a prompt's words, an id is written #12 where an entry may be a word too."""
+    if str in types_:
+        return int(text[1:]) if int in types_ and text[:1] == "#" and text[1:].isdigit() else text
+    number = _number(text)
+    if types_ == (int,) and not isinstance(number, int):
+        raise UserError(f"--{option} takes whole numbers, separated by commas, not {text!r}.")
+    return number
 
 
 def _number(text: str) -> int | float | str:

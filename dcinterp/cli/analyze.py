@@ -50,7 +50,7 @@ class AnalysisVerb(Verb):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from dcinterp.analysis.registry import ANALYSES
 
-        more = figure_kinds(ANALYSES[str(self.name).replace("-", "_")])
+        more = list(filter(None, figure_kinds(ANALYSES[str(self.name).replace("-", "_")])))
         kept = [option for option in self.params if option.name != "figure_kind" or more]
         for option in kept:
             if option.name == "figure_kind":
@@ -104,7 +104,7 @@ PROMPT = "There are tea, meat, meat. Which is not meat? The"
 SAMPLES = {
     "prompt": PROMPT,
     "example": PROMPT,
-    "examples": "same-person n=4",
+    "examples": "same-person n=2",
     "target": "tea",
     "interventions": "head 1.3 zero",
     "words": "violin,lime",
@@ -123,10 +123,12 @@ MORE = {
     "attribute_edges": {"foil": "meat"},
     "attribute_edges_over": {"method": "gradient"},
     "branch_ablation": {"tasks": "56", "rows": "1"},
-    "calibrate": {"part": "head"},
+    "attribute_heads_over": {"method": "gradient"},
+    "calibrate": {"part": "branch", "methods": "gradient"},
     "composition_importance": {"method": "gradient"},
     "method_benchmark": {"settings": "lend-by-kp", "seeds": "1", "examples": "1"},
     "task_accuracy": {"tasks": "same-person", "rows": "1"},
+    "loss_curves": {"run": "runs/my-run"},
     "training_strengths": {"run": "runs/my-run"},
     "training_diversity": {"run": "runs/my-run"},
 }
@@ -151,10 +153,10 @@ def _words(option: str, text: str) -> str:
 
 
 def figure_kinds(entry: Analysis) -> list[str]:
-    """The figures of an analysis' result beside the one that it gets when nobody asks for another."""
+    """The figures of an analysis' result, by kind; the one that it gets when nobody asks for another is ""."""
     from dcinterp.figures import kinds
 
-    return sorted(kind for result, kind in kinds() if kind and result == entry.function.__annotations__["return"])
+    return sorted(kind for result, kind in kinds() if result == entry.function.__annotations__["return"])
 
 
 def verb(entry: Analysis) -> Any:
@@ -285,10 +287,12 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     figure, kind = given["figure"], given["figure_kind"]
     if figure is not None and figure.suffix not in (".html", ".png", ".svg"):
         raise UserError(f"--figure writes .html, .png or .svg files, not {figure.name}.")
+    if figure is not None and not figure_kinds(entry):
+        raise UserError(f"There is no single figure of {entry.title.lower()}; use --save or --json, or `dcinterp app`.")
     if kind and figure is None:
         raise UserError(f"--figure-kind {kind} chooses the figure that --figure FILE writes; give that too.")
     if kind and kind not in (known := figure_kinds(entry)):
-        hint = nearest(kind, known) if known else "leave --figure-kind out."
+        hint = nearest(kind, filter(None, known)) if any(known) else "leave --figure-kind out."
         raise UserError(f"There is no figure {kind!r} of this result; {hint}")
     require_folder_place(given["save"], ours=is_result)
     require_file_place(figure)

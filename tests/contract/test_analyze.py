@@ -1,0 +1,143 @@
+"""Every analysis from the command line: the example of its help runs, writes what it is asked for, and comes out again.
+
+A prompt of any characters survives the way through a shell.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import dcinterp
+from dcinterp.analysis.call import Call
+from dcinterp.analysis.listing import titles
+from dcinterp.analysis.options import parameter_types, parse
+from dcinterp.analysis.registry import ANALYSES
+from dcinterp.cli import main
+from dcinterp.cli._help import examples
+from dcinterp.cli.analyze import figure_kinds, help_text
+from dcinterp.train.watch import branch_strengths, layer_variances
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """A folder with what the examples read: a sweep's table, and a run that was watched."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "runs/scaling").mkdir(parents=True)
+    families = ("transformer++", "dcformer++")
+    rows = [(f, c, (20 + len(f)) * c**-0.05) for f in families for c in (1e15, 4e15, 2e16)]
+    pd.DataFrame(rows, columns=["family", "flops", "loss"]).to_csv(folder / "runs/scaling/results.csv", index=False)
+    watch = folder / "runs/my-run/watch"
+    watch.mkdir(parents=True)
+    losses = [{"step": step, "tokens": 9 * step, "loss": 5.0 - step, "validation_loss": 5.5 - step} for step in (1, 2)]
+    (watch.parent / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in losses))
+    model = dcinterp.read_model(Path(dcinterp.__file__).parent / "pretrained/dcformer++")
+    seen = branch_strengths(model, {"input_ids": torch.arange(5, 25).view(2, 10)})
+    save_file({"variances": layer_variances(model), "strengths": seen}, watch / "step-0000001.safetensors")
+    return folder
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.mark.parametrize("name", titles())
+def test_the_example_runs_is_written_and_comes_out_again(capsys, monkeypatch, runs, name):
+    monkeypatch.chdir(runs)
+    (line,) = examples(help_text(ANALYSES[name]))
+    drawn = bool(figure_kinds(ANALYSES[name]))
+    outputs = ["--save", f"saved/{name}", "--csv", f"{name}.csv", "--json"]
+    outputs += ["--figure", f"{name}.html"] if drawn else []
+    code, out, err = run(capsys, *shlex.split(line)[1:], *outputs)
+    assert code == 0, err
+    assert json.loads(out)["call"]["analysis"] == name
+    assert "NaN" not in out
+    assert not err
+    assert not drawn or "plotly" in (runs / f"{name}.html").read_text(encoding="utf-8").lower()
+    assert len(pd.read_csv(runs / f"{name}.csv")) == len(dcinterp.load_result(runs / "saved" / name).to_dataframe())
+    code, out, err = run(capsys, "replay", f"saved/{name}", "--json")
+    assert (code, json.loads(out)["same"]) == (0, True), err
+
+
+PROMPTS = [
+    "a \"b\" 'c' $HOME `x` !y \\ z",
+    "two\nlines",
+    "[ lime ]",
+    "[5, 7]",
+    '"[5]"',
+    '{"a": 1}',
+    "-x",
+    "#12",
+    "ü 日",
+]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=str)
+def test_the_printed_command_survives_the_shell(prompt):
+    call = Call(
+        "predict", "", "dcformer++", None, None, None, {"prompt": prompt, "answer": "#12"}, ("prompt", "answer")
+    )
+    script = f"set -- {call.command()}; printf '%s\\0' \"$@\""
+    words = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+    given: dict[str, str] = {}
+    for word in words[4:]:
+        if word.startswith("--"):
+            option, _, value = word.removeprefix("--").partition("=")
+            given[option] = value
+        else:
+            given[option] = word
+    types = parameter_types(ANALYSES["predict"].function)
+    assert {name: parse(name, types[name], text) for name, text in given.items()} == call.arguments
+
+
+def test_outputs_are_refused_before_the_work(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("keep")
+    (tmp_path / "mine/result.json").write_text("{}")
+    for option, says in (
+        (["--save", "mine"], "mine holds other files"),
+        (["--save", "mine/notes.txt"], "is a file"),
+        (["--csv", "mine"], "mine is a folder"),
+        (["--csv", "nosuch/table.csv"], "There is no folder nosuch"),
+        (["--figure", "figure.pdf"], ".html, .png or .svg"),
+        (["--figure", "figure.html", "--figure-kind", "bogus"], "There is no figure 'bogus'"),
+        (["--figure-kind", "bogus"], "give that too"),
+    ):
+        code, _, err = run(capsys, "analyze", "predict", "dcformer++", "--prompt", "x", *option)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert says in err
+    assert (tmp_path / "mine/notes.txt").read_text() == "keep"
+
+
+def test_what_fails_leaves_nothing_half_written(tmp_path):
+    from dcinterp.cli._outputs import whole
+
+    (tmp_path / "old").write_text("old")
+
+    def write_half(path: Path, *, folder: bool) -> None:
+        with whole(path) as place:
+            if folder:
+                place.mkdir()
+            (place / "half" if folder else place).write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half(tmp_path / "old", folder=False)
+    with pytest.raises(KeyboardInterrupt):
+        write_half(tmp_path / "folder", folder=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "old"
+    with whole(tmp_path / "old") as place:
+        place.write_text("new")
+    assert (tmp_path / "old").read_text() == "new"
