@@ -76,11 +76,14 @@ def curves(*, complete: bool) -> None:
     if told is None:
         return
     draw = view if complete else training.picture
-    beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
+    alone = training.source(folder) != "tasks"
+    beside = st.container() if alone else st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():
         st.subheader("How well it predicts", anchor=False, help=tip("loss"))
-        draw(told, f"loss-{complete}", caption="Mean loss of the documents it trains on, a few steps to a point.")
-    if training.source(folder) != "tasks":
+        thick = "; thick, of those that are held out" if bool(told.validation_loss.isfinite().any()) else ""
+        caption = f"Mean loss of the documents it trains on, a few steps to a point{thick}."
+        draw(told, f"loss-{complete}", caption=caption)
+    if alone:
         return
     with beside.container():
         st.subheader("What it answers", anchor=False, help=tip("QK pattern", "held-out"))
@@ -134,7 +137,7 @@ if run == SHIPPED:
     for number, shipped in enumerate(shipped_models()):
         st.subheader(f"What {shipped} learnt when", anchor=False, help=tip("QK pattern", "held-out"))
         answers(f"shipped-{number}", shipped)
-    st.stop()
+    links.end_page()
 
 now = training.look(folder)
 places = training.checkpoints(folder)
@@ -145,7 +148,7 @@ else:
     state(now)
     curves(complete=True)
 if not places:
-    st.stop()
+    links.end_page()
 
 st.subheader("Back through its checkpoints", anchor=False, help=tip("checkpoint"))
 saved = list(places)
@@ -195,7 +198,8 @@ else:
             strengths,
             "strengths",
             caption="Mean size of what a branch adds, relative to the attention that it is added to: solid before the "
-            "softmax (pre), dashed after it (post). The dotted line is the chosen checkpoint.",
+            "softmax (pre), dashed after it (post). The dotted line is the chosen checkpoint, or the last one before "
+            "it at which this was measured.",
             checkpoint=training.watched(strengths.step.tolist(), at),
         )
     with beside.container():

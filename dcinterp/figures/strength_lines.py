@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.training_watch import TrainingStrengths
 from dcinterp.errors import UserError
-from dcinterp.figures.style import BRANCH_COLOURS, BRANCH_NAMES, finish
+from dcinterp.figures.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
 
 RESULT = "TrainingStrengths"
 KIND = ""
@@ -47,7 +47,7 @@ def plot(
     if not figure.data:
         figure.add_scatter(x=[], y=[], name="no composition")
     if checkpoint is not None:
-        figure.add_vline(x=int(result.step[checkpoint]), line_width=1, line_dash="dot")
+        figure.add_vline(x=int(result.step[checkpoint]), line_width=1, line_dash="dot", line_color=THEMES[theme].text)
     figure.update_xaxes(title="step", rangemode="tozero")
     figure.update_yaxes(title="size, relative to the attention", rangemode="tozero")
     return finish(figure, theme, height=380)
