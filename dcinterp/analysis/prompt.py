@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dcinterp.errors import UserError
 from dcinterp.shapes import TokenIds
+from dcinterp.vocabulary import unknown_clause, unknown_words
 
 Prompt = str | Sequence[int] | Tensor
 """A text, or its token ids [pos] or [1, pos]."""
@@ -166,17 +167,6 @@ def _encode(bridge: Any, text: str, special: bool | None = None) -> TokenIds:
     if bridge.tokenizer is None:
         raise UserError("This model came without a tokenizer; give token ids instead of text.")
     ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=special)["input_ids"].long()
-    unknown = bridge.tokenizer.unk_token_id
-    if unknown is not None and bool((ids == unknown).any()):
-        words = list(dict.fromkeys(_unknown(bridge.tokenizer, text)))
-        named = ", ".join(map(repr, words[:5])) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
-        raise UserError(
-            f"This model does not know the word{'s' if len(words) > 1 else ''} {named}; use words of its tasks."
-        )
+    if words := unknown_words(bridge.tokenizer, text):
+        raise UserError(f"This model does not know {unknown_clause(words)}; use words of its tasks.")
     return ids
-
-
-def _unknown(tokenizer: Any, text: str) -> list[str]:
-    encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
-    pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
-    return [text[start:end] for token, (start, end) in pairs if token == tokenizer.unk_token_id] or [text]

@@ -17,6 +17,7 @@ from dcinterp.bridge.lock import RunLock
 from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.model.presets import build_model
+from dcinterp.vocabulary import unknown_clause, unknown_words
 
 
 class DCBridge(TransformerBridge):
@@ -40,6 +41,26 @@ class DCBridge(TransformerBridge):
     def stages(self) -> tuple[str, ...]:
         """Stages at which the model composes its heads; empty for a plain transformer."""
         return self.model_config.stages
+
+    def to_tokens(self, input: str | list[str], *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, with a warning where the tokenizer reads words as unknown ones."""
+        for text in [input] if isinstance(input, str) else input:
+            if words := unknown_words(self.tokenizer, text):
+                warnings.warn(
+                    f"This model does not know {unknown_clause(words)}, and reads `{self.tokenizer.unk_token}` there.",
+                    stacklevel=2,
+                )
+        return super().to_tokens(input, *args, **kwargs)
+
+    def to_single_token(self, string: str) -> int:
+        """As in TransformerLens; a word that the model does not know is an error here.
+
+        Raises:
+            UserError: the word is unknown.
+        """
+        if words := unknown_words(self.tokenizer, string):
+            raise UserError(f"This model does not know {unknown_clause(words)}; use words of its tasks.")
+        return super().to_single_token(string)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, one thread at a time."""

@@ -1,5 +1,6 @@
 """TransformerLens's own tools, unmodified, on a composed model and its twin: each is held to a value."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -343,3 +344,17 @@ def test_tools_accept_a_deep_copy_and_a_loaded_model(folder: Any, raw: Callable[
     close(cache.decompose_resid(layer=LAYERS).sum(0), cache["resid_post", 1])
     assert logits.shape == (1, 4, 29)
     assert wrap(raw()).cfg.n_heads == HEADS
+
+
+def test_words_that_the_model_does_not_know_are_not_read_silently() -> None:
+    bridge = dcinterp.load("dcformer++")
+    with pytest.warns(UserWarning, match="does not know the words 'zeppelin', 'sat', and reads"):
+        tokens = bridge.to_tokens("The zeppelin sat. The zeppelin")
+    assert int((tokens == bridge.tokenizer.unk_token_id).sum()) == 3
+    with pytest.warns(UserWarning, match="zeppelin"):
+        bridge("The zeppelin")
+    with pytest.raises(UserError, match="does not know the word 'zeppelin'"):
+        bridge.to_single_token("zeppelin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bridge.to_tokens(["< Ruth has a revolver.", "< Kevin has a jersey."])

@@ -1,0 +1,23 @@
+"""Words that a tokenizer does not know, and would silently read as one and the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def unknown_words(tokenizer: Any, text: str) -> list[str]:
+    """Each of them once, in the order of the text; none for a tokenizer that spells everything."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is None or unknown not in tokenizer(text, add_special_tokens=False)["input_ids"]:
+        return []
+    if not tokenizer.is_fast:
+        return [text]
+    encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
+    pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
+    return list(dict.fromkeys(text[start:end] for token, (start, end) in pairs if token == unknown))
+
+
+def unknown_clause(words: list[str]) -> str:
+    """ "the words 'sat', 'Tom'", shortened when there are many."""
+    named = ", ".join(map(repr, words[:5])) + (f" and {len(words) - 5} more" if len(words) > 5 else "")
+    return f"the word{'s' if len(words) > 1 else ''} {named}"
