@@ -32,7 +32,13 @@ PAGES = {
 
 # No icons for the page: Streamlit would fetch the picture for the browser tab from the network.
 st.set_page_config(page_title="dcinterp", layout="wide")
-st.html("<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {padding-top: 3.2rem}</style>")
+st.html(
+    "<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {padding-top: 3.2rem}"
+    # Captions say what to look for: Streamlit's own grey is too faint to read.
+    " [data-testid=stCaptionContainer] {opacity: 0.8}"
+    # Beside the sidebar a narrow window has no room for wide margins.
+    " @media (max-width: 1100px) {[data-testid=stMainBlockContainer] {padding-left: 2rem; padding-right: 2rem}}</style>"
+)
 
 with st.spinner("Loading PyTorch ..."):
     preload.heavy_imports()

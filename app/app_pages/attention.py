@@ -17,17 +17,25 @@ WHICH = {
     "composed_scores": "scores after",
 }
 
+VERBS = {
+    "weights": "looks at",
+    "composed": "looks at",
+    "change": "changes most at",
+    "scores": "scores",
+    "composed_scores": "scores",
+}
+
 st.title("Prompt and attention", anchor=False)
 st.markdown(
-    "Point at a token to see where the head looks from there; click it to keep it. The grid below is the same head's "
-    "whole matrix."
+    "Where does a head look, and what does composition make of it? Point at a token to see where the head looks from "
+    "there; click it to keep it. The grid below the prompt is the same head's whole matrix."
 )
 
 name = st.session_state.model
 asked = inputs.question(name, with_answer=False)
-across = st.columns(2)
-layer = inputs.layer(name, where=across[0])
-head = inputs.head(name, where=across[1])
+where = [*st.columns([1, 1, 2, 2])]
+layer = inputs.layer(name, where=where[0])
+head = inputs.head(name, where=where[1])
 which = links.choose(
     "Show",
     WHICH,
@@ -46,9 +54,8 @@ if not patterns.stages:
     st.info("The heads of this model are not composed: before and after are the same.", icon=":material/info:")
 
 words = patterns.tokens
-across = st.columns(2)
-query = inputs.position("Follow the token", words, key="query", help=tip("query"), where=across[0])
-key = inputs.position("to the token", words, key="key", default=asked.source or 0, help=tip("key"), where=across[1])
+query = inputs.position("From the token", words, key="query", help=tip("query"), where=where[2])
+key = inputs.position("to the token", words, key="key", default=asked.source or 0, help=tip("key"), where=where[3])
 
 
 def follow(position):
@@ -66,6 +73,7 @@ token_chips(
     weights=matrix[head],
     chosen=query,
     marks={len(words) - 1: "answer", **({asked.source: "source"} if asked.source is not None else {})},
+    verb=VERBS[which],
     on_pick=follow,
     dark=theme() == "dark",
 )
@@ -76,10 +84,13 @@ view(
     which=which,
     selected=(query, min(query, key)),
     on_pick=follow_cell,
-    caption="Click a cell, or walk with the arrow keys, to follow its pair of tokens; Composition takes it apart.",
+    caption="A row looks, a column is looked at; what lies ahead of a token is empty. Click a cell, or walk with the "
+    "arrow keys, to choose its pair of tokens: the page Composition then takes that pair apart.",
 )
 
-st.subheader("Every head from this token", anchor=False, help=tip("head", "composition"))
+st.subheader(
+    f'Where every head of layer {layer} looks from "{inputs.shown(words[query])}"', anchor=False, help=tip("head")
+)
 try:
     rows = analyses.run("attention_rows", name, prompt=asked.prompt, layer=layer, query=query)
 except UserError as problem:
@@ -98,7 +109,8 @@ view(
     which="composed" if after else "weights",
     selected=head,
     on_pick=follow_head,
-    caption=f"Weights {'after' if after else 'before'} composition. Click a row to choose that head.",
+    caption=f"A row a head, {'after' if after else 'before'} composition; framed: where the chosen head looks most. "
+    "Click a row to choose that head.",
 )
 st.subheader("What the model says next", anchor=False, help=tip("logit"))
-view(prediction, "prediction")
+view(prediction, "prediction", caption="The five most likely tokens after the prompt.")

@@ -10,7 +10,10 @@ from workbench.view import view
 METHODS = {"ig": "integrated gradients", "gradient": "gradient x activation"}
 
 st.title("Attribution", anchor=False)
-st.markdown("How much of the answer's logit, against that of a wrong token, comes from each head.")
+st.markdown(
+    "Which heads write the answer? A head's score is how much of the answer's logit, against that of a wrong token, "
+    "comes from its output."
+)
 name = st.session_state.model
 asked = inputs.question(name)
 try:
@@ -41,8 +44,8 @@ try:
             "attribute_heads",
             name,
             prompt=asked.prompt,
-            target=target,
-            foil=None if foil < 0 else foil,
+            target=inputs.word(name, target),
+            foil=None if foil < 0 else inputs.word(name, foil),
             method=method,
             steps=steps,
         )
@@ -64,6 +67,13 @@ def follow(layer, head):
     st.session_state.cell = f"L{layer}H{head}"
 
 
+top_layer, top_head = scores.best
+competing = f' against "{inputs.shown(scores.foil).strip()}"' if scores.foil else ""
+st.markdown(
+    f"Head {top_head} of layer {top_layer} contributes most: **{float(scores.scores[scores.best]):+.2f}** logits of "
+    f'"{inputs.shown(scores.target).strip()}"{competing}. Switched off alone, it costs '
+    f"{float(scores.ablation[scores.best]):+.2f}."
+)
 slot = st.container()
 cell = links.choose("Head to follow", cells, key="cell", default=best, help=tip("head"))
 layer, head = map(int, cell[1:].split("H"))
@@ -73,11 +83,20 @@ with slot:
         "heads",
         selected=(layer, head),
         on_pick=follow,
-        caption="Click a cell, or walk with the arrow keys. Scores of one layer add up to what the layer does; those "
-        "of different layers overlap.",
+        caption="Click a cell, or walk with the arrow keys, to follow that head. Scores of one layer add up to what "
+        "its heads do together; those of different layers overlap.",
     )
 st.subheader(f"Where in the prompt layer {layer}, head {head} contributes", anchor=False, help=tip("attribution"))
-view(scores, "positions", kind="positions", layer=layer, selected=head, banners=False, table=False)
+view(
+    scores,
+    "positions",
+    kind="positions",
+    layer=layer,
+    selected=head,
+    banners=False,
+    table=False,
+    caption="Every head of this layer by the position that it writes to; framed: where the chosen head counts most.",
+)
 
 st.subheader("Over a set of examples", anchor=False, help=tip("clustered interval", "ablation"))
 texts = links.text(
@@ -96,7 +115,22 @@ try:
         examples=texts,
     )
     if many is not None:
-        view(many, "mean", selected=(layer, head), on_pick=follow, caption="Means over the examples.")
-        view(many, "intervals", kind="intervals", banners=False, table=False)
+        view(
+            many,
+            "mean",
+            selected=(layer, head),
+            on_pick=follow,
+            caption=f"Each head's mean score over the {many.n} examples. Click a cell to follow that head above.",
+        )
+        view(
+            many,
+            "intervals",
+            kind="intervals",
+            banners=False,
+            table=False,
+            caption="The heads with the largest means. A score outside the grey span is more than chance among the "
+            "heads of its layer: the span holds the largest mean when heads change places at random. The diamond is "
+            "what switching the head off costs.",
+        )
 except UserError as problem:
     inputs.refuse(problem)

@@ -30,7 +30,10 @@ words = scores.tokens
 def heading(number, name, *terms):
     step = told.step(name)
     st.subheader(f"{number}. {step.title}", help=tip(*terms), anchor=f"step-{number}")
-    st.markdown(step.sentence if step.holds else f":material/info: {step.sentence}")
+    if step.holds:
+        st.markdown(step.sentence)
+    else:
+        st.markdown(f":material/info: {step.sentence}", help="Here this example differs from what the paper describes.")
 
 
 def cell_label(cell):
@@ -86,12 +89,15 @@ with places[0]:
         on_pick=follow_token,
         dark=theme() == "dark",
     )
+    st.caption(
+        "Underlined in orange: the source token, whose attention is followed below; click another one to follow it. In "
+        "blue: the last token, where the answer is read off."
+    )
     view(
         prediction,
         "answer",
         banners=False,
-        caption="Above: orange marks the source token that is followed (click another one), blue the last token, where "
-        "the answer is read off.",
+        caption=f"The most likely next tokens{'; orange: the expected answer' if prediction.answer else ''}.",
     )
 with slot_2:
     heading(2, "head", "attribution")
@@ -100,35 +106,66 @@ with slot_2:
         "heads",
         selected=(told.layer, told.head),
         on_pick=follow,
-        caption="Over all positions. Click a cell, or use the arrow keys, to follow that head.",
+        caption=f'What each head adds to the logit of "{inputs.shown(scores.target).strip()}"'
+        + (f' over that of "{inputs.shown(scores.foil).strip()}"' if scores.foil else "")
+        + ", over all positions. Click a cell, or use the arrow keys, to follow that head.",
     )
 with places[2]:
     heading(3, "transformation", "OV circuit")
-    view(told.circuit, "circuit", caption="The tokens that this head promotes when it reads the source word.")
+    view(
+        told.circuit,
+        "circuit",
+        caption="From left to right: the tokens that this head promotes most when it reads the source word alone.",
+    )
 with slot_4:
     heading(4, "source", "branches")
     if breakdown is not None:
-        view(breakdown, "branches", selected=told.head)
+        view(
+            breakdown,
+            "branches",
+            selected=told.head,
+            caption="Every head's attention from the last token to the source: grey is its own; blue and cyan are what "
+            "the query token adds, orange and yellow what the key token adds; the diamond is the sum, with which the "
+            "head reads. The band marks the head that is followed.",
+        )
 with places[4]:
     heading(5, "lender", "lending")
     if breakdown is not None:
         pair = st.grid(2, min_column_width=420)
         with pair.container():
-            view(breakdown, "lending", kind="lending", selected=told.head, banners=False, table=False)
+            view(
+                breakdown,
+                "lending",
+                kind="lending",
+                selected=told.head,
+                banners=False,
+                table=False,
+                caption=f"What the other heads' attention adds to head {told.head}'s; below zero it takes away.",
+            )
         with pair.container():
+            side = stories.lending_side(breakdown, told.lender, told.head)
             view(
                 breakdown,
                 "weights",
                 kind="weights",
-                side="key",
+                side=side,
                 selected=told.head,
                 banners=False,
                 table=False,
-                caption="The key token's dynamic weights: which heads it gathers attention from and shares it to.",
+                caption=f"The {side} token's dynamic weights, as numbers: from which heads it gathers attention, to "
+                f"which it shares it (framed: to head {told.head}), and its gate.",
             )
 with places[5]:
     heading(6, "attention", "softmax")
-    view(told.rows, "rows", head=told.head, lender=told.lender, key=told.key)
+    view(
+        told.rows,
+        "rows",
+        head=told.head,
+        lender=told.lender,
+        key=told.key,
+        caption="Each row is where a head looks from the last token. Before composition a row adds up to 1 and has no "
+        "blue; after it neither holds. Framed: the source.",
+    )
 with places[6]:
     heading(7, "gate", "o_kg", "o_qg")
 with places[7]:

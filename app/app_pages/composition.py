@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.errors import UserError
-from workbench import analyses, inputs, links
+from workbench import analyses, inputs, links, stories
 from workbench.glossary import tip
 from workbench.view import view
 
@@ -16,9 +16,17 @@ PARTS = {
     "key_gate": "key gate",
 }
 
+SHOW = {"added": "mean of what it adds", "spread": "how much it changes", "lent": "attention that it moves"}
+MEANS = {
+    "added": "The mean weight over all pairs of tokens of the examples, without the skip connection.",
+    "spread": "How much the weight differs from pair to pair (its standard deviation): 0 would be a fixed map.",
+    "lent": "How much attention is really moved from head to head for a token that looks, on average.",
+}
+
 st.title("Composition", anchor=False)
 st.markdown(
-    "At every pair of tokens, composition is a map from the heads that computed attention to the heads that use it."
+    "Where one token looks at another, composition mixes the heads: what each head computed there (rows) is added, "
+    "with a weight, to what each head uses (columns)."
 )
 name = st.session_state.model
 inputs.needs_composition(name)
@@ -52,39 +60,81 @@ part = links.choose(
     "Part", PARTS, key="part", format=PARTS.__getitem__, style="segmented_control", help=tip("branches")
 )
 picked = st.columns(2)
-lender = inputs.head(name, key="lender", label="From head", where=picked[0])
-head = inputs.head(name, label="To head", where=picked[1])
-view(mixing, "map", part=part, selected=(lender, head), on_pick=pick, caption="Rows lend, columns receive.")
+from_most, to_most = stories.most_lent(breakdown)
+lender = inputs.head(name, key="lender", default=from_most, label="From head", where=picked[0])
+head = inputs.head(name, default=to_most, label="To head", where=picked[1])
+weight, own = float(getattr(mixing, part)[lender, head]), float(breakdown.a[lender])
+what = "score" if stage == "pre" else "attention"
 st.markdown(
-    f"W[{lender}, {head}] = **{float(getattr(mixing, part)[lender, head]):+.3f}** ({PARTS[part]}); head {lender} has "
-    f"**{float(breakdown.a[lender]):.3f}** here before composition."
+    f"Here head {head} takes up **{weight:+.2f}** times the {what} of head {lender} ({PARTS[part]}). Head {lender} has "
+    f"{own:.2f} here, so this adds **{weight * own:+.2f}**."
+)
+view(
+    mixing,
+    "map",
+    part=part,
+    selected=(lender, head),
+    on_pick=pick,
+    caption="Rows lend, columns receive; a negative weight takes away. The diagonal is a head's own attention. Click a "
+    "cell, or walk with the arrow keys.",
 )
 
-st.subheader("What becomes of the attention here", anchor=False, help=tip("branches"))
-view(breakdown, "branches", selected=head)
+st.subheader(f"What becomes of the {what} here", anchor=False, help=tip("branches"))
+view(
+    breakdown,
+    "branches",
+    selected=head,
+    caption=f"One column a head. Grey: its own {what}; blue and cyan: what the query token adds; orange and yellow: "
+    "what the key token adds; the diamond is the sum, which the head uses. The band marks the chosen head.",
+)
 
 st.subheader(f"What head {head} is lent, and by which token's choice", anchor=False, help=tip("lending"))
 pair = st.grid(2, min_column_width=420)
 with pair.container():
-    view(breakdown, "lending", kind="lending", selected=head, table=False)
+    view(
+        breakdown,
+        "lending",
+        kind="lending",
+        selected=head,
+        table=False,
+        caption=f"What each head's {what} adds to head {head}'s; below zero it takes away.",
+    )
 with pair.container():
     side = links.choose(
         "Dynamic weights of the",
         ["key", "query"],
         key="side",
+        default=stories.lending_side(breakdown, lender, head),
         style="segmented_control",
         format=lambda word: f"{word} token",
         help=tip("dynamic weights"),
     )
-    view(breakdown, "weights", kind="weights", side=side, selected=head, table=False)
+    view(
+        breakdown,
+        "weights",
+        kind="weights",
+        side=side,
+        selected=head,
+        table=False,
+        caption=f"The {side} token's weights, as numbers: from which heads it gathers, to which it shares (framed: to "
+        f"head {head}), and its gate.",
+    )
 
 st.subheader("Motifs of this map", anchor=False, help=tip("motif"))
-view(mixing, "motifs", kind="motifs", banners=False, table=False)
+view(
+    mixing,
+    "motifs",
+    kind="motifs",
+    banners=False,
+    table=False,
+    caption="The same map without the skip connection. A letter marks an entry of a motif: an entry of at least half "
+    "the largest, in a shape that has a name. An arrow with n is one head to many, or many to one; a negative weight "
+    "takes away.",
+)
 if told := mixing.motifs():
     st.markdown("\n".join(f"- {motif.sentence}" for motif in told[:8]))
 
 st.subheader("Averaged over a set of examples", anchor=False, help=tip("composition map"))
-SHOW = {"added": "mean of what it adds", "spread": "how much it changes", "lent": "attention that it moves"}
 across = st.columns([3, 2])
 texts = links.text(
     "Examples",
@@ -96,15 +146,26 @@ texts = links.text(
 show = links.choose("Show", SHOW, key="show", format=SHOW.__getitem__, where=across[1])
 try:
     mean = analyses.long(
-        "mean_composition_map", name, title="Average the map", key="mean", examples=texts, layer=layer, stage=stage
+        "mean_composition_map",
+        name,
+        title=f"Average the map of layer {layer}, {stage}",
+        key="mean",
+        examples=texts,
+        layer=layer,
+        stage=stage,
     )
     if mean is not None:
-        view(mean, "mean", show=show, selected=(lender, head), on_pick=pick)
-    st.subheader("Which layers' composition matters", anchor=False, help=tip("attribution"))
+        view(mean, "mean", show=show, selected=(lender, head), on_pick=pick, caption=MEANS[show])
+    st.subheader("Which layers' composition matters", anchor=False, help=tip("attribution", "clustered interval"))
     importance = analyses.long(
         "composition_importance", name, title="Attribute answers to composition", key="importance", examples=texts
     )
     if importance is not None:
-        view(importance, "importance")
+        view(
+            importance,
+            "importance",
+            caption="What the composition of each layer adds to the answers of these examples, by branch: before the "
+            "softmax (pre) and after it (post). The diamond is the sum of the branches.",
+        )
 except UserError as problem:
     inputs.refuse(problem)

@@ -8,7 +8,10 @@ from workbench.glossary import tip
 from workbench.view import view
 
 st.title("OV circuits", anchor=False)
-st.markdown("A head's values and output together are a map from the word it reads to the words it promotes.")
+st.markdown(
+    "What does a head write when it reads a word? Its values and output weights together are a map from the word it "
+    "reads to the words it promotes, whatever made it look there."
+)
 name = st.session_state.model
 bridge = models.require(name)
 inputs.require_tokenizer(name)
@@ -26,15 +29,17 @@ k = links.number("Tokens", 1, 1000, key="k", default=10, help="How many promoted
 listed = [word.strip() for word in words.split(",") if word.strip()]
 st.subheader(f"What layer {layer}, head {head} promotes", anchor=False, help=tip("OV circuit"))
 try:
-    view(analyses.run("ov_top_tokens", name, layer=layer, head=head, words=listed, k=k), "tokens", shown=min(k, 12))
+    view(
+        analyses.run("ov_top_tokens", name, layer=layer, head=head, words=listed, k=k),
+        "tokens",
+        shown=min(k, 12),
+        caption="One row a word that is read; from left to right, the tokens that get the largest logits. A head that "
+        "copies puts the word itself first; one that transforms puts its class, its country or its use there.",
+    )
 except UserError as problem:
     st.error(str(problem), icon=":material/error:")
 
-st.subheader("Every head against every transformation", anchor=False, help=tip("transformation", "OV circuit"))
-st.caption(
-    "How often the right value of a relation (the class of a thing, the country of a city ...) is among the tokens "
-    "that a head promotes most, less what random pairs of words give."
-)
+st.subheader("What every head does to words", anchor=False, help=tip("transformation", "OV circuit"))
 
 
 def pick(row, column):
@@ -53,4 +58,16 @@ try:
 except UserError as problem:
     inputs.refuse(problem)
 if table is not None:
-    view(table, "transformations", on_pick=pick, caption="Click a column to see that head above.")
+    view(
+        table,
+        "transformations",
+        on_pick=pick,
+        banners=False,
+        selected=layer * bridge.cfg.n_heads + head,
+        caption="How often the right value of a relation (the class of a thing, the country of a city) is among the "
+        "tokens that a head promotes most, less what random pairs of words give. A number, in per cent, stands where "
+        "that is more than chance. Click a column to see that head above.",
+    )
+    if left_out := table.banners():
+        with st.expander("Pairs of words that were left out"):
+            st.markdown("\n".join(f"- {sentence}" for sentence in left_out))

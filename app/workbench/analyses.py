@@ -18,6 +18,8 @@ import streamlit as st
 from workbench import jobs, models
 
 KEPT_BYTES = 256 * 2**20
+SMALL = 5_000_000
+"""Parameters; the shipped models have 0.7 million."""
 
 
 class ResultCache:
@@ -119,6 +121,7 @@ def long(
     title: str,
     key: str,
     cost: str = "",
+    at_once: bool = False,
     partial: Callable[[Any], None] | None = None,
     **arguments: Any,
 ) -> Any | None:
@@ -129,6 +132,7 @@ def long(
         title: of the work, for the button and the list of running work.
         key: of the widgets.
         cost: how long it takes, said beside the button.
+        at_once: whether not to ask first where the model is small: what takes a second there needs no button.
         partial: draws what there is so far.
 
     Returns:
@@ -137,6 +141,9 @@ def long(
     made_by = key_of(analysis, model, arguments)
     if (kept := _cache.get(made_by)) is not None:
         return kept
+    if at_once and model is not None and small(model):
+        with st.spinner(f"{title} ..."):
+            return compute(made_by, analysis, model, arguments)
     job = jobs.find(made_by)
 
     def start() -> None:
@@ -162,6 +169,11 @@ def long(
         return None
     jobs.panel(job, key, partial)
     return None
+
+
+def small(model: str) -> bool:
+    """Whether a model is so small that a few passes through it take no time that a person would notice."""
+    return sum(weight.numel() for weight in models.model(model).parameters()) <= SMALL
 
 
 def polite(progress: Any, lock: threading.RLock) -> Any:

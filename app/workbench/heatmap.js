@@ -34,9 +34,17 @@ class Heatmap {
     const bytes = Uint8Array.from(atob(data.z), c => c.charCodeAt(0))
     this.z = new Float32Array(bytes.buffer)
     this.data = data
+    this.numeric = (data.text || []).every(row => row.every(cell => /^[-+\d.%*]*$/.test(cell)))
     // A choice that is still on its way to the server is not overruled by an older answer.
-    if (!this.pending) this.cell = data.selected ? { row: data.selected[0], column: data.selected[1] } : null
-    this.frame.setAttribute("aria-label", data.alternative)
+    if (!this.pending) {
+      const [row, column, rows, columns] = data.selected || []
+      this.cell = data.selected ? { row, column, rows, columns } : null
+    }
+    // A picture to a screen reader, or, where cells can be chosen, something that takes the arrow keys.
+    this.frame.setAttribute("role", data.active ? "application" : "img")
+    this.frame.setAttribute("aria-label", data.active ? `${data.alternative} Arrow keys choose a cell.` : data.alternative)
+    if (data.active) this.frame.setAttribute("aria-roledescription", "heatmap")
+    else this.frame.removeAttribute("aria-roledescription")
     this.frame.tabIndex = data.active ? 0 : -1
     this.canvas.style.cursor = data.active ? "pointer" : "default"
     this.draw()
@@ -49,11 +57,16 @@ class Heatmap {
     const widest = names => Math.min(170, Math.max(0, ...names.map(n => context.measureText(n).width)))
     const left = widest(y) + (this.data.yTitle ? 26 : 10)
     const room = this.frame.clientWidth - left - 74
-    const width = Math.max(6, Math.min(room / columns, 110))
+    // Words need room to be read: in a narrow window the figure is scrolled sideways.
+    const least = this.data.words && !this.numeric ? Math.min(76, widest(this.data.text.flat()) + 8) : 6
+    const width = Math.max(least, Math.min(room / columns, 110))
     const turned = widest(x) > width - 6
-    const height = Math.max(6, Math.min(this.data.height / rows, 64))
+    // A large matrix keeps cells that are not much higher than wide.
+    const highest = rows > 12 ? Math.max(18, 1.4 * width) : 64
+    const height = Math.max(6, Math.min(this.data.height / rows, highest))
     const below = (turned ? 12 + 0.75 * widest(x) : 18) + (this.data.xTitle ? 20 : 4)
-    return { left, top: 6, width, height, turned, below, right: left + columns * width, bottom: 6 + rows * height }
+    const top = this.data.title ? 28 : 6
+    return { left, top, width, height, turned, below, right: left + columns * width, bottom: top + rows * height }
   }
 
   draw() {
@@ -98,6 +111,10 @@ class Heatmap {
       context.fillText(this.data.yTitle, 0, 0)
       context.restore()
     }
+    if (this.data.title) {
+      context.textAlign = "left"
+      context.fillText(cut(context, this.data.title, total.width - box.left), box.left, 12)
+    }
     this.scaleBar(context, text)
     this.outline(context)
   }
@@ -105,7 +122,15 @@ class Heatmap {
   writeNumbers(context) {
     const { rows, columns, text } = this.data
     const box = this.box
-    if (!text || box.width < 34 || box.height < 16) return
+    if (!text || box.height < 16) return
+    const font = context.font
+    const widest = Math.max(...text.flat().map(cell => context.measureText(cell).width))
+    if (widest > box.width - 4) context.font = font.replace("12px", "10px")
+    // A word may be cut short; half a number would be another number.
+    if (this.numeric ? (widest * 10) / 12 > box.width - 2 && widest > box.width - 2 : box.width < 34) {
+      context.font = font
+      return
+    }
     context.textAlign = "center"
     context.textBaseline = "middle"
     for (let row = 0; row < rows; row++)
@@ -116,6 +141,7 @@ class Heatmap {
         const at = [box.left + (column + 0.5) * box.width, box.top + (row + 0.5) * box.height]
         context.fillText(cut(context, text[row][column], box.width - 2), ...at)
       }
+    context.font = font
   }
 
   columnNames(context, names) {
@@ -161,8 +187,9 @@ class Heatmap {
     const box = this.box
     context.strokeStyle = this.data.outline
     context.lineWidth = Math.min(3, box.width / 2)
-    const { row, column } = this.cell
-    context.strokeRect(box.left + column * box.width, box.top + row * box.height, box.width - 1, box.height - 1)
+    const { row, column, rows = 1, columns = 1 } = this.cell
+    const corner = [box.left + column * box.width, box.top + row * box.height]
+    context.strokeRect(...corner, columns * box.width - 1, rows * box.height - 1)
   }
 
   colour(value) {
@@ -186,9 +213,12 @@ class Heatmap {
   }
 
   words({ row, column }) {
-    const { x, y, xTitle, yTitle, quantity, columns } = this.data
+    const { x, y, xTitle, yTitle, quantity, columns, text, words } = this.data
     const value = this.z[row * columns + column]
-    return `${yTitle} ${y[row]}, ${xTitle} ${x[column]}: ${Number.isNaN(value) ? "no value" : precise(value)} ${quantity}`
+    const written = words && text && text[row][column]
+    const measured = Number.isNaN(value) ? "no value" : `${precise(value)} ${quantity}`
+    const place = `${yTitle} ${y[row]}, ${xTitle} ${x[column]}`.trim()
+    return `${place}: ${written ? `${written}, ` : ""}${measured}`
   }
 
   hover(cell, event) {

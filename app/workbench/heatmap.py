@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 _component = st.components.v2.component(
     "dcinterp_heatmap",
-    html="""<div class="frame" role="application"><canvas></canvas>
+    html="""<div class="frame"><canvas aria-hidden="true"></canvas>
 <div class="tip" hidden></div><div class="spoken" aria-live="polite"></div></div>""",
     css=(HERE / "heatmap.css").read_text(encoding="utf-8"),
     js=(HERE / "heatmap.js").read_text(encoding="utf-8"),
@@ -71,7 +71,9 @@ def payload(figure: Any) -> dict[str, Any]:
         "zmin": trace.zmin,
         "zmax": trace.zmax,
         "colours": [[float(at), _channels(colour)] for at, colour in trace.colorscale],
+        "title": layout.title.text or "",
         "text": _text(trace, z),
+        "words": trace.text is not None,
         "selected": _chosen(layout.shapes),
         # The figure's height holds its axis and margins; the canvas adds its own.
         "height": min(max((layout.height or 0) - 90, 30 * min(rows, 20)), 900),
@@ -87,13 +89,15 @@ def _text(trace: Any, z: np.ndarray) -> list[list[str]] | None:
         return None
     if trace.text is not None:
         return [[str(cell) for cell in row] for row in trace.text]
-    return [[f"{value:.2f}" for value in row] for row in z.tolist()] if trace.texttemplate else None
+    return [[f"{value:z.2f}" for value in row] for row in z.tolist()] if trace.texttemplate else None
 
 
 def _chosen(shapes: Any) -> list[int] | None:
+    """Row, column, and how many of each the frame holds."""
     for shape in shapes:
-        if shape.type == "rect" and abs(abs(shape.x1 - shape.x0) - 1) < 0.2:
-            return [round((shape.y0 + shape.y1) / 2), round((shape.x0 + shape.x1) / 2)]
+        if shape.type == "rect":
+            rows, columns = round(abs(shape.y1 - shape.y0)), round(abs(shape.x1 - shape.x0))
+            return [round(min(shape.y0, shape.y1) + 0.5), round(min(shape.x0, shape.x1) + 0.5), rows, columns]
     return None
 
 

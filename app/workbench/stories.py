@@ -1,4 +1,7 @@
-"""The case study in the app: its head scores are computed once for a prompt, since every click needs them again."""
+"""What the pages on one example start from: its story, and the heads between which most is lent.
+
+The head scores of a story are computed once for a prompt, since every click needs them again.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,34 @@ from workbench.inputs import Question
 def attribution(name: str, asked: Question) -> Any:
     """Head scores of a question."""
     return told(name, asked, None, None, None).attribution
+
+
+def most_lent(breakdown: Any) -> tuple[int, int]:
+    """(from, to) of the two heads between which most attention goes, by the choice of both tokens."""
+    moved = (breakdown.lent("key") + breakdown.lent("query")).abs().fill_diagonal_(0)
+    giver, taker = divmod(int(moved.argmax()), len(moved))
+    return giver, taker
+
+
+def lending_side(breakdown: Any, giver: int, taker: int) -> str:
+    """ "key" or "query": the token by whose choice one head lends most to another, whose weights tell how."""
+    return max(("key", "query"), key=lambda side: abs(float(breakdown.lent(side)[giver, taker])))
+
+
+def edge_sentence(edges: Any, edge: Any) -> str:
+    """The strongest edge in words, with what its ablation did where that was measured."""
+    from dcinterp.figures.style import BRANCH_NAMES
+
+    own = edge.head_from == edge.head_to
+    used = "scaled and used again" if own else f"used with the values of head {edge.head_to}"
+    said = (
+        f"The strongest edge is in layer {edge.layer}: the attention of head {edge.head_from}, {used}, through the "
+        f"{BRANCH_NAMES[f'o_{edge.branch}']}. "
+        f'It counts for **{edge.score:+.2f}** logits of "{edges.target.strip()}"'
+        + (f' against "{edges.foil.strip()}"' if edges.foil else "")
+    )
+    measured = dict(zip(edges.checked, edges.measured.tolist(), strict=True)).get(edge.intervention.unit)
+    return f"{said}; taken out, it costs {measured:+.2f}." if measured is not None else f"{said}."
 
 
 def told(name: str, asked: Question, layer: int | None, head: int | None, key: int | None) -> Any:

@@ -7,30 +7,40 @@ export default function ({ data, parentElement, setTriggerValue }) {
   if (row.children.length !== count) {
     row.replaceChildren(...data.tokens.map(() => document.createElement("span")))
   }
+  row.setAttribute("role", data.active ? "listbox" : "list")
   row.setAttribute("aria-label", data.label)
   row.tabIndex = data.active ? 0 : -1
+  row.classList.toggle("active", data.active)
+  note.hidden = !weights
   const chips = [...row.children]
 
   const paint = at => {
+    // What a token looks at lies before it; its own strongest weight has the full colour, unless all are small.
+    const from = weights && at !== null ? weights.subarray(at * count, at * count + at + 1) : []
+    const limit = Math.max(1, ...from.map(Math.abs))
     chips.forEach((chip, position) => {
-      const value = weights && at !== null ? weights[at * count + position] : 0
-      const share = Math.min(1, Math.abs(value) / data.limit)
+      const value = from[position] ?? 0
+      const share = Math.min(1, Math.abs(value) / limit)
       const colour = value < 0 ? data.negative : data.positive
       chip.style.backgroundColor = share > 0.02 ? `color-mix(in srgb, ${colour} ${Math.round(100 * share)}%, transparent)` : ""
       chip.style.color = share > 0.55 ? "#fff" : ""
       chip.style.outline = position === data.chosen ? `2px solid ${data.outline}` : position === at ? `1px dashed ${data.outline}` : ""
     })
     if (weights && at !== null) {
-      const order = chips.map((_, i) => i).filter(i => i <= at).sort((a, b) => Math.abs(weights[at * count + b]) - Math.abs(weights[at * count + a]))
-      const most = order.slice(0, 3).map(i => `“${data.tokens[i]}” ${weights[at * count + i].toFixed(2)}`)
-      note.textContent = `“${data.tokens[at]}” (position ${at}) looks at ${most.join(", ")}`
+      const order = [...from.keys()].sort((a, b) => Math.abs(from[b]) - Math.abs(from[a]))
+      const most = order.slice(0, 3).map(i => `“${data.tokens[i]}” ${from[i].toFixed(2)}`)
+      note.textContent = `“${data.tokens[at]}” (position ${at}) ${data.verb} ${most.join(", ")}`
     } else note.textContent = ""
   }
 
   chips.forEach((chip, position) => {
     chip.textContent = data.tokens[position].replaceAll("\n", "↵") || "∅"
-    chip.title = `position ${position}`
-    chip.className = data.marks[position] || ""
+    const mark = data.marks[position] || ""
+    chip.title = `position ${position}${mark ? `: ${mark}` : ""}`
+    chip.className = mark
+    chip.id = `token-${position}`
+    chip.setAttribute("role", data.active ? "option" : "listitem")
+    if (data.active) chip.setAttribute("aria-selected", position === data.chosen)
     chip.onmouseenter = () => paint(position)
     chip.onclick = () => data.active && setTriggerValue("token", position)
   })
@@ -42,6 +52,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     const next = Math.min(count - 1, Math.max(0, (data.chosen ?? 0) + step))
     data.chosen = next
     paint(next)
+    row.setAttribute("aria-activedescendant", `token-${next}`)
     clearTimeout(row.pending)
     const send = () => setTriggerValue("token", next)
     const now = performance.now()
@@ -50,6 +61,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     else send()
     row.pressed = now
   }
+  if (data.active && data.chosen !== null) row.setAttribute("aria-activedescendant", `token-${data.chosen}`)
   paint(data.chosen)
 }
 

@@ -17,6 +17,7 @@ CSS = """
   border: 1px solid var(--st-border-color); border-radius: 0.35rem; padding: 0.1rem 0.4rem; cursor: default;
   font-family: var(--st-code-font); font-size: 0.88rem; color: var(--st-text-color); white-space: pre;
 }
+.tokens.active span { cursor: pointer; }
 .tokens span.source { border-color: #cc6633; box-shadow: inset 0 -3px #cc6633; }
 .tokens span.answer { border-color: #4477aa; box-shadow: inset 0 -3px #4477aa; }
 .note {
@@ -26,7 +27,7 @@ CSS = """
 
 _component = st.components.v2.component(
     "dcinterp_tokens",
-    html="""<div class="tokens" role="listbox"></div>
+    html="""<div class="tokens"></div>
 <div class="note" aria-live="polite"></div>""",
     css=CSS,
     js=(Path(__file__).parent / "tokens.js").read_text(encoding="utf-8"),
@@ -40,6 +41,7 @@ def tokens(
     weights: Any = None,
     chosen: int | None = None,
     marks: Mapping[int, str] | None = None,
+    verb: str = "looks at",
     on_pick: Callable[[int], None] | None = None,
     dark: bool = False,
 ) -> None:
@@ -51,6 +53,7 @@ def tokens(
         weights: attention [query, key] of one head, to colour by; NaN counts as none.
         chosen: the position that is followed.
         marks: "source" or "answer" by position.
+        verb: what the weights say of a token and the tokens before it.
         on_pick: called with the position that was chosen.
         dark: whether the ground is dark.
     """
@@ -66,7 +69,7 @@ def tokens(
         data={
             "tokens": list(words),
             "weights": None if matrix is None else base64.b64encode(matrix.tobytes()).decode(),
-            "limit": 1.0 if matrix is None else float(max(np.abs(matrix).max(), 1e-9)),
+            "verb": verb,
             "chosen": chosen,
             "marks": {str(position): mark for position, mark in (marks or {}).items()},
             "active": on_pick is not None,

@@ -68,8 +68,9 @@ def view(
 
 def show_banners(result: Any) -> None:
     """What the reader must know before believing the numbers."""
-    for sentence in getattr(result, "banners", list)():
-        st.warning(sentence, icon=":material/warning:")
+    if said := getattr(result, "banners", list)():
+        text = said[0] if len(said) == 1 else "\n".join(f"- {sentence}" for sentence in said)
+        st.warning(text, icon=":material/warning:")
 
 
 def footer(

@@ -32,7 +32,9 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
         hovertemplate="%{y}: %{x:.2%}<extra></extra>",
     )
     layout = common_layout(theme, 70 + 30 * len(tokens)) | {
-        "xaxis": axis("probability of the next token", range=[0, 1.1], tickformat=".0%"),
+        # Beside the longest bar stands its number.
+        "margin": {"l": 8, "r": 48, "t": 12, "b": 8},
+        "xaxis": axis("probability of the next token", range=[0, 1.02], tickformat=".0%"),
         "yaxis": axis(autorange="reversed", type="category"),
     }
     return go.Figure(bars, layout)

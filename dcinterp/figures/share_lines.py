@@ -54,6 +54,6 @@ def finish_panels(figure: go.Figure, theme: str) -> go.Figure:
     """The common layout, with the titles of the panels above it."""
     finish(figure, theme, height=380)
     figure.update_layout(margin={"t": 64}, legend={"y": 1.1})
-    figure.update_xaxes(title="components")
-    figure.update_yaxes(range=[0, 1.02], tickformat=".0%", title="variance captured", col=1)
+    figure.update_xaxes(title_text="components")
+    figure.update_yaxes(range=[0, 1.02], tickformat=".0%", title_text="variance captured", col=1)
     return figure

@@ -45,8 +45,10 @@ THEMES = {
 
 
 def diverging(theme: str) -> list[list[float | str]]:
-    """Blue for negative, the background for zero, orange for positive."""
+    """Blue for negative, the background for zero, orange for positive; what is strongest stands off most from it."""
     middle = THEMES[theme].middle
+    if theme == "dark":
+        return [[0.0, "#9ccdf8"], [0.25, "#3f76ad"], [0.5, middle], [0.75, "#b0601f"], [1.0, "#ffb876"]]
     return [[0.0, "#1f5fa8"], [0.25, "#6fa3d2"], [0.5, middle], [0.75, "#e39b57"], [1.0, "#b3500b"]]
 
 

@@ -11,12 +11,13 @@ RESULT = "OVTransformations"
 KIND = ""
 
 
-def plot(result: OVTransformations, *, theme: str = "light") -> go.Figure:
+def plot(result: OVTransformations, *, theme: str = "light", selected: int | None = None) -> go.Figure:
     """Colour is the score minus its shuffled-pairs control; a number stands where the intervals of both part.
 
     Args:
         result: the scores.
         theme: "light" or "dark".
+        selected: a head, counted through all layers, whose column to outline.
     """
     layers, heads, relations = result.score.shape
     lead = (result.score - result.control).permute(2, 0, 1).reshape(relations, layers * heads)
@@ -28,8 +29,9 @@ def plot(result: OVTransformations, *, theme: str = "light") -> go.Figure:
         y=list(result.relations),
         x_title="head",
         y_title="relation",
-        quantity="score - control",
+        quantity="score less control",
         theme=theme,
+        selected=(0, selected, relations, 1) if selected is not None else None,
         limit=1.0,
         height=150 + 34 * relations,
     )

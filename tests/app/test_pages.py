@@ -274,7 +274,6 @@ def test_work_can_be_cancelled(app):
 
 def test_edges_are_scored_and_drawn(app):
     open_page(app, "edges")
-    start(app, "Score all edges")
     finished(app, 240)
     assert not app.exception
     assert not app.error
