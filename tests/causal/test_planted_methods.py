@@ -116,7 +116,7 @@ def test_an_edge_is_what_intervening_on_it_takes_away():
     [
         ({"settings": ["lend-by-kq"]}, "did you mean"),
         ({"methods": ["edge ig"]}, "no method 'edge ig'; did you mean edge IG"),
-        ({"seeds": 0}, "at least one seed"),
+        ({"seeds": 0}, "seeds is 0; it must be at least 1"),
     ],
 )
 def test_refuses_with_a_sentence(arguments, message):

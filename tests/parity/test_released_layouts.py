@@ -225,5 +225,5 @@ def test_convert_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     command(there, back, to=Layout.dcpythia)
     with torch.no_grad():
         assert torch.equal(read_model(back)(ids()).logits, read_model(folder)(ids()).logits)
-    with pytest.raises(UserError, match="is not empty; give another folder"):
+    with pytest.raises(UserError, match="holds other files; give another folder"):
         command(folder, there)
