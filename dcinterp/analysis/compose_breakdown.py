@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -68,6 +69,11 @@ class ComposeBreakdown(Result):
     def branches(self) -> dict[str, Float[Tensor, " head"]]:
         """The terms of the sum by name."""
         return {name: getattr(self, name) for name in TERMS}
+
+    def table(self) -> pd.DataFrame:
+        """One row a head: its entry before composition, what every branch adds, and what it ends up with."""
+        terms = {"before": self.a, **self.branches, "after": self.out}
+        return pd.DataFrame({"head": range(len(self.a)), **{name: term.tolist() for name, term in terms.items()}})
 
     def lent(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
         """What each head's attention adds to each other head through the low-rank branch of one side.

@@ -62,10 +62,11 @@ class OVTopTokens(Result):
     def labels(self, axis: str) -> list[str] | None:
         return list(self.words) if axis == "word" else None
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_dataframe(self, of: str | None = None) -> pd.DataFrame:
         """One row per word and place, with the token's text."""
-        frame = super().to_dataframe()
-        frame["token"] = [token for row in self.top_tokens for token in row]
+        frame = super().to_dataframe(of)
+        if "top" in frame:
+            frame["token"] = [token for row in self.top_tokens for token in row]
         return frame
 
     def banners(self) -> list[str]:

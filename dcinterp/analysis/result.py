@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,6 +18,8 @@ from dcinterp.analysis.call import Call
 from dcinterp.errors import UserError, nearest
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
+SHOWN_ROWS = 8
+"""Of the table, where a notebook shows a result."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Result:
     A subclass is a frozen dataclass that lists its fields and says in `AXES` which axes each tensor has; by that
     `to_dataframe` builds the long table and the contract test checks the labels. A field may be another result.
     `call` says how the result was made (see dcinterp.analysis.call); None for one that was put together by hand.
+
+    Two results are equal when they are of one kind and all their fields but `call` are, tensors entry by entry.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
@@ -36,6 +41,49 @@ class Result:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         Result.kinds[cls.__name__] = cls
+        # A dataclass would write its own, which print every number and cannot compare tensors, but keeps what is there.
+        for name in ("__repr__", "__eq__", "__hash__"):
+            if name not in vars(cls):
+                setattr(cls, name, getattr(Result, name))
+
+    def __repr__(self) -> str:
+        """Kind, shapes, call and the head of the table: a few lines, however large the result."""
+        alike: dict[str, list[str]] = {}
+        for name, axes in self.AXES.items():
+            pairs = zip(axes, getattr(self, name).shape, strict=True)
+            alike.setdefault(" ".join(f"{axis}={size}" for axis, size in pairs), []).append(name)
+        shapes = "; ".join(f"{', '.join(names)} [{sizes}]" for sizes, names in alike.items())
+        lines = [f"{type(self).__name__}: {shapes}"]
+        if self.call is not None:
+            how = "" if self.call.obstacle else f": {_short(self.call.command())}"
+            lines.append(f"made by dcinterp.{self.call.analysis}{how}")
+        if type(self).table is not Result.table and len(frame := self.table()):
+            first = ", ".join(f"{name} {_short(value)}" for name, value in frame.iloc[0].items())
+            lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
+        said = self.banners()
+        lines += [f"! {_short(sentence)}" for sentence in said[:2]]
+        lines += [f"! and {len(said) - 2} more of banners()"] if len(said) > 2 else []
+        return "\n  ".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: banners and the first rows of the table."""
+        frame = self.table()
+        said = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.banners())
+        rows = frame.head(SHOWN_ROWS).to_html(index=False, float_format="{:.3g}".format)
+        return (
+            f"<p><b>{type(self).__name__}</b></p>{said}{rows}"
+            f"<p>{min(SHOWN_ROWS, len(frame))} of {len(frame)} rows of <code>table()</code></p>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.compare)
+
+    def __hash__(self) -> int:
+        # Of what equal results have in common for certain: 0.0 and -0.0 are equal, and NaN is here.
+        plain = [v for f in fields(self) if f.compare and isinstance(v := getattr(self, f.name), str)]
+        return hash((type(self).__name__, *plain, *(tuple(t.shape) for t in self.tensors().values())))
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensor fields by name."""
@@ -53,15 +101,25 @@ class Result:
         """The same result, which remembers how it was made."""
         return replace(self, call=call)
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """One row per entry, one column per axis and one per tensor that has all the axes."""
-        shared = max(self.AXES.values(), key=len)
+    def to_dataframe(self, of: str | None = None) -> pd.DataFrame:
+        """One row per entry, one column per axis and one per tensor.
+
+        Args:
+            of: the name of a tensor: a row per entry of that one, with the others that have the same axes. Without it,
+                a row per entry of the tensor with most axes, on which those with fewer axes repeat their numbers.
+
+        Raises:
+            UserError: the result has no such tensor.
+        """
+        if of is not None and of not in self.AXES:
+            raise UserError(f"A {type(self).__name__} has no tensor {of!r}; {nearest(of, self.AXES)}")
+        shared = max(self.AXES.values(), key=len) if of is None else self.AXES[of]
         columns: dict[str, Any] = {}
         shape = next(getattr(self, name).shape for name, axes in self.AXES.items() if axes == shared)
         index = pd.MultiIndex.from_product([range(size) for size in shape], names=list(shared))
         for name, axes in self.AXES.items():
             tensor = getattr(self, name)
-            if isinstance(tensor, Tensor) and set(axes) <= set(shared):
+            if isinstance(tensor, Tensor) and (set(axes) <= set(shared) if of is None else axes == shared):
                 view = tensor.reshape([tensor.shape[axes.index(a)] if a in axes else 1 for a in shared])
                 columns[name] = view.expand(shape).flatten().tolist()
         frame = pd.DataFrame(columns, index=index).reset_index()
@@ -75,8 +133,15 @@ class Result:
         return self.to_dataframe()
 
     def save(self, folder: str | Path) -> Path:
-        """Write the result as a folder of result.json and tensors.safetensors; returns the folder."""
+        """Write the result as a folder of result.json and tensors.safetensors; returns the folder.
+
+        A folder that holds a result of the same kind is written anew, so that a cell can be run again.
+
+        Raises:
+            UserError: the folder holds another kind of result or other files, or is a file.
+        """
         folder = Path(folder)
+        self._require_own(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = self.tensors()
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / TENSORS)
@@ -92,6 +157,21 @@ class Result:
         }
         (folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
         return folder
+
+    def _require_own(self, folder: Path) -> None:
+        """Refuse to write over what is no result of this kind."""
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; give the name of a folder to write.")
+        if not folder.is_dir() or not any(folder.iterdir()):
+            return
+        if not (folder / RECORD).is_file():
+            raise UserError(f"{folder} holds other files; give another folder, or empty it first.")
+        try:
+            kind = json.loads((folder / RECORD).read_text(encoding="utf-8")).get("kind")
+        except (json.JSONDecodeError, AttributeError):
+            return  # damaged: that it may be written again is what loading it says
+        if kind != type(self).__name__:
+            raise UserError(f"{folder} holds a {kind}, not a {type(self).__name__}; give another folder.")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -132,6 +212,23 @@ def load_result(folder: str | Path) -> Result:
     parts = {name: load_result(folder / name) for name in record.get("parts", ())}
     call = Call.from_record(record["call"]) if record.get("call") else None
     return kind(**restored, **parts, **tensors, call=call)
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Equal in value, through tensors, tuples and results; NaN equals NaN."""
+    if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+        if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            return False
+        return bool(((mine == theirs) | (mine.isnan() & theirs.isnan())).all())
+    if isinstance(mine, tuple | list) and isinstance(theirs, tuple | list):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    return bool(mine == theirs or (mine != mine and theirs != theirs))
+
+
+def _short(value: Any, length: int = 150) -> str:
+    """A number in four digits, a text in one short line."""
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def _tuples(value: Any) -> Any:

@@ -34,9 +34,17 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
     """
     name = type(result).__name__
     if (name, kind) not in kinds():
-        known = ", ".join(sorted(f"{n} {k!r}" if k else n for n, k in kinds()))
-        raise UserError(f"There is no figure{f' {kind!r}' if kind else ''} for a {name}; figures exist for {known}.")
+        own = [other for drawn, other in kinds() if drawn == name]
+        if not own:
+            raise UserError(f"There is no figure for a {name}; figures exist for {', '.join(sorted(_drawn()))}.")
+        asked = f"figure {kind!r}" if kind else "figure without a kind"
+        choices = [f"kind={other!r}" for other in sorted(own) if other] + ["leave kind out"] * ("" in own)
+        raise UserError(f"There is no {asked} of a {name}; choose {' or '.join(choices)}.")
     return kinds()[name, kind].plot(result, theme=theme, **options)
+
+
+def _drawn() -> set[str]:
+    return {name for name, _ in kinds()}
 
 
 @cache

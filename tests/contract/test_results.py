@@ -127,6 +127,43 @@ def test_dataframe_holds_every_number(results):
                 assert frame[name][row] == pytest.approx(float(tensor[index]))
 
 
+def test_a_dataframe_of_one_tensor_has_its_axes_only(results):
+    for result in results.values():
+        for name, axes in result.AXES.items():
+            if axes:
+                frame = result.to_dataframe(name)
+                assert len(frame) == getattr(result, name).numel()
+                wanted = {*axes, *(other for other, its in result.AXES.items() if its == axes)}
+                assert {c for c in frame.columns if not str(c).endswith("_label") and c != "token"} == wanted
+    with pytest.raises(UserError, match="did you mean scores"):
+        results["EdgeAttribution"].to_dataframe("score")
+
+
+def test_at_the_prompt_a_result_is_a_few_lines(results):
+    for name, result in results.items():
+        text = repr(result)
+        assert text.startswith(f"{name}: ")
+        assert all(tensor in text for tensor in result.AXES)
+        assert f"made by dcinterp.{result.call.analysis}" in text
+        assert len(text) < 2000, (name, len(text))
+        page = result._repr_html_()
+        assert page.count("<tr") <= 9
+        assert page.count("! ") >= len(result.banners())
+
+
+def test_results_are_equal_by_value(results, tmp_path):
+    for name, result in results.items():
+        again = load_result(result.save(tmp_path / name))
+        assert result == again
+        assert hash(result) == hash(again)
+        assert [again].index(result) == 0
+        changed, tensor = next((n, t) for n, t in result.tensors().items() if t.numel())
+        other = dataclasses.replace(result, **{changed: tensor.double() + 1})
+        assert result != other
+    assert len({type(result) for result in results.values()}) == len(set(results.values()))
+    assert results["EdgeAttribution"] != results["Prediction"]
+
+
 def assert_equal(mine, theirs, where):
     """Equal field by field, through tensors, tuples and the results inside a result."""
     assert type(mine) is type(theirs), where
@@ -147,6 +184,22 @@ def assert_equal(mine, theirs, where):
 def test_saved_and_read_back(results, tmp_path):
     for name, result in results.items():
         assert_equal(result, load_result(result.save(tmp_path / name)), name)
+
+
+def test_only_a_result_of_the_kind_is_written_over(results, tmp_path):
+    edges, heads = results["EdgeAttribution"], results["HeadAttribution"]
+    folder = edges.save(tmp_path / "edges")
+    assert edges.save(folder) == folder, "a cell may be run again"
+    with pytest.raises(UserError, match="holds a EdgeAttribution, not a HeadAttribution"):
+        heads.save(folder)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds other files"):
+        heads.save(tmp_path / "work")
+    with pytest.raises(UserError, match="is a file"):
+        heads.save(tmp_path / "work" / "notes.txt")
+    (folder / "result.json").write_text("{")
+    heads.save(folder)
 
 
 def test_reading_what_is_no_result_is_refused(results, tmp_path):
@@ -188,7 +241,11 @@ def test_what_no_image_draws_is_refused():
 
 
 def test_unknown_figure_is_refused(results):
-    with pytest.raises(UserError, match="figures exist for"):
+    with pytest.raises(UserError, match="There is no figure 'pie' of a Prediction; choose"):
         figures.plot(results["Prediction"], kind="pie")
-    with pytest.raises(UserError, match="no figure"):
+    with pytest.raises(
+        UserError, match="kind='check' or kind='flow' or kind='map' or kind='sources' or leave kind out"
+    ):
+        figures.plot(results["EdgeAttribution"], kind="nonsense")
+    with pytest.raises(UserError, match="figures exist for "):
         figures.plot(object())
