@@ -20,7 +20,7 @@ import torch
 FACTOR = 3.0
 """A score and an effect that differ by more are not the same number measured twice."""
 
-STRONG = 0.5
+STRONG = 0.25
 """The strongest units: at least this share of the largest score, or of the largest effect."""
 
 REASONS = {

@@ -27,7 +27,7 @@ def test_an_effect_that_the_score_misses_is_named_too():
     ("scores", "effects"),
     [
         ([2.0, 1.0, 0.5], [1.0, 2.0, 0.5]),  # within three times
-        ([5.0, 0.3, 0.2], [5.0, 0.01, 0.0]),  # only weak ones differ
+        ([5.0, 0.9, 0.2], [5.0, 0.01, 0.0]),  # only weak ones differ
         ([5.0, 1.0, 0.0], [-5.0, 0.5, 0.0]),  # the sign has a banner of its own
         ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
     ],
