@@ -133,7 +133,8 @@ class EdgeAttributionSet(AgainstControl, Result):
                 f"({', '.join(disagree['edge'][:3])}{', ...' if len(disagree) > 3 else ''}): believe the ablation."
             )
         unit = UNITS[self.objective]
-        said += size_banners(list(ablated["edge"]), ablated["mean"], ablated["ablation"], method=self.method, unit=unit)
+        scores, effects = ablated["mean"].tolist(), ablated["ablation"].tolist()
+        said += size_banners(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
         said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
         return said
 
