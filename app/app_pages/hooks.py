@@ -47,7 +47,7 @@ st.dataframe(
     ],
     hide_index=True,
     width="stretch",
-    height=560,
+    height=min(560, 38 + 35 * len(names)),
     on_select=pick,
     selection_mode="single-row",
     selection_default={"selection": {"rows": [names.index(chosen)]}},

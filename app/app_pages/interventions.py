@@ -50,7 +50,7 @@ try:
         "intervene",
         name,
         prompt=asked.prompt,
-        interventions=what,
+        interventions="; ".join(filter(None, map(str.strip, what.splitlines()))),
         target=target,
         foil=foil,
         dynamic_weights=frozen,
@@ -73,15 +73,18 @@ if predicted is not None:
     agree = predicted * effect.effect >= 0
     words = f"Attribution (integrated gradients) predicted {predicted:+.2f} for this head."
     (st.caption if agree else st.warning)(words if agree else f"{words} It disagrees in sign with the ablation.")
-view(effect, "logits")
+view(effect, "logits", table=False)
+with st.expander("The tokens as a table", icon=":material/table:"):
+    st.dataframe(effect.table().round(4), hide_index=True)
 st.subheader("Whose attention changed", anchor=False, help=tip("attention"))
 view(
     effect,
     "attention",
     kind="attention",
     banners=False,
-    table=False,
-    caption="The change of a head is the sum of |after - before| over the keys, its mean over the queries.",
+    caption="The change of a head is the sum of |after - before| over the keys, its mean over the queries."
+    if effect.attention_change.any()
+    else "No head looks elsewhere: what was changed acts behind the attention of all heads.",
 )
 
 st.subheader("Predicted against measured", anchor=False, help=tip("ablation", "clustered interval"))

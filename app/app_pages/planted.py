@@ -16,21 +16,22 @@ st.markdown(
     "attribution finds can be held against that truth."
 )
 circuits = planting.circuits()
-across = st.columns([3, 1, 1, 1, 1, 1])
+left, right = st.columns([3, 1])
+across = st.columns(4)
 circuit = links.choose(
-    "Circuit", circuits, key="circuit", default="lend-by-kp", where=across[0], help="What was planted; said below."
+    "Circuit", circuits, key="circuit", default="lend-by-kp", where=left, help="What was planted; said below."
 )
 noise = links.choose(
     "Noise",
     [0.0, 0.005, 0.01, 0.02, 0.05],
     key="noise",
-    where=across[1],
+    where=across[0],
     help="On every weight, as a share of the largest of its kind.",
 )
-redundancy = links.number("Heads a role", 1, 3, key="redundancy", default=1, where=across[2], help=ROLE)
-rank = links.number("Rank", 1, 4, key="rank", default=1, where=across[3], help=RANK)
-seed = links.number("Seed", 0, 999, key="seed", default=0, where=across[4], help="Which heads play which role.")
-number = links.number("Example", 0, 99, key="question", default=0, where=across[5])
+redundancy = links.number("Heads a role", 1, 3, key="redundancy", default=1, where=across[1], help=ROLE)
+rank = links.number("Rank", 1, 4, key="rank", default=1, where=across[2], help=RANK)
+seed = links.number("Seed", 0, 999, key="seed", default=0, where=across[3], help="Which heads play which role.")
+number = links.number("Example", 0, 99, key="question", default=0, where=right, help="Of the prompts it answers.")
 st.caption(f"{circuits[circuit][0].upper()}{circuits[circuit][1:]}.")
 name = planting.name_of(circuit, noise, redundancy, rank, seed)
 try:

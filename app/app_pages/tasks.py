@@ -82,7 +82,7 @@ inputs.require_tokenizer(name)
 
 def so_far(scores):
     st.caption(f"So far {len(scores.tasks)} tasks, {scores.accuracy:.1%} right.")
-    st.dataframe(task_tools.readable(scores.table("pattern", resamples=200)), hide_index=True)
+    task_tools.accuracies(scores.table("pattern", resamples=200))
 
 
 try:
@@ -113,7 +113,15 @@ if scores is not None:
     )
     st.markdown("**Beside readers without understanding**", help=tip("fact-unif", "clustered interval"))
     by = links.choose("Grouped by", ["pattern", "transformation", "family"], key="by", style="segmented_control")
-    view(scores, "accuracy-bars", kind="bars", by=by, banners=False, table=False)
-    st.dataframe(task_tools.readable(scores.table(by)), hide_index=True)
+    view(
+        scores,
+        "accuracy-bars",
+        kind="bars",
+        by=by,
+        banners=False,
+        table=False,
+        caption="Where a reader without understanding does as well, a right answer says little about the model.",
+    )
+    task_tools.accuracies(scores.table(by))
     st.markdown("**With more solved examples before the question**", help=tip("shots"))
     view(scores, "accuracy-shots", kind="shots", banners=False, table=False)

@@ -112,10 +112,7 @@ def counterfactual(name: str, asked: Question, what: str, where: Any) -> str | N
         return None
     if asked.example is None:
         words = "As many tokens as the prompt has; what is patched in is what the model computes on it."
-        return (
-            links.text("Counterfactual prompt", key="counterfactual", default=asked.prompt, help=words, where=where)
-            or None
-        )
+        return links.text("Counterfactual prompt", key="counterfactual", default=asked.prompt, help=words) or None
     twins = synthetic_tasks.twins(asked.example, tokenizer=models.model(name).tokenizer)
     made = {kind: twin for kind, twin in twins.items() if not isinstance(twin, synthetic_tasks.NoTwin)}
     if not made:

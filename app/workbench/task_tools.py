@@ -23,6 +23,18 @@ TWINS = {
 }
 """What each kind of counterfactual twin changes."""
 
+COLUMNS = {
+    "answers": ("answers", "How many were scored."),
+    "accuracy": ("right (%)", "Answers whose every token is the most likely one."),
+    "low": ("from", "Where the 95 % interval begins."),
+    "high": ("to", "Where the 95 % interval ends."),
+    "fact_unif": ("random fact (%)", "A reader that applies the right transformation to a fact at random."),
+    "value_unif": ("random value (%)", "A reader that takes one of the different possible answers at random."),
+    "polarity_blind": ("blind to not (%)", "A reader that reads the question but for its `not`."),
+    "odd_one_out": ("odd one out (%)", "A reader that never reads the question: it takes the fact that differs."),
+}
+"""What the columns of a table of accuracies are called here, and what they are."""
+
 PERCENT = ("accuracy", "low", "high", "fact_unif", "value_unif", "polarity_blind", "odd_one_out")
 
 
@@ -83,14 +95,18 @@ def twins(example: Any, name: str) -> None:
         lines.append(
             {
                 "changed": TWINS[kind],
-                "prompt": f"*{plain(str(twin).replace(f' of {example.prompt!r}', ''))}*"
-                if missing
-                else marked(twin.corrupt.prompt, example.prompt),
+                "prompt": why_none(twin, example) if missing else marked(twin.corrupt.prompt, example.prompt),
                 "answer": "" if missing else plain(" or ".join(twin.corrupt.accepted)),
                 "to be compared with": "" if missing else plain(twin.foil),
             }
         )
     st.table(lines, hide_index=True)
+
+
+def why_none(statement: Any, example: Any) -> str:
+    """Why an example has no twin of a kind, without the example, which stands above."""
+    words = str(statement).replace(f" of {example.prompt!r}", "").replace("as it has", "as this one")
+    return f"*{plain(words)}*"
 
 
 def marked(text: str, other: str) -> str:
@@ -104,13 +120,14 @@ def marked(text: str, other: str) -> str:
     return " ".join(parts)
 
 
-def readable(table: Any) -> Any:
-    """A table of accuracies in percent."""
+def accuracies(table: Any) -> None:
+    """A table of accuracies in percent, what each column is said at its head."""
     shown = table.copy()
     for column in PERCENT:
         if column in shown:
             shown[column] = (100 * shown[column]).round(1)
-    return shown
+    config = {name: st.column_config.Column(words[0], help=words[1]) for name, words in COLUMNS.items()}
+    st.dataframe(shown, hide_index=True, column_config=config)
 
 
 def plain(text: str) -> str:

@@ -13,6 +13,8 @@ RESULT = "Calibration"
 KIND = ""
 
 METHODS = {"ig": "integrated gradients", "gradient": "the gradient"}
+PLURAL = {"head": "heads", "branch": "branches", "edge": "edges", "weight": "dynamic weights"}
+CHANGES = {"zero": "put to zero", "mean": "put to their mean", "counterfactual": "taken from a counterfactual"}
 MARKS = {"frozen": ("circle-open", BRANCH_COLOURS["o_qp"]), "recomputed": ("circle", BRANCH_COLOURS["o_kp"])}
 
 
@@ -60,7 +62,12 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
         )
     figure.update_xaxes(title=f"effect predicted by {METHODS[method]} (logits)")
     figure.update_yaxes(title="measured effect (logits)")
-    finish(figure, theme, height=540, title=f"{result.part}s put to {result.kind}, mean over {_examples(result.n)}")
+    finish(
+        figure,
+        theme,
+        height=540,
+        title=f"{PLURAL[result.part]} {CHANGES[result.kind]}, mean over {_examples(result.n)}",
+    )
     zero = {"zeroline": True, "zerolinecolor": colours.muted, "zerolinewidth": 1}
     # The legend is a list below the figure: its lines are long, and the window may be narrow.
     below = {"orientation": "v", "y": -0.17, "yanchor": "top"}

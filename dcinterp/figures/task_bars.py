@@ -10,7 +10,10 @@ from dcinterp.figures.style import THEMES, axis, common_layout
 RESULT = "TaskAccuracy"
 KIND = "bars"
 
-READERS = {"fact_unif": ("random fact, right relation", "x"), "odd_one_out": ("never reads the question", "diamond")}
+READERS = {
+    "fact_unif": ("random fact, right relation", "x", 7),
+    "odd_one_out": ("never reads the question", "diamond-open", 14),
+}
 
 
 def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> go.Figure:
@@ -42,10 +45,10 @@ def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> 
             y=table[reader].tolist(),
             mode="markers",
             name=name,
-            marker={"symbol": symbol, "size": 9, "color": THEMES[theme].text},
+            marker={"symbol": symbol, "size": size, "color": THEMES[theme].text, "line": {"width": 2}},
             hovertemplate=f"{name}: %{{y:.1%}}<extra></extra>",
         )
-        for reader, (name, symbol) in READERS.items()
+        for reader, (name, symbol, size) in READERS.items()
     ]
     layout = common_layout(theme, 360) | {
         "xaxis": axis({"pattern": "QK pattern"}.get(by, by), type="category"),
