@@ -211,10 +211,16 @@ else:
             "components hold: the later it gets to 100 %, the more directions. Dotted: the first checkpoint.",
             checkpoint=training.watched(spectra.step.tolist(), at),
         )
+
+
+def look_inside():
+    # Of the slider as it is now: a click may come before the page has followed it.
+    models.choose_now(places.get(st.session_state.get("checkpoint", at), model))
+
+
 if reads != "images" and st.button(
     "Look inside this checkpoint",
-    on_click=models.choose_now,
-    args=(model,),
+    on_click=look_inside,
     icon=":material/search:",
     help="Chooses it as the model, and opens it where one can follow its heads.",
 ):

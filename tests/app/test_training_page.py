@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -59,9 +60,9 @@ def test_start_stop_resume_done(page, server):
     page.get_by_role("slider").last.press("ArrowLeft")
     page.wait_for_selector("text=At step 72", timeout=STARTS)
     page.get_by_role("button", name="Look inside this checkpoint").click()
-    page.wait_for_selector("h1:has-text('Case study')", timeout=STARTS)
+    page.wait_for_url(re.compile("checkpoint-72"), timeout=STARTS, wait_until="commit")
+    page.wait_for_selector("h3#step-1", timeout=STARTS)
     page.wait_for_selector(SETTLED, timeout=STARTS)
-    assert "checkpoint-72" in page.url
     assert page.locator("[data-testid=stException]").count() == 0
 
 
