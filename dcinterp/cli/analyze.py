@@ -156,7 +156,8 @@ def figure_kinds(entry: Analysis) -> list[str]:
     """The figures of an analysis' result, by kind; the one that it gets when nobody asks for another is ""."""
     from dcinterp.figures import kinds
 
-    return sorted(kind for result, kind in kinds() if result == entry.function.__annotations__["return"])
+    made = entry.function.__annotations__["return"]  # a name where annotations are postponed, else the class
+    return sorted(kind for result, kind in kinds() if result == getattr(made, "__name__", made))
 
 
 def verb(entry: Analysis) -> Any:

@@ -141,12 +141,13 @@ def analyses() -> Iterator[tuple[str, str]]:
     for entry in sorted(ANALYSES.values(), key=lambda each: each.title):
         function = inspect.unwrap(entry.function)
         module = import_module(function.__module__)
-        result = getattr(module, str(function.__annotations__.get("return")), None)
+        made = function.__annotations__.get("return")
+        result = getattr(module, getattr(made, "__name__", str(made)), None)
         command = f"dcinterp analyze {entry.name.replace('_', '-')} --help"
-        guide = guides()[entry.name]
+        guide = guides().get(entry.name)
         parts = [
             f"# {entry.title}",
-            f"How it is used and read: [{guide.title}]({guide.link}).",
+            f"How it is used and read: [{guide.title}]({guide.link})." if guide else "",
             prose(module.__doc__),
             f"## {entry.name}",
             signature(entry.function, f"dcinterp.{entry.name}"),
