@@ -1,7 +1,8 @@
 """The sentences of the story, each made from the numbers of its step, and what counts as notable in them.
 
-A step `holds` where what the paper describes is what happened in this example. Every sentence says what happened
-otherwise.
+A step `holds` where what the paper describes is what happened in this example and is no trifle: a tenth of the head's
+attention (NOTABLE_SHARE), a tenth of the answer's lead (NOTABLE_EFFECT). Otherwise the sentence says what happened, and
+how large it is.
 """
 
 from __future__ import annotations
@@ -9,14 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxtyping import Float
+from torch import Tensor
+
 from dcinterp.analysis.attention_rows import AttentionRows
 from dcinterp.analysis.compose_breakdown import ComposeBreakdown
 from dcinterp.analysis.head_attribution import HeadAttribution
 from dcinterp.analysis.ov_circuit import OVTopTokens
 from dcinterp.analysis.prediction import Prediction
+from dcinterp.story.evidence import Loans
 
 NOTABLE_SHARE = 0.1
 """Below this share the attention counts as the head's own: composition is a detail of this entry."""
+
+NOTABLE_EFFECT = 0.1
+"""Of the answer's lead; what costs less than that is a detail of this answer."""
+
+FAR_APART = 2.0
+"""Where an attribution is this many times the measured effect, or the reverse, that is said."""
 
 NOTABLE_WEIGHT = 0.1
 """Below this weight, before and after, a head does not read a token."""
@@ -73,21 +84,56 @@ def answer_step(prediction: Prediction, answer: str | None) -> Step:
     )
 
 
-def head_step(attribution: HeadAttribution, layer: int, head: int, best: bool) -> Step:
-    """Which head writes the answer, by integrated gradients, and what its removal does."""
+def share_of(effect: float, lead: float) -> str:
+    """How large an effect is against the answer's lead, as words behind it; empty where nothing leads."""
+    if lead <= 0:
+        return ""
+    share = round(effect / lead, 2) + 0.0  # no minus before a zero
+    return f" ({share:.0%} of the lead)" if abs(share) < 2 else f" ({share:.1f} times the lead)"
+
+
+def matters(effect: float, lead: float) -> bool:
+    """Whether an effect helps the answer by a tenth of its lead or more."""
+    return effect > 0 and effect >= NOTABLE_EFFECT * lead
+
+
+def head_step(
+    attribution: HeadAttribution, direct: Float[Tensor, "layer head"], layer: int, head: int, best: tuple[int, int]
+) -> Step:
+    """Which head writes the answer: its direct effect, what integrated gradients say, and what its removal does.
+
+    direct: what every head writes by itself; best: the (layer, head) that is followed unless another is asked for.
+    """
     here = float(attribution.by_position[layer, head, attribution.position])
     everywhere = float(attribution.scores[layer, head])
-    measured = float(attribution.ablation[layer, head])
-    gap = float(attribution.relative_gap[layer])
+    measured, writes = float(attribution.ablation[layer, head]), float(direct[layer, head])
+    lead, gap = attribution.metric, float(attribution.relative_gap[layer])
+    who = f"Head {head} of layer {layer} writes most directly"
+    if (layer, head) != best:
+        who = f"Head {head} of layer {layer} was chosen (head {best[1]} of layer {best[0]} writes most directly)"
+    score = f"{here:+.2f}" + ("" if abs(here - everywhere) < 0.005 else f" ({everywhere:+.2f} over all positions)")
+    removal = "the same" if abs(measured - writes) < 0.005 else f"{measured:+.2f}{share_of(measured, lead)}"
     sentence = (
-        f"Head {head} of layer {layer} {'writes most' if best else 'contributes'} at the last token: {here:+.2f} "
-        f'logits of "{attribution.target}" against "{attribution.foil}" ({everywhere:+.2f} over all positions; '
-        f"switched off, it costs {measured:+.2f})."
+        f"{who}: without what it puts into the last token, all other heads held still, the lead of "
+        f'"{attribution.target}" over "{attribution.foil}" goes from {lead:.2f} to {lead - writes:.2f} logits'
+        f"{share_of(writes, lead)}. Integrated gradients give it {score}; switched off altogether, it costs {removal}."
+        f"{_apart(everywhere, measured)}"
     )
     if gap > ACCEPTABLE_GAP:
         sentence += f" The integral misses {gap:.0%} of the layer's effect, so read the scores with care."
-    holds = here > 0 and measured > 0 and gap <= ACCEPTABLE_GAP
+    holds = here > 0 and matters(writes, lead) and gap <= ACCEPTABLE_GAP
     return Step("head", "Which head writes it?", sentence, holds)
+
+
+def _apart(attributed: float, measured: float) -> str:
+    """A remark where attribution and ablation do not say the same."""
+    more, less = max(abs(attributed), abs(measured)), min(abs(attributed), abs(measured))
+    if more < 0.1 or (attributed * measured > 0 and more <= FAR_APART * less):
+        return ""
+    if attributed * measured < 0:
+        return " The two disagree in sign: believe the removal."
+    times = more / max(less, 1e-3)
+    return f" The two are {times:.1f} times apart: believe the removal, and take the scores as a ranking."
 
 
 class Reading(NamedTuple):
@@ -131,8 +177,8 @@ def source_step(
         sentence = f'Heads are not composed in this model: head {head} attends to "{token}" with {weight:.2f}.'
         return Step(name, title, sentence, holds=False)
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
-    added = {name: float(term[head]) for name, term in breakdown.branches.items() if name != "o_b"}
-    largest = max(added, key=lambda branch: abs(added[branch]))
+    added = {branch: float(breakdown.branches[branch][head]) for branch in BRANCH_WORDS}
+    largest = largest_branch(breakdown, head)
     share = abs(sum(added.values())) / max(abs(own), abs(after), 1e-9)
     if max(abs(own), abs(after)) < NOTABLE_WEIGHT:
         most = int(rows.composed[head].abs().argmax())
@@ -156,9 +202,14 @@ def source_step(
         title,
         f'Composition takes the attention of head {head} to "{token}" from {own:.2f} to {after:.2f}; the largest '
         f"change, {added[largest]:+.2f}, comes through the {BRANCH_WORDS[largest]}. Put back to {own:.2f}, the answer "
-        f"leads by {lead_without:+.2f} logits in place of {lead:+.2f}.",
-        holds=after > own and lead > lead_without,
+        f"leads by {lead_without:+.2f} logits in place of {lead:+.2f}{share_of(lead - lead_without, lead)}.",
+        holds=after > own and matters(lead - lead_without, lead),
     )
+
+
+def largest_branch(breakdown: ComposeBreakdown, head: int) -> str:
+    """The branch that changes the head's attention most: "o_qp", "o_kp", "o_qg" or "o_kg"."""
+    return max(BRANCH_WORDS, key=lambda branch: abs(float(breakdown.branches[branch][head])))
 
 
 def lent_to(breakdown: ComposeBreakdown, head: int) -> list[float]:
@@ -166,28 +217,61 @@ def lent_to(breakdown: ComposeBreakdown, head: int) -> list[float]:
     return (breakdown.lent("key")[:, head] + breakdown.lent("query")[:, head]).tolist()
 
 
-def lender_step(breakdown: ComposeBreakdown | None, head: int) -> Step:
-    """Which head's attention was lent, and by which side's dynamic weights."""
+def strongest_lender(breakdown: ComposeBreakdown, head: int) -> int:
+    """The other head whose attention changes that of `head` most, through both low-rank branches."""
+    lent = lent_to(breakdown, head)
+    return max((giver for giver in range(len(lent)) if giver != head), key=lambda giver: abs(lent[giver]))
+
+
+def lending_side(breakdown: ComposeBreakdown, lender: int, head: int) -> str:
+    """ "query" or "key": the token whose dynamic weights lend most of what one head lends another."""
+    return max(("query", "key"), key=lambda side: abs(float(breakdown.lent(side)[lender, head])))
+
+
+def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
+    """Whether so much attention counts beside what the head reads the source with."""
+    return abs(amount) >= NOTABLE_SHARE * max(abs(float(breakdown.out[head])), NOTABLE_WEIGHT)
+
+
+def lender_step(breakdown: ComposeBreakdown | None, loans: Loans | None, head: int, lead: float) -> Step:
+    """Which head's attention was lent, by which side's dynamic weights, and what that loan alone is worth."""
     name, title = "lender", "Which heads lent it?"
-    if breakdown is None:
+    if breakdown is None or loans is None:
         sentence = "None can: without composition every head reads with its own attention alone."
         return Step(name, title, sentence, holds=False)
-    lent = lent_to(breakdown, head)
-    lender = max((f for f in range(len(lent)) if f != head), key=lambda f: abs(lent[f]))
-    by_key, by_query = (float(breakdown.lent(side)[lender, head]) for side in ("key", "query"))
-    side, through = ("key", by_key) if abs(by_key) >= abs(by_query) else ("query", by_query)
-    letter = side[0]
-    if abs(lent[lender]) < NOTABLE_SHARE * max(abs(float(breakdown.out[head])), NOTABLE_WEIGHT):
-        sentence = f"No other head lends head {head} a notable part of this attention (most: {lent[lender]:+.3f})."
+    token, lender = breakdown.tokens[breakdown.key], strongest_lender(breakdown, head)
+    lent = lent_to(breakdown, head)[lender]
+    if not is_notable(lent, breakdown, head):
+        sentence = (
+            f'No other head lends head {head} a notable part of its attention to "{token}" (most: head {lender}, '
+            f"{lent:+.3f} through both projections, of {float(breakdown.out[head]):.2f}).{_elsewhere(loans, lead)}"
+        )
         return Step(name, title, sentence, holds=False)
-    verb = f"lends head {head} most" if lent[lender] > 0 else f"takes most from head {head}"
+    side = lending_side(breakdown, lender, head)
+    through, letter = float(breakdown.lent(side)[lender, head]), side[0]
+    here, everywhere = float(loans.here[lender]), float(loans.everywhere[lender])
+    verb = f"lends head {head} most" if lent > 0 else f"takes most from head {head}"
     return Step(
         name,
         title,
-        f"Head {lender}, which attends there with {float(breakdown.a[lender]):.2f}, {verb}: {lent[lender]:+.2f}, of "
-        f"which {through:+.2f} by the {side} token (w_{letter}1 gathers from head {lender}, w_{letter}2 shares to head "
-        f"{head}).",
-        holds=lent[lender] > 0,
+        f"Head {lender}, which attends there with {float(breakdown.a[lender]):.2f}, {verb}: {lent:+.2f}, of which "
+        f"{through:+.2f} by the {side} token (w_{letter}1 gathers from head {lender}, w_{letter}2 shares to head "
+        f"{head}). Taken out, this loan costs the answer {here:+.2f} logits{share_of(here, lead)}, its part by the "
+        f"{side} token alone {loans.by_branch[f'{letter}p']:+.2f}; all that head {lender} lends head {head}, to every "
+        f"token and at every position, {everywhere:+.2f}.",
+        holds=lent > 0 and matters(here, lead),
+    )
+
+
+def _elsewhere(loans: Loans, lead: float) -> str:
+    """What is lent to the head at other tokens and positions, where that matters."""
+    most = int(loans.everywhere.abs().argmax())
+    worth = float(loans.everywhere[most])
+    if abs(worth) < NOTABLE_EFFECT * abs(lead):
+        return ""
+    return (
+        f" That is one token: all that head {most} lends it, to every token and at every position, is worth "
+        f"{worth:+.2f} logits{share_of(worth, lead)}."
     )
 
 

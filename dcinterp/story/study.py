@@ -1,22 +1,33 @@
 """The case study of one answer, as in the appendix "Interpretation and Visualization" of the DCMHA paper.
 
     answer           what the model answers                                  (prediction)
-    head             which head writes it                                    (integrated gradients, and its ablation)
+    head             which head writes it               (integrated gradients; direct effect and ablation, measured)
     transformation   what that head does with the source word                (its OV circuit)
     source           what its attention to the source is made of             (post-composition, branch by branch)
-    lender           which heads lent it, and through which projection       (w_k1 gathers, w_k2 shares; w_q1, w_q2 too)
+    lender           which heads lent it, through which projection           (w_k1 gathers, w_k2 shares; w_q1, w_q2 too)
+                     and what that loan alone is worth                       (its edge taken out)
     attention        where the head looks before and after composition       (attention rows)
     gate             which gate silences a head that would copy the source   (w_qg, w_kg)
 
 The first line is the question; the other lines are the paper's five steps, with the last of them in two. The story
-strings analyses together and adds one plain sentence a step, made from the numbers; where a step does not hold for an
-example (a wrong answer, a head that attends by itself), the sentence says so. It follows one head and is no whole
-circuit: a step that does not hold means that the answer came about otherwise.
+strings analyses together and adds one plain sentence a step, made from the numbers, and a verdict: who lent attention
+to the head that writes the answer, and how the answer fares without that loan. Where a step does not hold for an
+example (a wrong answer, a head that attends by itself, a loan worth less than a tenth of the answer's lead), the
+sentence says so.
+
+Which head is followed. Integrated gradients credit a head with all that later layers make of it, so a head may score
+high that only helps a later one to find the source. Among the heads that get a tenth of the largest score or more, the
+one followed is therefore the one with the largest direct effect: its output at the last position is put to zero while
+all other heads keep theirs, so that MLPs and the unembedding alone answer. (Direct logit attribution would stop before
+the MLPs, and what the last of them makes of a head's output would count for no head.)
+
+It follows one head and is no whole circuit: a step that does not hold means that the answer came about otherwise.
 
     story = dcinterp.case_study(model, example)
+    print(story.verdict)
     for step in story.steps:
         print(step.title, "-", step.sentence)
-    story.step("lender").holds
+    dcinterp.intervene(model, example.prompt, story.loan_line).effect       # the loan, taken out
     story.save("folder")                         # evidence and sentences; dcinterp.load_result reads them back
 """
 
@@ -25,6 +36,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -32,17 +44,26 @@ from torch import Tensor
 from dcinterp.analysis.attention_rows import AttentionRows, attention_rows
 from dcinterp.analysis.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.head_attribution import HeadAttribution, attribute_heads
+from dcinterp.analysis.objective import explained
 from dcinterp.analysis.ov_circuit import OVTopTokens, ov_ranks, ov_top_tokens
 from dcinterp.analysis.ov_transformations import word_pairs
 from dcinterp.analysis.prediction import Prediction, predict
-from dcinterp.analysis.prompt import Prompt, first_token, head_number, layer_number, token_ids, word_tokens
+from dcinterp.analysis.prompt import Prompt, first_token, head_number, layer_number, word_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError, nearest
 from dcinterp.progress import Progress, silent
 from dcinterp.story import sentences
-from dcinterp.story.evidence import SourceAttention, lead, source_attention, without_composition
+from dcinterp.story.evidence import (
+    SourceAttention,
+    direct_effects,
+    lead,
+    loans,
+    source_attention,
+    without_composition,
+)
 from dcinterp.story.sentences import Step
+from dcinterp.story.verdict import verdict
 
 if TYPE_CHECKING:
     from synthetic_tasks import Example
@@ -50,17 +71,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CaseStudy(Result):
-    """The evidence of the story and what it says in words.
+    """The evidence of the story and what it says in words: a verdict, and a sentence a step.
 
-    `breakdown` is None where heads are not composed. For every head, [layer, head]: copy_rank and target_rank, the
-    ranks of the source word and of the answer in what its OV circuit promotes when it reads the source word alone;
-    before, query_gate, key_gate, after: its attention from the last position to the source, and what gates add to it.
+    `breakdown` is None where heads are not composed. For every head, [layer, head]: direct, what it writes into the
+    answer by itself (in logits, measured); copy_rank and target_rank, the ranks of the source word and of the answer in
+    what its OV circuit promotes when it reads the source word alone; before, query_gate, key_gate, after: its attention
+    from the last position to the source, and what gates add to it.
     lead: the answer's logit minus the foil's; lead_without: the same when the followed head's attention to the source
-    is put back to what it was before composition.
+    is put back to what it was before composition. loan [head_from]: what the lead loses without the attention to the
+    source that each other head lends the followed one; loan_everywhere: the same for the whole edge, all positions.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
-        name: ("layer", "head") for name in ("copy_rank", "target_rank", "before", "query_gate", "key_gate", "after")
+        **{
+            name: ("layer", "head")
+            for name in ("direct", "copy_rank", "target_rank", "before", "query_gate", "key_gate", "after")
+        },
+        **{name: ("head_from",) for name in ("loan", "loan_everywhere")},
     }
 
     prediction: Prediction
@@ -73,7 +100,11 @@ class CaseStudy(Result):
     key: int
     lead: float
     lead_without: float
+    verdict: str
     steps: tuple[Step, ...]
+    loan: Float[Tensor, " head_from"]
+    loan_everywhere: Float[Tensor, " head_from"]
+    direct: Float[Tensor, "layer head"]
     copy_rank: Int[Tensor, "layer head"]
     target_rank: Int[Tensor, "layer head"]
     before: Float[Tensor, "layer head"]
@@ -98,16 +129,40 @@ class CaseStudy(Result):
 
     @property
     def holds(self) -> bool:
-        """Whether the paper's story is this example's: the right answer, written from attention that was lent."""
+        """Whether the paper's story is this example's: the right answer, written from attention that was lent, and that
+        is worth a tenth of the answer's lead or more.
+        """
         return all(self.step(name).holds for name in ("answer", "head", "transformation", "source", "lender"))
 
     @property
     def lender(self) -> int | None:
         """The other head whose attention adds most, in size, to this head's composed attention to the source."""
-        if self.breakdown is None:
+        return None if self.breakdown is None else sentences.strongest_lender(self.breakdown, self.head)
+
+    @property
+    def side(self) -> str:
+        """ "query" or "key": the token whose dynamic weights make the strongest branch of the lending; where no head
+        lends a notable part, of all that composition adds.
+        """
+        if self.breakdown is None or self.lender is None:
+            return "query"
+        lent = sentences.lent_to(self.breakdown, self.head)[self.lender]
+        if sentences.is_notable(lent, self.breakdown, self.head):
+            return sentences.lending_side(self.breakdown, self.lender, self.head)
+        return {"q": "query", "k": "key"}[sentences.largest_branch(self.breakdown, self.head)[2]]
+
+    @property
+    def loan_line(self) -> str | None:
+        """The intervention that takes the lender's loan out: the line that `loan` measures; None without a loan."""
+        if self.lender is None:
             return None
-        lent = sentences.lent_to(self.breakdown, self.head)
-        return max((f for f in range(len(lent)) if f != self.head), key=lambda f: abs(lent[f]))
+        return f"edge {self.layer}.post.added.{self.lender}>{self.head} zero query=-1 key={self.key}"
+
+    def table(self) -> pd.DataFrame:
+        """The verdict, and one row a step."""
+        rows = [("verdict", "", self.verdict)]
+        rows += [(step.name, "yes" if step.holds else "no", step.sentence) for step in self.steps]
+        return pd.DataFrame(rows, columns=["step", "holds", "sentence"])
 
     def banners(self) -> list[str]:
         """Those of the evidence; the sentences say the rest."""
@@ -135,14 +190,16 @@ def case_study(
         example: a `synthetic_tasks.Example`, or a prompt as text or token ids.
         answer: the expected answer of a prompt; the model's own answer when None.
         foil: id of the token the answer competes with; the most likely other token when None.
-        layer: the layer to follow, negative counted from the last; that of the head which contributes most at the last
-            token when None.
-        head: the head to follow; the largest contributor there (of `layer`) when None.
+        layer: the layer to follow, negative counted from the last; that of the head which writes most directly when
+            None.
+        head: the head to follow; the one (of `layer`) which writes most directly when None: the largest direct effect
+            among the heads with a tenth of the largest attribution at the last token, see the head of this module.
         key: the source token; the example's source, else where the followed head looks most, when None.
         attribution: head scores of this prompt computed before, to be used again.
         progress: called as the attribution proceeds.
 
-    Cost: that of `attribute_heads`, unless it is given, and six forward passes.
+    Cost: that of `attribute_heads`, unless it is given, six forward passes, and rows of forward passes: one for every
+        head of the model and two for every head of the layer.
 
     Raises:
         UserError: the prompt, the answer or a number does not fit the model.
@@ -154,9 +211,13 @@ def case_study(
         foil = next(int(i) for i in prediction.top_ids if int(i) != target)
     if attribution is None:
         attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
-    best = _followed(attribution, None, None)
+    what = explained(bridge, prompt, target, foil)
+    ids = what.ids
+    direct = direct_effects(bridge, ids, what.metric)
+    best = _followed(attribution, direct, None, None)
     layer, head = _followed(
         attribution,
+        direct,
         None if layer is None else layer_number(bridge, layer),
         None if head is None else head_number(bridge, head),
     )
@@ -166,23 +227,27 @@ def case_study(
     composed = "post" in getattr(bridge, "stages", ())
     breakdown = compose_breakdown(bridge, prompt, layer, -1, key, "post") if composed else None
 
-    ids = token_ids(bridge, prompt)
     word = int(ids[0, key])
     circuit = ov_top_tokens(bridge, layer, head, [word], sentences.PROMOTED)
     whole = ov_top_tokens(bridge, layer, head, [word], bridge.cfg.d_vocab)
     copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
     attends = source_attention(bridge, ids, key)
-    hooks = without_composition(layer, head, key, float(breakdown.o_b[head])) if breakdown is not None else []
-    leads = [lead(bridge, ids, target, foil, some) for some in ([], hooks)]
+    hooks: list[Any] = []
+    lent = None
+    if breakdown is not None:
+        hooks = without_composition(layer, head, key, float(breakdown.o_b[head]))
+        lender = sentences.strongest_lender(breakdown, head)
+        lent = loans(bridge, ids, what.metric, layer, head, key, lender)
+    leads = [lead(bridge, ids, what.metric, some) for some in ([], hooks)]
     read = example.facts[example.source].item if source == key else rows.tokens[key]
     steps = (
         sentences.answer_step(prediction, answer),
-        sentences.head_step(attribution, layer, head, best == (layer, head)),
+        sentences.head_step(attribution, direct, layer, head, best),
         sentences.transformation_step(
             circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
         ),
         sentences.source_step(rows, breakdown, head, key, *leads),
-        sentences.lender_step(breakdown, head),
+        sentences.lender_step(breakdown, lent, head, leads[0]),
         sentences.attention_step(rows, head, composed),
         _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
     )
@@ -197,7 +262,11 @@ def case_study(
         key=key,
         lead=leads[0],
         lead_without=leads[1],
+        verdict=verdict(attribution, rows, breakdown, lent, head, key, best=best == (layer, head)),
         steps=steps,
+        loan=lent.here if lent else torch.zeros(bridge.cfg.n_heads),
+        loan_everywhere=lent.everywhere if lent else torch.zeros(bridge.cfg.n_heads),
+        direct=direct,
         copy_rank=copy_rank,
         target_rank=target_rank,
         before=attends.before,
@@ -226,13 +295,17 @@ def source_position(bridge: Any, example: Example) -> int | None:
     return inside[-1] if inside else None
 
 
-def _followed(attribution: HeadAttribution, layer: int | None, head: int | None) -> tuple[int, int]:
-    """The head to follow: the one asked for, or the one that contributes most at the position of the answer."""
-    there = attribution.by_position[:, :, attribution.position]
-    choice = torch.full_like(there, -torch.inf)
-    chosen = (slice(None) if layer is None else layer, slice(None) if head is None else head)
-    choice[chosen] = there[chosen]
-    best, best_head = divmod(int(choice.argmax()), there.shape[1])
+def _followed(
+    attribution: HeadAttribution, direct: Float[Tensor, "layer head"], layer: int | None, head: int | None
+) -> tuple[int, int]:
+    """The head to follow: the one asked for, else the one that writes most directly of those with a notable score."""
+    asked = torch.zeros_like(direct, dtype=torch.bool)
+    asked[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
+    there = attribution.by_position[:, :, attribution.position].where(asked, -torch.inf)
+    candidates = asked & (there >= sentences.NOTABLE_SHARE * there.max().clamp(min=0))
+    # Where every score is negative, the least negative head is the only candidate.
+    candidates |= there == there.max()
+    best, best_head = divmod(int(direct.where(candidates, -torch.inf).argmax()), direct.shape[1])
     return best, best_head
 
 
