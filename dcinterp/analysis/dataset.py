@@ -24,6 +24,8 @@ Examples = str | Sequence[Any]
 """The text form, or a list of `Example`s, (prompt, target) or (prompt, target, foil)."""
 
 KEYS = ("n", "seed", "shots", "split")
+MOST_EXAMPLES, MOST_SHOTS = 100_000, 1_000
+"""A slip of the finger is not to fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ def drawn(text: str) -> list[tuple[Example, str]]:
         n, seed, shots = (int(options[key]) for key in KEYS[:3])
     except ValueError as error:
         raise UserError(f"n, seed and shots are whole numbers, in {text!r} one is not.") from error
-    if n < 1 or shots < 0:
-        raise UserError(f"n is at least 1 and shots at least 0, in {text!r} they are not.")
+    if not 1 <= n <= MOST_EXAMPLES or not 0 <= shots <= MOST_SHOTS:
+        raise UserError(f"n is from 1 to {MOST_EXAMPLES:,} and shots from 0 to {MOST_SHOTS}, in {text!r} they are not.")
     names = ",".join(each for each in words if "=" not in each)
     try:
         tasks = list(TASKS.values()) if names in ("", "all") else chosen(names)

@@ -134,6 +134,7 @@ def test_a_broken_model_is_one_sentence_on_every_page(app, monkeypatch, tmp_path
     [
         ("interventions", "part_set", "task999 n=2", "task999"),
         ("interventions", "part_set", "same-person n=many", "whole numbers"),
+        ("interventions", "part_set", "same-person n=1000000000000", "100,000"),
         ("interventions", "counterfactual", "There are a zebra, a car, a car. Which is not car? The", "zebra"),
         ("interventions", "counterfactual", "There are a pear.", "tokens"),
         ("hooks", "search", "hook_nothing", "hook_nothing"),
