@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.errors import UserError
-from workbench import inputs, links, stories
+from workbench import inputs, links, stories, task_tools
 from workbench.glossary import tip
 from workbench.theme import theme
 from workbench.tokens import tokens as token_chips
@@ -33,11 +33,14 @@ def heading(number, name, *terms):
     if step.holds:
         st.markdown(step.sentence)
     else:
-        st.markdown(f":material/info: {step.sentence}", help="Here this example differs from what the paper describes.")
+        st.markdown(
+            f":material/info: {step.sentence}",
+            help="Here this example differs from what the paper describes, or the effect is less than a tenth.",
+        )
 
 
 def cell_label(cell):
-    return "the one that writes most at the last token" if cell == BEST else cell
+    return "the one that writes most directly" if cell == BEST else cell
 
 
 def position_label(position):
@@ -54,6 +57,7 @@ def follow_token(position):
     st.session_state.source = str(position)
 
 
+verdict_place = st.container()
 places = [st.container() for _ in range(8)]
 with places[1]:
     slot_2 = st.container()
@@ -77,6 +81,8 @@ except UserError as problem:
     inputs.refuse(problem)
 
 prediction, breakdown = told.prediction, told.breakdown
+with verdict_place:
+    st.info(task_tools.plain(told.verdict), icon=":material/arrow_forward:")
 with places[0]:
     if prediction.answer and prediction.rank != 1:
         st.warning(f"This model answers this example wrongly (the right answer has rank {prediction.rank}).")
@@ -140,10 +146,10 @@ with places[4]:
                 selected=told.head,
                 banners=False,
                 table=False,
-                caption=f"What the other heads' attention adds to head {told.head}'s; below zero it takes away.",
+                caption=f"What each head's attention adds to head {told.head}'s; below zero it takes away.",
             )
         with pair.container():
-            side = stories.lending_side(breakdown, told.lender, told.head)
+            side = told.side
             view(
                 breakdown,
                 "weights",
@@ -155,6 +161,21 @@ with places[4]:
                 caption=f"The {side} token's dynamic weights, as numbers: from which heads it gathers attention, to "
                 f"which it shares it (framed: to head {told.head}), and its gate.",
             )
+        st.page_link(
+            "app_pages/interventions.py",
+            label=f"Take out what head {told.lender} lends head {told.head} here, and see what changes",
+            help=f"Opens the page Interventions with: {told.loan_line}",
+            icon=":material/content_cut:",
+            query_params=inputs.carried({"what": told.loan_line}),
+        )
+        edge = {"layer": told.layer, "branch": f"{side[0]}p", "lender": told.lender, "head": told.head}
+        st.page_link(
+            "app_pages/edges.py",
+            label=f"The edge from head {told.lender} to head {told.head} among all edges, over all tokens",
+            help="Opens the page Edges at this edge. Step 5 is about one token; an edge is the sum over all.",
+            icon=":material/account_tree:",
+            query_params=inputs.carried({key: str(value) for key, value in edge.items()}),
+        )
 with places[5]:
     heading(6, "attention", "softmax")
     view(
