@@ -84,9 +84,10 @@ def run(copy: Path, *arguments: str) -> str:
 @pytest.mark.slow
 def test_contracts_take_what_was_added(copy):
     quiet = ("pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", "-rN")
-    assert "passed" in run(copy, *quiet, "tests/contract/test_compose.py", "-k", "scaled or registry")
-    assert "passed" in run(copy, *quiet, "tests/contract/test_tasks.py", "-k", "after-next")
-    assert "passed" in run(copy, *quiet, "tests/docs/test_site.py", "-k", "every_analysis")
+    files = ("tests/contract/test_compose.py", "tests/contract/test_tasks.py", "tests/docs/test_site.py")
+    said = run(copy, *quiet, *files, "-k", "scaled or registry or after-next or every_analysis")
+    assert int(re.search(r"(\d+) passed", said)[1]) > 90
+    assert "failed" not in said
 
 
 @pytest.mark.slow
