@@ -8,7 +8,7 @@ from workbench.glossary import tip
 from workbench.view import show_banners, view
 
 BRANCHES = {
-    "added": "all that lend",
+    "added": "all that composition adds",
     "qp": "query projection",
     "kp": "key projection",
     "qg": "query gate",

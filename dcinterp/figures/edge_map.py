@@ -1,4 +1,4 @@
-"""The edges of one layer as a head x head heatmap, of one branch or of all that lend."""
+"""The edges of one layer as a head x head heatmap, of one branch or of all that composition adds."""
 
 from __future__ import annotations
 
