@@ -11,9 +11,10 @@ document.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dcinterp.analysis.branch_ablation import ALL, FEW, INTACT, WHOLE, BranchAblation, branch_ablation
@@ -26,15 +27,20 @@ from dcinterp.loading import load
 from dcinterp.progress import Progress, silent
 from dcinterp.provenance import fingerprint
 from dcinterp.story import CaseStudy, case_study
+from dcinterp.story.sentences import NOTABLE_EFFECT, NOTABLE_SHARE, NOTABLE_WEIGHT, PROMOTED
+from dcinterp.story.verdict import SLIGHT_EFFECT
 
+SHARE = f"{100 * NOTABLE_SHARE:.0f} % or more"
+TENTH = f"{100 * NOTABLE_EFFECT:.0f} % of the lead or more"
 STORY_STEPS = {
-    "head": "one head writes it: attribution and ablation agree",
-    "transformation": "that head's OV circuit promotes the answer when it reads the source word alone",
-    "source": "composition raises its attention to the source, and putting it back costs the answer some of its lead",
-    "lender": "another head lent a notable part of that attention",
+    "head": f"one head writes {TENTH} directly, and integrated gradients give it a positive score",
+    "transformation": f"its OV circuit has the answer among its first {PROMOTED} tokens when it reads the source alone",
+    "source": f"composition raises its attention to the source by {SHARE}, which is worth {TENTH}",
+    "lender": f"one other head lends {SHARE} of that attention, and this loan alone is worth {TENTH}",
     "attention": "the head looks elsewhere after composition than before",
-    "gate": "a gate silences a head that would copy the source word",
+    "gate": f"gates take {SHARE} from a head that would copy the source word",
 }
+"""What must be so for a step to hold; the lead is the answer's logit minus the strongest other token's."""
 
 
 @dataclass(frozen=True)
@@ -283,11 +289,11 @@ def diversity_part(report: Report) -> str:
 
 
 def stories_part(report: Report) -> str:
-    """How often each step of the paper's story is what happened."""
+    """How often each step of the paper's story is what happened, and how large it is where it did."""
     n = len(report.stories)
     if not n:
         return "No example was answered rightly, so no story was told."
-    lines = ["| step | holds in |", "|---|---|"]
+    lines = ["| step, and what must be so | holds in |", "|---|---|"]
     for name, meaning in STORY_STEPS.items():
         lines.append(f"| {meaning} | {sum(story.step(name).holds for story in report.stories)} of {n} |")
     whole = sum(story.holds for story in report.stories)
@@ -301,8 +307,47 @@ def stories_part(report: Report) -> str:
     lines.append(f"From the head to the lender the whole story is that of {whole} of {n} examples.")
     if branches:
         counted = ", ".join(f"{name} in {count}" for name, count in sorted(branches.items(), key=lambda x: -x[1]))
-        lines.append(f"Where composition raised the attention, the largest change came through {counted}.")
+        lines.append(f"Where that step about composition holds, the largest change came through {counted}.")
+    lines += ["", *(f"- {sentence}" for sentence in sizes_say(report.stories))]
     return "\n".join(lines)
+
+
+def sizes_say(stories: Sequence[CaseStudy]) -> list[str]:
+    """How far attribution and measurement agree for the followed head, and what composition and the loan are worth."""
+    pairs = [
+        (float(s.attribution.scores[s.layer, s.head]), float(s.attribution.ablation[s.layer, s.head])) for s in stories
+    ]
+    same = [measured / attributed for attributed, measured in pairs if attributed * measured > 0]
+    found = [f"The followed head's attribution and its ablation have the same sign in {len(same)} of {len(stories)}."]
+    if same:
+        found[0] += f" Where they have, the ablation is {_range(same)} of the attribution."
+    composed = [s for s in stories if s.breakdown is not None and s.lead > 0]
+    reads = [
+        s
+        for s in composed
+        if max(float(s.before[s.layer, s.head]), abs(float(s.after[s.layer, s.head]))) >= NOTABLE_WEIGHT
+    ]
+    if composed:
+        found.append(
+            f"In {len(composed) - len(reads)} of {len(composed)} the followed head hardly attends to the source word "
+            f"(less than {NOTABLE_WEIGHT}, before and after composition)."
+        )
+    if reads:
+        put_back = [(s.lead - s.lead_without) / s.lead for s in reads]
+        loans = [float(s.loan[s.lender or 0]) / s.lead for s in reads]
+        notable = sum(loan >= NOTABLE_EFFECT for loan in loans)
+        slight = sum(abs(loan) < SLIGHT_EFFECT for loan in loans)
+        found += [
+            f"In the other {len(reads)} all composition of that attention is worth {_range(put_back)} of the lead.",
+            f"The strongest lender's loan alone is worth {_range(loans)}: {TENTH} in {notable} of the {len(reads)}, "
+            f"within {100 * SLIGHT_EFFECT:.0f} % of nothing in {slight}.",
+        ]
+    return found
+
+
+def _range(shares: Sequence[float]) -> str:
+    middle, low, high = (round(100 * each(shares)) for each in (median, min, max))  # whole numbers: no minus zero
+    return f"{middle} % (median; {low} to {high} %)"
 
 
 PARTS: Mapping[str, Callable[[Report], str]] = {
