@@ -48,7 +48,7 @@ from dcinterp.analysis.objective import explained
 from dcinterp.analysis.ov_circuit import OVTopTokens, ov_ranks, ov_top_tokens
 from dcinterp.analysis.ov_transformations import word_pairs
 from dcinterp.analysis.prediction import Prediction, predict
-from dcinterp.analysis.prompt import Prompt, first_token, head_number, layer_number, word_tokens
+from dcinterp.analysis.prompt import Prompt, Token, first_token, head_number, layer_number, word_tokens
 from dcinterp.analysis.registry import analysis
 from dcinterp.analysis.result import Result
 from dcinterp.errors import UserError, nearest
@@ -176,7 +176,7 @@ def case_study(
     example: Example | Prompt,
     answer: str | None = None,
     *,
-    foil: int | None = None,
+    foil: Token | None = None,
     layer: int | None = None,
     head: int | None = None,
     key: int | None = None,
@@ -189,7 +189,7 @@ def case_study(
         bridge: any bridge; without composed heads the steps about composition say so.
         example: a `synthetic_tasks.Example`, or a prompt as text or token ids.
         answer: the expected answer of a prompt; the model's own answer when None.
-        foil: id of the token the answer competes with; the most likely other token when None.
+        foil: the token the answer competes with; the most likely other token when None.
         layer: the layer to follow, negative counted from the last; that of the head which writes most directly when
             None.
         head: the head to follow; the one (of `layer`) which writes most directly when None: the largest direct effect
