@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ROWS = 30
 """Rows of the table that the terminal shows; --csv has all."""
 
+LONG = 80
+"""Characters; a column with longer texts is wrapped."""
+
 
 class Analyses(Group):
     """The commands of the group: listed from the sources, made from the registry when one is asked for."""
@@ -344,7 +347,9 @@ def _show(entry: Analysis, result: Result) -> None:
     frame = result.table()
     table = Table(box=None)
     for column in frame.columns:
-        table.add_column(str(column), no_wrap=True)
+        # Sentences need their ends; numbers and names must stay in one piece.
+        sentences = frame[column].astype(str).str.len().max() > LONG
+        table.add_column(str(column), no_wrap=not sentences)
     for row in frame.head(ROWS).itertuples(index=False):
         table.add_row(*(_cell(value) for value in row))
     screen.print(table)
