@@ -184,8 +184,13 @@ with places[5]:
         head=told.head,
         lender=told.lender,
         key=told.key,
-        caption="Each row is where a head looks from the last token. Before composition a row adds up to 1 and has no "
-        "blue; after it neither holds. Framed: the source.",
+        caption="Each row is where a head looks from the last token. "
+        + (
+            "Before composition a row adds up to 1 and has no blue; after it neither holds. "
+            if breakdown is not None
+            else ""
+        )
+        + "Framed: the source.",
     )
 with places[6]:
     heading(7, "gate", "o_kg", "o_qg")

@@ -185,11 +185,15 @@ class Heatmap {
   outline(context) {
     if (!this.cell) return
     const box = this.box
-    context.strokeStyle = this.data.outline
-    context.lineWidth = Math.min(3, box.width / 2)
     const { row, column, rows = 1, columns = 1 } = this.cell
     const corner = [box.left + column * box.width, box.top + row * box.height]
-    context.strokeRect(...corner, columns * box.width - 1, rows * box.height - 1)
+    // Twice, so that the frame stands out of light cells and of dark ones.
+    const broad = Math.min(3, box.width / 2)
+    for (const [colour, width] of [[readable(this.data.outline), broad + 2], [this.data.outline, broad]]) {
+      context.strokeStyle = colour
+      context.lineWidth = width
+      context.strokeRect(...corner, columns * box.width - 1, rows * box.height - 1)
+    }
   }
 
   colour(value) {
@@ -253,6 +257,7 @@ class Heatmap {
     const step = steps[event.key]
     if (!step || !this.data.active) return
     event.preventDefault()
+    this.tip.hidden = true
     const from = this.cell || { row: 0, column: 0 }
     const row = Math.min(rows - 1, Math.max(0, from.row + (this.cell ? step[0] : 0)))
     const column = Math.min(columns - 1, Math.max(0, from.column + (this.cell ? step[1] : 0)))
@@ -264,7 +269,8 @@ const short = value => (value === 0 ? "0" : String(Number(value.toPrecision(2)))
 const precise = value => String(Number(value.toPrecision(4)))
 
 function readable(colour) {
-  const [r, g, b] = colour.match(/\d+/g).map(Number)
+  const hex = /^#(..)(..)(..)$/.exec(colour)
+  const [r, g, b] = hex ? hex.slice(1).map(part => parseInt(part, 16)) : colour.match(/\d+/g).map(Number)
   return 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#111" : "#fff"
 }
 
