@@ -151,7 +151,9 @@ def position(label: str, tokens: Sequence[str], *, key: str, default: int = -1, 
 
 def shown(token: str) -> str:
     """A token so that it can be seen."""
-    return token.replace("\n", "↵") or "(empty)"
+    from dcinterp.figures.style import visible
+
+    return visible(token)
 
 
 def refuse(problem: Exception) -> None:

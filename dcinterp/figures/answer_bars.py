@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.prediction import Prediction
-from dcinterp.figures.style import THEMES, axis, common_layout
+from dcinterp.figures.style import THEMES, axis, common_layout, visible
 
 RESULT = "Prediction"
 KIND = ""
@@ -19,7 +19,7 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
         theme: "light" or "dark".
         shown: how many tokens.
     """
-    tokens = [token.replace("\n", "↵") or "(empty)" for token in result.top_tokens[:shown]]
+    tokens = [visible(token) for token in result.top_tokens[:shown]]
     right = [int(i) == result.answer_id for i in result.top_ids[:shown]]
     bars = go.Bar(
         x=result.probability[:shown].tolist(),

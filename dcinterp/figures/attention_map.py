@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.attention_patterns import MATRICES, AttentionPatterns
 from dcinterp.errors import UserError, nearest
 from dcinterp.figures.grid import grid
+from dcinterp.figures.style import visible
 
 RESULT = "AttentionPatterns"
 KIND = ""
@@ -45,7 +46,7 @@ def plot(
     matrix = getattr(result, which) if which in MATRICES else result.composed - result.weights
     values = matrix[head].numpy().copy()
     values[np.triu_indices(len(values), 1)] = np.nan
-    tokens = [token.replace("\n", "↵") for token in result.tokens]
+    tokens = [visible(token) for token in result.tokens]
     signed = which != "weights"
     return grid(
         values,

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.attention_rows import AttentionRows
 from dcinterp.errors import UserError
 from dcinterp.figures.grid import grid
+from dcinterp.figures.style import visible
 
 RESULT = "AttentionRows"
 KIND = "heads"
@@ -30,7 +31,7 @@ def plot(
     most = int(rows[selected].abs().argmax()) if selected is not None else None
     return grid(
         rows.numpy(),
-        x=[token.replace("\n", "↵") for token in result.tokens[: result.query + 1]],
+        x=[visible(token) for token in result.tokens[: result.query + 1]],
         y=[str(head) for head in range(len(rows))],
         x_title="key",
         y_title="head",

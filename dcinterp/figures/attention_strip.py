@@ -7,6 +7,7 @@ import torch
 
 from dcinterp.analysis.attention_rows import AttentionRows
 from dcinterp.figures.grid import grid
+from dcinterp.figures.style import visible
 
 RESULT = "AttentionRows"
 KIND = ""
@@ -27,7 +28,7 @@ def plot(
     rows = [(f"head {head} before", result.weights[head]), (f"head {head} after", result.composed[head])]
     if lender is not None and lender != head:
         rows.insert(0, (f"head {lender} before", result.weights[lender]))
-    tokens = [token.replace("\n", "↵") for token in result.tokens[: result.query + 1]]
+    tokens = [visible(token) for token in result.tokens[: result.query + 1]]
     # Columns are positions: equal words must not fall together.
     return grid(
         torch.stack([row for _, row in rows]).numpy(),

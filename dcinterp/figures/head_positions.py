@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.head_attribution import HeadAttribution
 from dcinterp.errors import UserError
 from dcinterp.figures.grid import grid
+from dcinterp.figures.style import visible
 
 RESULT = "HeadAttribution"
 KIND = "positions"
@@ -28,7 +29,7 @@ def plot(result: HeadAttribution, *, theme: str = "light", layer: int = -1, sele
     most = int(values[selected].abs().argmax()) if selected is not None else 0
     return grid(
         values.numpy(),
-        x=[token.replace("\n", "↵") for token in result.tokens],
+        x=[visible(token) for token in result.tokens],
         y=[str(head) for head in range(heads)],
         x_title="position",
         y_title="head",

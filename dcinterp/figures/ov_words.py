@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.ov_circuit import OVTopTokens
 from dcinterp.figures.grid import grid
+from dcinterp.figures.style import visible
 
 RESULT = "OVTopTokens"
 KIND = ""
@@ -29,6 +30,6 @@ def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Fi
         quantity="logit",
         theme=theme,
     )
-    tokens = [[token.strip().replace("\n", "↵") for token in row[:places]] for row in result.top_tokens]
+    tokens = [[visible(token.strip(" ")) for token in row[:places]] for row in result.top_tokens]
     figure.data[0].update(text=tokens, texttemplate="%{text}", textfont={"size": 11})
     return figure

@@ -28,6 +28,11 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c
 """Okabe and Ito's colours for lines, in an order that keeps neighbours apart."""
 
 
+def visible(token: str) -> str:
+    """A token as a label: line breaks and bare spaces so that they can be seen."""
+    return "␣" * len(token) if token and not token.strip(" ") else token.replace("\n", "↵") or "(empty)"
+
+
 @dataclass(frozen=True)
 class Theme:
     """What depends on the background."""
