@@ -50,10 +50,10 @@ RELATION_WORDS = {
 }
 
 BRANCH_WORDS = {
-    "o_qp": "query-wise projection",
-    "o_kp": "key-wise projection",
-    "o_qg": "query-wise gate",
-    "o_kg": "key-wise gate",
+    "o_qp": "query projection",
+    "o_kp": "key projection",
+    "o_qg": "query gate",
+    "o_kg": "key gate",
 }
 
 

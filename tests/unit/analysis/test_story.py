@@ -173,7 +173,7 @@ def test_the_verdict_names_a_planted_loan_and_what_it_is_worth(bridge, story, ex
     assert told.side == "query"
     verb = "lends" if size > 0 else "takes 1.50 of attention"
     assert f"Head {story.lender} {verb}" in told.verdict
-    assert f"{size:+.2f} through the query-wise projection)" in told.verdict
+    assert f"{size:+.2f} through the query projection)" in told.verdict
     without = told.lead - float(told.loan[told.lender])
     assert f"from {told.lead:.2f} to {without:.2f} logits" in told.verdict
     # All that is lent here is lent to one token by one branch: with it, all composition of this entry goes.
@@ -269,7 +269,7 @@ def test_finds_the_gate_that_silences_a_copying_head(make_bridge, example):
         story = dcinterp.case_study(bridge, example)
     assert float(story.query_gate[1, 2]) == pytest.approx(-0.9)
     assert "Head 2 of layer 1 copies" in story.step("gate").sentence
-    assert "the query-wise gate adds -0.90" in story.step("gate").sentence
+    assert "the query gate adds -0.90" in story.step("gate").sentence
     assert story.step("gate").holds
 
 
