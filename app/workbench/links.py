@@ -70,8 +70,12 @@ def end() -> None:
     """After the page: write what differs from the defaults into the address bar, as one step of the history."""
     here = address()
     shown = {key: value for key, value in here.current.items() if value != here.defaults[key]}
-    here.written = shown
-    if {key: st.query_params.get_all(key) for key in st.query_params} != shown:
+    given = {key: st.query_params.get_all(key) for key in st.query_params}
+    if given.items() >= shown.items() and given.items() <= here.current.items():
+        # The address names this view, perhaps with its defaults as a share link does: no further step of the history.
+        here.written = given
+    else:
+        here.written = shown
         st.query_params.from_dict({key: value if len(value) != 1 else value[0] for key, value in shown.items()})
     for place in here.places:
         place.code(share_link(), language=None, wrap_lines=True)

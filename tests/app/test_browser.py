@@ -218,3 +218,16 @@ def test_a_text_of_ones_own_goes_along_to_other_pages(page, server):
     for name, heading in (("Composition", "canvas"), ("Attribution", "canvas")):
         go_to(page, name, heading)
         assert page.get_by_label("Text", exact=True).input_value() == text
+
+
+def test_back_from_the_page_that_takes_a_loan_out_is_the_story_again(page, server):
+    open_page(page, f"{server}/?task=task2&example=0")
+    told = [sentence(page, step) for step in range(1, 8)]
+    page.get_by_role("link", name=re.compile("Take out what head")).click()
+    page.wait_for_function("document.querySelector('h1')?.innerText === 'Interventions'", timeout=60_000)
+    settled(page, "h1")
+    assert "what=edge" in page.url
+    page.go_back()
+    page.wait_for_function("document.querySelector('h1')?.innerText !== 'Interventions'", timeout=60_000)
+    settled(page)
+    assert [sentence(page, step) for step in range(1, 8)] == told
