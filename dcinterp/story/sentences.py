@@ -324,4 +324,4 @@ def gate_step(
         return Step(name, title, f"{who}; without composition there is no gate.", holds=False)
     if total > -NOTABLE_SHARE * before:
         return Step(name, title, f"{who}; the gates change that by {total:+.2f}: nothing silences it.", holds=False)
-    return Step(name, title, f"{who}; the {side}-wise gate adds {gates[side]:+.2f} (both gates {total:+.2f}).")
+    return Step(name, title, f"{who}; the {side} gate adds {gates[side]:+.2f} (both gates {total:+.2f}).")

@@ -54,7 +54,7 @@ def test_the_canvas_gets_the_numbers_of_the_figure(patterns):
     z = np.frombuffer(base64.b64decode(sent["z"]), dtype=np.float32).reshape(sent["rows"], sent["columns"])
     np.testing.assert_allclose(z[4, 3], float(patterns.composed[2, 4, 3]), rtol=1e-6)
     assert np.isnan(z[3, 4])
-    assert sent["selected"] == [4, 3]
+    assert sent["selected"] == [4, 3, 1, 1], "row, column, and how many of each the frame spans"
     assert sent["x"] == [str(name) for name in figure.layout.xaxis.ticktext]
 
 

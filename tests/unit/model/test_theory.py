@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dcinterp.errors import UserError
 from dcinterp.model.complexity import analytic_overhead, counted_overhead
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import preset, presets
@@ -91,12 +92,14 @@ def test_the_published_size_of_the_overhead() -> None:
 def test_complexity_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     from dcinterp.cli.complexity import command
 
-    command(["dcformer-405m", "transformer-405m"], keys=2048, markdown=True)
+    command(["dcformer-405m"], keys=2048, markdown=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| preset | keys |")
     assert lines[2:] == ["| dcformer-405m | 2048 | 2.73 % | 2.73 % | 5.96 % | 5.96 % |"]
     command(["dcformer++-33b"])
     assert "dcformer++-33b" in capsys.readouterr().out
+    with pytest.raises(UserError, match="transformer-405m composes no heads"):
+        command(["dcformer-405m", "transformer-405m"])
 
 
 def test_a_model_card_is_written_once(tmp_path) -> None:

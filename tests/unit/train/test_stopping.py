@@ -22,6 +22,14 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX sig
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Ctrl-C as at a terminal: what runs in the background of a shell ignores it, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def endless(folder: Path) -> Path:
     """The config of a run of tiny steps that nobody waits for."""
     tree = {
