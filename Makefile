@@ -20,10 +20,11 @@ $(SETUP): pyproject.toml constraints.txt
 	$(INSTALL) .
 	@touch $@
 
-$(READY): $(SETUP)
-	@echo "Adding the tools of the checks."
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up the app and the tools of the checks in $(VENV), this once: some minutes."
+	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[dev]' --quiet
-	@touch $@
+	@touch $(SETUP) $@
 
 # make app MODELS="runs/mine/model" opens further models beside the shipped ones.
 app: $(SETUP)

@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
-PRESSES = 8
+PRESSES = 5
 BUSY_SECONDS = 3
 
 # From the moment the browser saw the click or the key: to the sentence that was waited for, and to the last change.
