@@ -37,7 +37,7 @@ class Address:
     written: Values | None = None
     asked: Values = field(default_factory=dict)
     arrived: bool = False
-    """Whether this run is the first on its page."""
+    """Whether no run on this page has come to its end yet."""
     following: bool = False
     """Whether this run follows a link, so that inputs take what it asks for, or their default."""
     current: Values = field(default_factory=dict)
@@ -62,13 +62,17 @@ def begin(page: str) -> None:
     same_page = page == here.page
     here.following = given != here.written if same_page or here.written is None else bool(given)
     here.asked = given if here.following else {}
-    here.arrived = not same_page
+    if not here.following:
+        # Else a run after this one, if something interrupts it, would take the address for a link without values.
+        here.written = given
+    here.arrived = here.arrived or not same_page
     here.page, here.current, here.defaults, here.wrong, here.places = page, {}, {}, [], []
 
 
 def end() -> None:
     """After the page: write what differs from the defaults into the address bar, as one step of the history."""
     here = address()
+    here.arrived = False
     shown = {key: value for key, value in here.current.items() if value != here.defaults[key]}
     given = {key: st.query_params.get_all(key) for key in st.query_params}
     if given.items() >= shown.items() and given.items() <= here.current.items():
