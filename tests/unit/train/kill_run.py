@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from dcinterp.progress import Progress, silent
 from dcinterp.train.recipe import (
     DataSection,
     EvaluationSection,
@@ -53,7 +55,7 @@ def outcome(output: Path) -> list[str]:
     return [hashlib.sha256(part).hexdigest() for part in parts]
 
 
-def attempt(output: Path, prepare: Callable[[], None] | None = None, seconds: float | None = None) -> bool:
+def attempt(output: Path, prepare: Callable[[], None] | None = None, progress: Progress = silent) -> bool:
     """Train (go on, where there is something to go on from) in a child; True when it came to its end."""
     child = os.fork()
     if child == 0:
@@ -61,15 +63,12 @@ def attempt(output: Path, prepare: Callable[[], None] | None = None, seconds: fl
         try:
             if prepare is not None:
                 prepare()
-            train(config(output), resume=True)
+            train(config(output), resume=True, progress=progress)
             code = 0
         finally:
             if code:
                 traceback.print_exc()
             os._exit(code)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return False
@@ -77,11 +76,23 @@ def attempt(output: Path, prepare: Callable[[], None] | None = None, seconds: fl
     return True
 
 
-def random_moments(root: Path, whole_seconds: float, seed: int) -> dict:
-    """Killed again and again after a random time, until a run gets to its end."""
+def killed_after(step: int, seconds: float) -> Progress:
+    """A progress callback that kills its process so long after a step, which comes however fast the machine is."""
+
+    def progress(done: int, total: int, message: str = "") -> None:
+        if done == step:
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+    return progress
+
+
+def random_moments(root: Path, step_seconds: float, seed: int) -> dict:
+    """Killed again and again at a random moment, until a run gets to its end."""
     moments, kills = random.Random(seed), 0
     output = root / f"random-{seed}"
-    while kills < 6 and not attempt(output, seconds=moments.uniform(0.2, 0.9) * whole_seconds):
+    while kills < 6 and not attempt(
+        output, progress=killed_after(moments.randrange(1, STEPS - 3), moments.uniform(0, step_seconds))
+    ):
         kills += 1
     while not attempt(output):
         pass
@@ -131,7 +142,7 @@ def main() -> None:
     seconds = time.monotonic() - began
     report = {"whole": outcome(root / "whole"), "seconds": seconds}
     for seed in (1, 2):
-        report[f"random {seed}"] = random_moments(root, seconds, seed)
+        report[f"random {seed}"] = random_moments(root, seconds / STEPS, seed)
     for name, at in [
         ("optimizer half written", 1),
         ("optimizer half written", 8),

@@ -67,7 +67,7 @@ def last_checkpoint(folder: Path) -> dict:
     return json.loads((place / "trainer_state.json").read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_a_checkpoint_and_the_line_that_goes_on(tmp_path, number):
     command = [sys.executable, "-m", "dcinterp", "train", str(endless(tmp_path))]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
