@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
+
+def has_unknown(tokenizer: Any, ids: Tensor) -> bool:
+    """Whether a text was read with unknown words in it; never for a tokenizer that spells everything."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    return unknown is not None and bool((ids == unknown).any())
+
 
 def unknown_words(tokenizer: Any, text: str) -> list[str]:
-    """Each of them once, in the order of the text; none for a tokenizer that spells everything."""
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    if unknown is None or unknown not in tokenizer(text, add_special_tokens=False)["input_ids"]:
+    """Each of them once, in the order of the text. It reads the text again: ask `has_unknown` first."""
+    unknown = tokenizer.unk_token_id
+    if unknown not in tokenizer(text, add_special_tokens=False)["input_ids"]:
         return []
     if not tokenizer.is_fast:
         return [text]

@@ -99,12 +99,14 @@ def question(name: str, *, with_answer: bool = True) -> Question:
 
 def vocabulary(name: str) -> None:
     """The words that a small model knows, to be looked up; nothing for a model that knows thousands."""
-    known = getattr(getattr(models.require(name), "tokenizer", None), "get_vocab", dict)()
-    if not 0 < len(known) <= 3000:
+    tokenizer = getattr(models.require(name), "tokenizer", None)
+    if tokenizer is None or len(tokenizer) > 3000:
         return
     words = st.popover("Words it knows", icon=":material/menu_book:", type="tertiary", on_change="rerun", key="words")
     if words.open:
-        listed = sorted((w for w in known if w.strip() and not re.fullmatch(r"<\w+>", w)), key=str.lower)
+        listed = sorted(
+            (w for w in tokenizer.get_vocab() if w.strip() and not re.fullmatch(r"<\w+>", w)), key=str.lower
+        )
         words.caption(f"{len(listed)} words and signs; a text may use these only.")
         words.text(", ".join(listed))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dcinterp.errors import UserError
 from dcinterp.shapes import TokenIds
-from dcinterp.vocabulary import unknown_clause, unknown_words
+from dcinterp.vocabulary import has_unknown, unknown_clause, unknown_words
 
 Prompt = str | Sequence[int] | Tensor
 """A text, or its token ids [pos] or [1, pos]."""
@@ -167,6 +167,7 @@ def _encode(bridge: Any, text: str, special: bool | None = None) -> TokenIds:
     if bridge.tokenizer is None:
         raise UserError("This model came without a tokenizer; give token ids instead of text.")
     ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=special)["input_ids"].long()
-    if words := unknown_words(bridge.tokenizer, text):
+    if has_unknown(bridge.tokenizer, ids):
+        words = unknown_words(bridge.tokenizer, text)
         raise UserError(f"This model does not know {unknown_clause(words)}; use words of its tasks.")
     return ids

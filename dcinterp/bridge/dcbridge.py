@@ -17,7 +17,7 @@ from dcinterp.bridge.lock import RunLock
 from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.model.presets import build_model
-from dcinterp.vocabulary import unknown_clause, unknown_words
+from dcinterp.vocabulary import has_unknown, unknown_clause, unknown_words
 
 
 class DCBridge(TransformerBridge):
@@ -44,13 +44,15 @@ class DCBridge(TransformerBridge):
 
     def to_tokens(self, input: str | list[str], *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, with a warning where the tokenizer reads words as unknown ones."""
-        for text in [input] if isinstance(input, str) else input:
-            if words := unknown_words(self.tokenizer, text):
-                warnings.warn(
-                    f"This model does not know {unknown_clause(words)}, and reads `{self.tokenizer.unk_token}` there.",
-                    stacklevel=2,
-                )
-        return super().to_tokens(input, *args, **kwargs)
+        tokens = super().to_tokens(input, *args, **kwargs)
+        if has_unknown(self.tokenizer, tokens):
+            for text in [input] if isinstance(input, str) else input:
+                if words := unknown_words(self.tokenizer, text):
+                    unknown = self.tokenizer.unk_token
+                    warnings.warn(
+                        f"This model does not know {unknown_clause(words)}, and reads `{unknown}` there.", stacklevel=2
+                    )
+        return tokens
 
     def to_single_token(self, string: str) -> int:
         """As in TransformerLens; a word that the model does not know is an error here.
