@@ -13,6 +13,7 @@ from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.progress import without_bars
 from dcinterp.provenance import mark_source
+from dcinterp.shipped import SHIPPED, shipped_models
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
@@ -30,13 +31,6 @@ WEIGHTS = (".safetensors", ".bin")
 
 HUB_SECONDS = 10.0
 """How long the hub has to answer at all."""
-
-SHIPPED = Path(__file__).parent / "pretrained"
-
-
-def shipped_models() -> tuple[str, ...]:
-    """Names of the trained models inside the package."""
-    return tuple(sorted(folder.name for folder in SHIPPED.iterdir() if (folder / "config.json").is_file()))
 
 
 def load(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PRETRAINED = Path(__file__).parents[1] / "pretrained"
+from dcinterp.shipped import SHIPPED, shipped_models
 
 
 def model_names(incomplete: str) -> list[str]:
     """The shipped models, and the folders, that begin so."""
     above = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     folders = [str(path) for path in above.glob("*/") if path.is_dir() and not path.name.startswith(".")]
-    return sorted(name for name in (*_shipped(), *folders) if name.startswith(incomplete))
+    return sorted(name for name in (*shipped_models(), *folders) if name.startswith(incomplete))
 
 
 def preset_names(incomplete: str) -> list[str]:
@@ -29,15 +29,13 @@ def model_folder(name: str) -> Path:
     """
     from dcinterp.errors import UserError, nearest
 
-    if name in _shipped():
-        return PRETRAINED / name
+    if name in shipped_models():
+        return SHIPPED / name
     folder = Path(name).expanduser()
     if folder.is_file():
         raise UserError(f"{name} is a file; give the folder that holds config.json and the weights.")
     if not folder.is_dir():
-        raise UserError(f"There is no folder {name} and no shipped model of that name; {nearest(name, _shipped())}")
+        raise UserError(
+            f"There is no folder {name} and no shipped model of that name; {nearest(name, shipped_models())}"
+        )
     return folder
-
-
-def _shipped() -> list[str]:
-    return sorted(path.parent.name for path in PRETRAINED.glob("*/config.json"))
