@@ -217,7 +217,6 @@ def available_memory() -> int:
 
 def readable(count: float, unit: str = "") -> str:
     """12345678 as 12.3 M (of `unit`)."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}{unit}"
-    return f"{count:.0f} {unit}".strip()
+    from dcinterp import quantities
+
+    return quantities.readable(count, [f"{letter}{unit}" for letter in "kMG"], unit)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dcinterp.quantities import readable
 from dcinterp.train.recipe import DataSection, TrainConfig
 
 FLOPS_TO_TIME = 2e11
@@ -37,7 +38,7 @@ class Beginning:
         where = f"from step {self.step:,} of {steps:,}" if self.step else f"{steps:,} steps"
         if resuming and not self.step:
             where += " from the start, for there is no checkpoint to go on from"
-        model = f"{config.model.preset} ({_readable(self.parameters)} parameters)"
+        model = f"{config.model.preset} ({readable(self.parameters, ('thousand', 'million', 'billion'))} parameters)"
         seconds = self.seconds_per_step()
         takes = f"It takes {_roughly(seconds * (steps - self.step))} here, by timing one step. " if seconds else ""
         return [
@@ -98,10 +99,3 @@ def _roughly(seconds: float) -> str:
     if seconds < 5400:
         return f"about {round(seconds / 60)} minutes"
     return f"about {round(seconds / 3600)} hours"
-
-
-def _readable(count: int) -> str:
-    for size, name in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return str(count)

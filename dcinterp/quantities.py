@@ -1,0 +1,21 @@
+"""Numbers for people: three digits and a word for the size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SIZES = (1e3, 1e6, 1e9)
+
+
+def readable(count: float, units: Sequence[str], rest: str = "") -> str:
+    """12345678 as "12.3 million", where `units` are the words for thousands, millions and billions.
+
+    Args:
+        count: what is counted.
+        units: a word for every size.
+        rest: the word for what is smaller.
+    """
+    for size, unit in reversed([*zip(SIZES, units, strict=True)]):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} {rest}".strip()
