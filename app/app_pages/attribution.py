@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.errors import UserError
-from workbench import analyses, inputs, links
+from workbench import analyses, inputs, links, stories
 from workbench.glossary import tip
 from workbench.view import view
 
@@ -68,11 +68,9 @@ def follow(layer, head):
 
 
 top_layer, top_head = scores.best
-competing = f' against "{inputs.shown(scores.foil).strip()}"' if scores.foil else ""
 st.markdown(
     f"Head {top_head} of layer {top_layer} contributes most: **{float(scores.scores[scores.best]):+.2f}** logits of "
-    f'"{inputs.shown(scores.target).strip()}"{competing}. Switched off alone, it costs '
-    f"{float(scores.ablation[scores.best]):+.2f}."
+    f"{stories.answer_words(scores)}. Switched off alone, it costs {float(scores.ablation[scores.best]):+.2f}."
 )
 slot = st.container()
 cell = links.choose("Head to follow", cells, key="cell", default=best, help=tip("head"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench import analyses
+from workbench import analyses, inputs
 from workbench.inputs import Question
 
 
@@ -28,6 +28,12 @@ def lending_side(breakdown: Any, giver: int, taker: int) -> str:
     return max(("key", "query"), key=lambda side: abs(float(breakdown.lent(side)[giver, taker])))
 
 
+def answer_words(scores: Any) -> str:
+    """The answer that scores explain, and what it competes with."""
+    target, foil = (f'"{inputs.shown(token).strip()}"' for token in (scores.target, scores.foil))
+    return f"{target} against {foil}" if scores.foil else target
+
+
 def edge_sentence(edges: Any, edge: Any) -> str:
     """The strongest edge in words, with what its ablation did where that was measured."""
     from dcinterp.figures.style import BRANCH_NAMES
@@ -37,8 +43,7 @@ def edge_sentence(edges: Any, edge: Any) -> str:
     said = (
         f"The strongest edge is in layer {edge.layer}: the attention of head {edge.head_from}, {used}, through the "
         f"{BRANCH_NAMES[f'o_{edge.branch}']}. "
-        f'It counts for **{edge.score:+.2f}** logits of "{edges.target.strip()}"'
-        + (f' against "{edges.foil.strip()}"' if edges.foil else "")
+        f"It counts for **{edge.score:+.2f}** logits of {answer_words(edges)}"
     )
     measured = dict(zip(edges.checked, edges.measured.tolist(), strict=True)).get(edge.intervention.unit)
     return f"{said}; taken out, it costs {measured:+.2f}." if measured is not None else f"{said}."
