@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 # Before torch starts its threads: the tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -79,3 +80,17 @@ def shipped() -> Any:
     import dcinterp
 
     return dcinterp.load("dcformer++")
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., Any]:
+    """`until(condition, seconds=240)`: what `condition` gives, once it gives something."""
+
+    def wait(condition: Callable[[], Any], seconds: float = 240) -> Any:
+        end = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < end, "it took too long"
+            time.sleep(0.1)
+        return found
+
+    return wait

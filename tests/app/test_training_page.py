@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -66,17 +65,8 @@ def test_start_stop_resume_done(page, server):
     assert page.locator("[data-testid=stException]").count() == 0
 
 
-def until(condition, seconds: float = 240):
-    """What `condition` gives, once it gives something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.1)
-    return found
-
-
 @pytest.fixture
-def orphan(tmp_path):
+def orphan(tmp_path, until):
     """The folder of a run whose app was killed with SIGKILL while it trained."""
     folder = tmp_path / "run"
     program = (
@@ -94,7 +84,7 @@ def orphan(tmp_path):
     return folder, reached
 
 
-def test_a_killed_app_leaves_no_process_and_loses_no_step(orphan, monkeypatch):
+def test_a_killed_app_leaves_no_process_and_loses_no_step(orphan, monkeypatch, until):
     folder, reached = orphan
     monkeypatch.syspath_prepend(str(APP))
     from workbench import training
@@ -118,7 +108,7 @@ def test_a_killed_app_leaves_no_process_and_loses_no_step(orphan, monkeypatch):
     assert [line["step"] for line in history] == [0, run.saved]
 
 
-def test_a_run_from_a_terminal_is_seen_and_can_be_stopped(tmp_path, monkeypatch):
+def test_a_run_from_a_terminal_is_seen_and_can_be_stopped(tmp_path, monkeypatch, until):
     monkeypatch.syspath_prepend(str(APP))
     from workbench import training
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -47,15 +46,6 @@ def endless(folder: Path) -> Path:
     return path
 
 
-def until(condition, seconds: float = 240):
-    """What `condition` gives, once it gives something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.1)
-    return found
-
-
 def training(folder: Path):
     """The occupant of the run, once it takes steps."""
     found = occupant(folder / "run")
@@ -68,7 +58,7 @@ def last_checkpoint(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_a_checkpoint_and_the_line_that_goes_on(tmp_path, number):
+def test_a_signal_leaves_a_checkpoint_and_the_line_that_goes_on(tmp_path, number, until):
     command = [sys.executable, "-m", "dcinterp", "train", str(endless(tmp_path))]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     try:
@@ -85,7 +75,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_line_that_goes_on(tmp_path, number
     assert occupant(tmp_path / "run") is None
 
 
-def test_a_run_stops_when_its_program_is_killed(tmp_path):
+def test_a_run_stops_when_its_program_is_killed(tmp_path, until):
     """The program is killed with SIGKILL, so it cannot say anything."""
     program = (
         "import os, subprocess, sys, time; "
