@@ -60,5 +60,5 @@ def told(name: str, asked: Question, layer: int | None, head: int | None, key: i
     if (kept := analyses.cache().get(wanted)) is not None:
         return kept
     first = analyses.cache().get(analyses.key_of("case_study", name, base | dict.fromkeys(("layer", "head", "key"))))
-    again = {"attribution": first.attribution} if first is not None else {}
+    again = {"attribution": first.attribution, "direct": first.direct} if first is not None else {}
     return analyses.compute(wanted, "case_study", name, chosen, **again)

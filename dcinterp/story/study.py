@@ -170,7 +170,7 @@ class CaseStudy(Result):
         return [sentence for part in parts if part is not None for sentence in part.banners()]
 
 
-@analysis(title="The case study", ignore=("attribution",))
+@analysis(title="The case study", ignore=("attribution", "direct"))
 def case_study(
     bridge: Any,
     example: Example | Prompt,
@@ -181,6 +181,7 @@ def case_study(
     head: int | None = None,
     key: int | None = None,
     attribution: HeadAttribution | None = None,
+    direct: Float[Tensor, "layer head"] | None = None,
     progress: Progress = silent,
 ) -> CaseStudy:
     """Tell the story of an example of the tasks, or of any prompt with its answer.
@@ -196,10 +197,11 @@ def case_study(
             among the heads with a tenth of the largest attribution at the last token, see the head of this module.
         key: the source token; the example's source, else where the followed head looks most, when None.
         attribution: head scores of this prompt computed before, to be used again.
+        direct: the direct effects of a story told before about this prompt, to be used again.
         progress: called as the attribution proceeds.
 
     Cost: that of `attribute_heads`, unless it is given, six forward passes, and rows of forward passes: one for every
-        head of the model and two for every head of the layer.
+        head of the model (unless they are given) and two for every head of the layer.
 
     Raises:
         UserError: the prompt, the answer or a number does not fit the model.
@@ -213,7 +215,8 @@ def case_study(
         attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
     what = explained(bridge, prompt, target, foil)
     ids = what.ids
-    direct = direct_effects(bridge, ids, what.metric)
+    if direct is None:
+        direct = direct_effects(bridge, ids, what.metric)
     best = _followed(attribution, direct, None, None)
     layer, head = _followed(
         attribution,

@@ -322,3 +322,15 @@ def test_any_other_model_has_a_story(foreign, family):
     assert story.breakdown is None
     assert not story.holds
     assert "not composed" in story.step("source").sentence
+
+
+def test_parts_computed_before_are_used_again_and_change_nothing(bridge, example, story, monkeypatch):
+    whole = dcinterp.case_study(bridge, example, layer=1, head=2)
+
+    def again(*arguments, **named):
+        raise AssertionError("computed again")
+
+    for name in ("attribute_heads", "direct_effects"):
+        monkeypatch.setattr(f"dcinterp.story.study.{name}", again)
+    parts = {"attribution": story.attribution, "direct": story.direct}
+    assert dcinterp.case_study(bridge, example, layer=1, head=2, **parts) == whole
