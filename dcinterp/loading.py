@@ -13,7 +13,7 @@ from dcinterp.errors import UserError, nearest
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.progress import without_bars
 from dcinterp.provenance import mark_source
-from dcinterp.shipped import SHIPPED, shipped_models
+from dcinterp.shipped import SHIPPED, refuse_file, shipped_models
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
@@ -68,8 +68,7 @@ def _load(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridg
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _load_folder(folder, device, dtype)
-    if folder.is_file():
-        raise UserError(f"{name} is a file; give the folder that holds config.json and the weights.")
+    refuse_file(name)
     refuse_missing_folder(name)
     return _load_hub(name, device, dtype)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcinterp.shipped import SHIPPED, shipped_models
+from dcinterp.shipped import SHIPPED, refuse_file, shipped_models
 
 
 def model_names(incomplete: str) -> list[str]:
@@ -31,9 +31,8 @@ def model_folder(name: str) -> Path:
 
     if name in shipped_models():
         return SHIPPED / name
+    refuse_file(name)
     folder = Path(name).expanduser()
-    if folder.is_file():
-        raise UserError(f"{name} is a file; give the folder that holds config.json and the weights.")
     if not folder.is_dir():
         raise UserError(
             f"There is no folder {name} and no shipped model of that name; {nearest(name, shipped_models())}"

@@ -41,13 +41,13 @@ def command(
         dcinterp app runs/my-run/model
     """
     from dcinterp.loading import read_config_file, refuse_missing_folder
+    from dcinterp.shipped import refuse_file
 
     for model in models or []:
         if Path(model).is_dir():
             read_config_file(Path(model))
-        elif Path(model).is_file():
-            raise UserError(f"{model} is a file; give the folder that holds config.json and the weights.")
         else:
+            refuse_file(model)
             refuse_missing_folder(model)
     script, port = app_folder() / "asgi.py", _free(port)
     os.environ[MODELS_VARIABLE] = os.pathsep.join(map(_absolute, models or []))
