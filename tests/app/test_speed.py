@@ -1,9 +1,11 @@
-"""From a click to the updated page, on cached results: when its sentences stand, and when its last figure is redrawn.
+"""From a click to the updated page, on cached results: when its sentences stand, and when its last figure does.
 
     pytest tests/app/test_speed.py -s
 
-prints the medians; the sentences should stand within 0.3 s on a machine that does nothing else. In `make test`
-everything runs beside everything, so the bound there only catches what feels broken.
+prints the medians; all of it should stand within 0.3 s on a machine that does nothing else. Streamlit draws a new
+Plotly chart twice, and the second time changes nothing: a figure stands when its marks and words are the last ones, and
+what the browser does after that is the third number. In `make test` everything runs beside everything, so the bound
+there only catches what feels broken.
 """
 
 from __future__ import annotations
@@ -18,17 +20,24 @@ pytestmark = pytest.mark.browser
 PRESSES = 5
 BUSY_SECONDS = 3
 
-# From the moment the browser saw the click or the key: to the sentence that was waited for, and to the last change.
+# From the moment the browser saw the click or the key: to the sentence that was waited for, to the last change of what
+# a person sees, and to the last change of the page at all.
 WATCH = """
 () => {
   const main = document.querySelector('[data-testid=stMain]')
-  const seen = (window.seen = { from: null, told: null, to: null, waited: '' })
+  const seen = (window.seen = { from: null, told: null, stands: null, to: null, waited: '', look: '' })
+  const shown = chart => getComputedStyle(chart).visibility
+  const drawn = chart => [...chart.querySelectorAll('path')].map(path => path.getAttribute('d')).join()
+  const charts = () => [...main.querySelectorAll('.js-plotly-plot')].map(chart => shown(chart) + drawn(chart)).join()
   const begin = event => { seen.from ??= event.timeStamp }
   addEventListener('click', begin, true)
   addEventListener('keydown', begin, true)
   new MutationObserver(() => {
     if (seen.from === null) return
     seen.to = performance.now()
+    const look = charts() + main.textContent
+    if (look !== seen.look) seen.stands = seen.to
+    seen.look = look
     if (seen.told === null && main.textContent.includes(seen.waited)) seen.told = seen.to
   })
     .observe(main, { subtree: true, childList: true, characterData: true, attributes: true })
@@ -37,12 +46,12 @@ WATCH = """
 SETTLED = "() => seen.told !== null && performance.now() - seen.to > 500"
 
 
-def seconds(page, act, head: int) -> tuple[float, float]:
-    """What one act takes until the page tells of the head, and until it stands still."""
+def seconds(page, act, head: int) -> tuple[float, float, float]:
+    """What one act takes until the page tells of the head, until its figures stand, and until nothing goes on."""
     page.evaluate("waited => { Object.assign(seen, { from: null, told: null, to: null, waited }) }", told(head))
     act()
     page.wait_for_function(SETTLED, timeout=60_000)
-    return tuple(page.evaluate("() => [(seen.told - seen.from) / 1000, (seen.to - seen.from) / 1000]"))
+    return tuple(page.evaluate("() => [seen.told, seen.stands, seen.to].map(time => (time - seen.from) / 1000)"))
 
 
 def told(head: int) -> str:
@@ -71,8 +80,9 @@ def test_a_click_and_a_key_update_the_page_at_once(page, server):
         clicks.append(seconds(page, lambda: click(head), head))  # noqa: B023
         keys.append(seconds(page, lambda: page.keyboard.press("ArrowRight"), head + 1))
     for name, times in (("click", clicks), ("arrow key", keys)):
-        sentences, figures = (statistics.median(column) for column in zip(*times, strict=True))
+        sentences, figures, end = (statistics.median(column) for column in zip(*times, strict=True))
         sys.stdout.write(
-            f"{name}: sentences in {sentences:.2f} s, last figure in {figures:.2f} s (medians of {PRESSES})\n"
+            f"{name}: sentences in {sentences:.2f} s, figures in {figures:.2f} s, "
+            f"nothing goes on after {end:.2f} s (medians of {PRESSES})\n"
         )
-        assert figures < BUSY_SECONDS
+        assert end < BUSY_SECONDS
