@@ -163,3 +163,46 @@ def test_bad_words_in_a_field_are_one_sentence(app, page, key, text, message):
     assert not app.exception
     assert len(app.error) == 1
     assert message in app.error[0].value
+
+
+FRAME = """
+import streamlit as st
+from workbench import links
+
+page = st.navigation([st.Page("one.py"), st.Page("two.py")])
+links.begin(page.title)
+page.run()
+links.end()
+"""
+PAGE = """
+import streamlit as st
+from workbench import links
+
+links.number("A number of page {name}", 0, 10, key="number", default=1)
+if st.session_state.get("interruptions", 0):
+    st.session_state.interruptions -= 1
+    st.rerun()
+"""
+
+
+@pytest.mark.parametrize("interruptions", [0, 1, 3])
+def test_a_page_that_is_interrupted_while_it_is_first_drawn_takes_the_choices_over(
+    monkeypatch, tmp_path, interruptions
+):
+    from streamlit.testing.v1 import AppTest
+
+    monkeypatch.syspath_prepend(str(APP))
+    (tmp_path / "frame.py").write_text(FRAME)
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(PAGE.format(name=name))
+    app = AppTest.from_file(str(tmp_path / "frame.py"), default_timeout=60).run()
+    app.number_input(key="number").set_value(7).run()
+    app.session_state["interruptions"] = interruptions
+    app.query_params.clear()  # as Streamlit does in a browser
+    app.switch_page("two.py").run()
+    assert app.session_state["interruptions"] == 0
+    assert app.number_input(key="number").label == "A number of page two"
+    assert app.number_input(key="number").value == 7
+    assert app.query_params["number"] == "7"
+    app.number_input(key="number").set_value(4).run()
+    assert app.number_input(key="number").value == 4
