@@ -6,6 +6,8 @@ Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`, `sweep
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import re
 import sys
@@ -67,6 +69,8 @@ for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends with one sentence and exit code 2, Ctrl-C with 130."""
     warnings.showwarning = _note
+    # At its end Python looks for garbage among all that the libraries made, for seconds, just before all of it goes.
+    atexit.register(gc.freeze)
     try:
         code = verbs(arguments, prog_name="dcinterp", standalone_mode=False)
         sys.stdout.flush()

@@ -42,3 +42,14 @@ def test_presets_are_listed_with_their_sizes():
     done = run("presets")
     assert done.returncode == 0
     assert "tiny-dcformer++" in done.stdout
+
+
+def test_a_command_ends_without_searching_the_libraries_for_garbage():
+    # What is registered first is run last.
+    program = (
+        "import atexit, gc; atexit.register(lambda: print('left alone:', gc.get_freeze_count())); "
+        "from dcinterp.cli import main; main(['presets'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert int(done.stdout.rsplit("left alone:", 1)[1]) > 10_000
