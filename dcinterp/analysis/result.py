@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from importlib import import_module
@@ -141,7 +142,7 @@ class Result:
             UserError: the folder holds another kind of result or other files, or is a file.
         """
         folder = Path(folder)
-        self._require_own(folder)
+        require_own(folder, type(self).__name__)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = self.tensors()
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / TENSORS)
@@ -158,21 +159,6 @@ class Result:
         (folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
         return folder
 
-    def _require_own(self, folder: Path) -> None:
-        """Refuse to write over what is no result of this kind."""
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; give the name of a folder to write.")
-        if not folder.is_dir() or not any(folder.iterdir()):
-            return
-        if not (folder / RECORD).is_file():
-            raise UserError(f"{folder} holds other files; give another folder, or empty it first.")
-        try:
-            kind = json.loads((folder / RECORD).read_text(encoding="utf-8")).get("kind")
-        except (json.JSONDecodeError, AttributeError):
-            return  # damaged: that it may be written again is what loading it says
-        if kind != type(self).__name__:
-            raise UserError(f"{folder} holds a {kind}, not a {type(self).__name__}; give another folder.")
-
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read back what `save` wrote.
@@ -184,6 +170,36 @@ class Result:
         if not isinstance(result, cls):
             raise UserError(f"{folder} holds a {type(result).__name__}, not a {cls.__name__}.")
         return result
+
+
+def require_own(folder: Path, kind: str) -> None:
+    """Refuse to write a result of this kind over anything but an earlier one of the same kind.
+
+    Raises:
+        UserError: the folder holds another kind of result or other files, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give the name of a folder to write.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    found = _written_kind(folder / RECORD)
+    if found is None:
+        raise UserError(f"{folder} holds other files; give another folder, or empty it first.")
+    if found not in (kind, ""):
+        raise UserError(f"{folder} holds a {found}, not a {kind}; give another folder.")
+
+
+def _written_kind(record: Path) -> str | None:
+    """The kind of the result whose record this is: "" for one that was cut off, None for what no result wrote."""
+    text = record.read_text(encoding="utf-8", errors="replace") if record.is_file() else None
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError:
+        begun = re.match(r'\{\s*"kind": "(\w+)",', text)
+        return begun[1] if begun else "" if '{\n "kind": "'.startswith(text) else None
+    return data["kind"] if isinstance(data, dict) and data.keys() >= {"kind", "fields"} else None
 
 
 def load_result(folder: str | Path) -> Result:

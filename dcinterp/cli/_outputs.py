@@ -9,11 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dcinterp.errors import UserError
+
+if TYPE_CHECKING:
+    from dcinterp.analysis.result import Result
 
 
 def require_file_place(path: Path | None) -> None:
@@ -24,8 +27,10 @@ def require_file_place(path: Path | None) -> None:
         raise UserError(f"{path} is a folder; give the name of a file to write.")
     if not path.parent.is_dir():
         raise UserError(f"There is no folder {path.parent} to write {path.name} into; make it, or give another path.")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if path.exists() and not os.access(path, os.W_OK):
         raise UserError(f"{path} may not be written by you; give another path.")
+    if not (path.exists() and not path.is_file()):  # a device is written in place, a file is made beside it
+        _require_writable(path.resolve().parent)
 
 
 def require_folder_place(path: Path | None, *, ours: Callable[[Path], bool] = lambda path: False) -> None:
@@ -41,21 +46,53 @@ def require_folder_place(path: Path | None, *, ours: Callable[[Path], bool] = la
         raise UserError(f"{path} is a file; give the name of a folder to write.")
     if path.is_dir() and any(path.iterdir()) and not ours(path):
         raise UserError(f"{path} holds other files; give another folder, or empty it first.")
-    above = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    above = next(folder for folder in path.resolve().parents if folder.exists())
     if not above.is_dir():
         raise UserError(f"{above} is a file, so {path} cannot be made; give another folder.")
-    if not os.access(above, os.W_OK):
-        raise UserError(f"{above} may not be written by you; give another folder.")
+    _require_writable(above)
+
+
+def _require_writable(folder: Path) -> None:
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"The folder {folder} may not be written by you; give another path.")
+
+
+def require_result_place(path: Path | None, kind: str) -> None:
+    """Raise a UserError if a result of this kind cannot be saved at `path` without loss of anything else.
+
+    A folder that holds an earlier result of the same kind, and nothing beside it, is replaced.
+    """
+    if path is None:
+        return
+    from dcinterp.analysis.result import require_own
+
+    require_folder_place(path, ours=is_result)
+    require_own(path, kind)
 
 
 def is_result(path: Path) -> bool:
     """Whether a folder holds a saved result and nothing else."""
     from dcinterp.analysis.result import RECORD, TENSORS
 
-    entries = list(path.iterdir())
-    return (path / RECORD).is_file() and all(
-        is_result(entry) if entry.is_dir() else entry.name in (RECORD, TENSORS) for entry in entries
+    if not (path / RECORD).is_file():
+        return False
+    try:
+        parts = json.loads((path / RECORD).read_text(encoding="utf-8"))["parts"]
+    except (ValueError, KeyError, TypeError):
+        parts = ()
+    return all(
+        entry.name in parts and is_result(entry) if entry.is_dir() else entry.name in (RECORD, TENSORS)
+        for entry in path.iterdir()
     )
+
+
+def save_result(result: Result, folder: Path | None) -> None:
+    """Save a result, if a folder is given, unless something else has come to lie there since the work began."""
+    if folder is None:
+        return
+    require_result_place(folder, type(result).__name__)
+    with whole(folder) as place:
+        result.save(place)
 
 
 @contextmanager
@@ -69,13 +106,15 @@ def whole(path: Path) -> Iterator[Path]:
         yield path
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside, before = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "before"))
     try:
         yield beside
-        if path.is_dir():
-            shutil.rmtree(path)
+        if path.is_dir() and beside.is_dir():
+            path.replace(before)
         beside.replace(path)
     finally:
+        if before.is_dir():
+            shutil.rmtree(before) if path.exists() else before.replace(path)
         if beside.is_dir():
             shutil.rmtree(beside)
         beside.unlink(missing_ok=True)
@@ -86,9 +125,25 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, indent=1))
 
 
-def compact_json(data: Any) -> str:
-    """The same on one line, for what holds whole tensors."""
-    return json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+def print_result_json(result: Result) -> None:
+    """A result as one JSON document: its fields, tensors as nested lists, banners, and how it was made.
+
+    On one line, because it holds whole tensors.
+    """
+    typer.echo(json.dumps(_finite(_as_data(result)), ensure_ascii=False, allow_nan=False))
+
+
+def _as_data(result: Result) -> dict[str, Any]:
+    from dataclasses import fields
+
+    from torch import Tensor
+
+    data: dict[str, Any] = {"kind": type(result).__name__}
+    for name in [f.name for f in fields(result) if f.name != "call"]:
+        value = getattr(result, name)
+        nested = _as_data(value) if hasattr(value, "to_dataframe") else value
+        data[name] = value.tolist() if isinstance(value, Tensor) else nested
+    return data | {"banners": result.banners(), "call": result.call.record() if result.call else None}
 
 
 def _finite(value: Any) -> Any:

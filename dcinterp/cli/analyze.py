@@ -12,7 +12,7 @@ import typer
 
 from dcinterp.cli._help import Group, Verb, Verbs, example
 from dcinterp.cli._models import model_names
-from dcinterp.cli._outputs import compact_json, is_result, require_file_place, require_folder_place, whole
+from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result, whole
 
 if TYPE_CHECKING:
     from dcinterp.analysis.registry import Analysis
@@ -89,7 +89,11 @@ def choose() -> None:
 OUTPUTS: dict[str, Any] = {
     "save": Annotated[
         Path | None,
-        typer.Option(help="Write the result to this folder; `dcinterp replay` makes it again.", metavar="FOLDER"),
+        typer.Option(
+            help="Write the result to this folder, also over an earlier one of the same kind; `dcinterp replay` makes "
+            "it again.",
+            metavar="FOLDER",
+        ),
     ],
     "figure": Annotated[
         Path | None, typer.Option(help="Write its figure to this .html, .png or .svg file.", metavar="FILE")
@@ -159,8 +163,13 @@ def figure_kinds(entry: Analysis) -> list[str]:
     """The figures of an analysis' result, by kind; the one that it gets when nobody asks for another is ""."""
     from dcinterp.figures import kinds
 
+    return sorted(kind for result, kind in kinds() if result == result_kind(entry))
+
+
+def result_kind(entry: Analysis) -> str:
+    """The kind of result that an analysis makes."""
     made = entry.function.__annotations__["return"]  # a name where annotations are postponed, else the class
-    return sorted(kind for result, kind in kinds() if result == getattr(made, "__name__", made))
+    return str(getattr(made, "__name__", made))
 
 
 def verb(entry: Analysis) -> Any:
@@ -281,7 +290,7 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
             arguments["progress"] = progress
         result = entry.function(*bridges, **arguments)
     _write(result, given["save"], given["figure"], given["figure_kind"], given["csv"])
-    typer.echo(compact_json(as_data(result))) if given["as_json"] else _show(entry, result)
+    print_result_json(result) if given["as_json"] else _show(entry, result)
 
 
 def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
@@ -298,15 +307,13 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     if kind and kind not in (known := figure_kinds(entry)):
         hint = nearest(kind, filter(None, known)) if any(known) else "leave --figure-kind out."
         raise UserError(f"There is no figure {kind!r} of this result; {hint}")
-    require_folder_place(given["save"], ours=is_result)
+    require_result_place(given["save"], result_kind(entry))
     require_file_place(figure)
     require_file_place(given["csv"])
 
 
 def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, csv: Path | None) -> None:
-    if folder is not None:
-        with whole(folder) as place:
-            result.save(place)
+    save_result(result, folder)
     if csv is not None:
         with whole(csv) as place:
             result.to_dataframe().to_csv(place, index=False)
@@ -318,20 +325,6 @@ def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, 
         data = export.html(drawn) if figure.suffix == ".html" else export.image(drawn, figure.suffix[1:])
         with whole(figure) as place:
             place.write_bytes(data)
-
-
-def as_data(result: Result) -> dict[str, Any]:
-    """A result as JSON data: its fields, tensors as nested lists, what a reader must know, and how it was made."""
-    from dataclasses import fields
-
-    from torch import Tensor
-
-    data: dict[str, Any] = {"kind": type(result).__name__}
-    for name in [f.name for f in fields(result) if f.name != "call"]:
-        value = getattr(result, name)
-        nested = as_data(value) if hasattr(value, "to_dataframe") else value
-        data[name] = value.tolist() if isinstance(value, Tensor) else nested
-    return data | {"banners": result.banners(), "call": result.call.record() if result.call else None}
 
 
 def _show(entry: Analysis, result: Result) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._help import Verbs
-from dcinterp.cli._outputs import compact_json, is_result, print_json, require_folder_place, whole
+from dcinterp.cli._outputs import print_json, print_result_json, require_result_place, save_result
 
 app = Verbs()
 
@@ -130,19 +130,16 @@ def table(
         dcinterp planted table lend-by-kp "lend-by-kp noise=0.02" --seeds 1
     """
     from dcinterp import method_benchmark
-    from dcinterp.cli.analyze import as_data
     from dcinterp.planted import circuits
     from dcinterp.progress import console
 
-    require_folder_place(save, ours=is_result)
+    require_result_place(save, "MethodScores")
     settings = planted or [name + variant for variant in VARIANTS for name in circuits()]
     with console("methods") as progress:
         result = method_benchmark(settings, seeds=seeds, examples=examples, progress=progress)
-    if save is not None:
-        with whole(save) as place:
-            result.save(place)
+    save_result(result, save)
     if as_json:
-        typer.echo(compact_json(as_data(result)))
+        print_result_json(result)
         return
     typer.echo(f"{seeds} models of each kind, {examples} prompt{'s' if examples > 1 else ''} each")
     for title, question, quantity in TABLES:

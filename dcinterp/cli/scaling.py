@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.cli._outputs import compact_json, is_result, require_file_place, require_folder_place
+from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result, whole
 
 
 def command(
@@ -35,19 +35,18 @@ def command(
         dcinterp scaling runs/scaling/results.csv --figure scaling.html
     """
     import dcinterp
-    from dcinterp.cli.analyze import as_data
 
     require_file_place(figure)
-    require_folder_place(save, ours=is_result)
+    require_result_place(save, "ScalingFit")
     fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss)
     if figure is not None:
         from dcinterp.figures import export
 
-        figure.write_bytes(export.html(dcinterp.figures.plot(fit), title="Scaling fit"))
-    if save is not None:
-        fit.save(save)
+        with whole(figure) as place:
+            place.write_bytes(export.html(dcinterp.figures.plot(fit), title="Scaling fit"))
+    save_result(fit, save)
     if as_json:
-        typer.echo(compact_json(as_data(fit)))
+        print_result_json(fit)
         return
     for number, family in enumerate(fit.families):
         runs = sum(point[0] == family for point in fit.points)
