@@ -123,6 +123,10 @@ class Calibration(Result):
         return pd.DataFrame(rows)
 
     def table(self) -> pd.DataFrame:
+        """The `summary`; `by_unit` has the effects themselves."""
+        return self.summary()
+
+    def by_unit(self) -> pd.DataFrame:
         """One row a unit, the largest effects (recomputed) first."""
         frame = pd.DataFrame({"unit": self.units})
         for f, flow in enumerate(FLOWS):

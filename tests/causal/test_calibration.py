@@ -106,6 +106,9 @@ def test_statistics_of_made_up_effects():
     assert (found.measured_low <= found.measured_mean).all()
     assert (found.measured_mean <= found.measured_high).all()
     assert found.summary()["method"].tolist() == ["right", "right", "reverse", "reverse", "noise", "noise"]
+    assert found.table().equals(found.summary()), "what the command line prints"
+    assert found.by_unit()["measured_mean_recomputed"].abs().is_monotonic_decreasing
+    assert set(found.by_unit()["unit"]) == set(found.units)
     said = " ".join(found.banners())
     assert "(reverse) and ablation agree in sign in only 0%" in said
     assert "predictions of reverse are no closer" in said
