@@ -173,12 +173,15 @@ class Heatmap {
     context.fillText(short(zmax), box.right + 25, box.top)
     context.textBaseline = "bottom"
     context.fillText(short(zmin), box.right + 25, box.top + height)
+    // Beside a single row words are longer than the scale: they have the height of the whole figure.
+    const whole = box.bottom + box.below
+    const fits = context.measureText(quantity).width <= height
     context.save()
-    context.translate(box.right + 60, box.top + height / 2)
+    context.translate(box.right + 60, fits ? box.top + height / 2 : whole / 2)
     context.rotate(-Math.PI / 2)
     context.textAlign = "center"
     context.textBaseline = "middle"
-    context.fillText(cut(context, quantity, Math.max(60, height)), 0, 0)
+    context.fillText(cut(context, quantity, whole), 0, 0)
     context.restore()
   }
 
