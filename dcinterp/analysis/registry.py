@@ -106,7 +106,7 @@ _registered: dict[str, Analysis] = {}
 
 
 class _Analyses(Mapping[str, Analysis]):
-    """The registered analyses; the modules are imported when somebody first looks."""
+    """The registered analyses; a module is imported when somebody asks for its analysis, all when for what there is."""
 
     scanned = False
 
@@ -121,7 +121,9 @@ class _Analyses(Mapping[str, Analysis]):
         return _registered
 
     def __getitem__(self, name: str) -> Analysis:
-        known = self._scan()
+        if name not in _registered and name in dcinterp._HOMES:
+            import_module(dcinterp._HOMES[name])
+        known = _registered if name in _registered else self._scan()
         if name not in known:
             raise UserError(f"There is no analysis {name!r}; {nearest(name, known)}")
         return known[name]

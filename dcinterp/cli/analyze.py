@@ -39,6 +39,9 @@ class Analyses(Group):
         return titles()[name.replace("-", "_")]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from dcinterp.errors import require_known
+
+        require_known("analysis", cmd_name.replace("_", "-"), self.list_commands(ctx))  # before torch is waited for
         from dcinterp.analysis.registry import ANALYSES
 
         entry = ANALYSES[cmd_name.replace("-", "_")]

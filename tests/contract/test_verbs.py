@@ -100,6 +100,7 @@ BAD = [
     (("nosuch",), "No such command 'nosuch'"),
     (("app", "."), "has no config.json"),
     (("analyze", "head-attribution", "dcformer++"), "There is no analysis"),
+    (("analyze", "predct", "dcformer++"), "There is no analysis 'predct'; did you mean predict?"),
     (("analyze", "predict", "./nosuch", "--prompt", "x"), "There is no folder ./nosuch"),
     (("analyze", "predict", "dcformer++", "--prompt", "xyzzy"), "'xyzzy'"),
     (("bench", "attention", "--rounds", "none"), "--rounds"),

@@ -53,3 +53,14 @@ def test_a_command_ends_without_searching_the_libraries_for_garbage():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
     assert int(done.stdout.rsplit("left alone:", 1)[1]) > 10_000
+
+
+def test_the_help_of_an_analysis_imports_it_alone():
+    script = (
+        "import sys; from dcinterp.cli import main\n"
+        "try: main(['analyze', 'predict', '--help'])\n"
+        "except SystemExit: print(*(name in sys.modules for name in ('transformers.modeling_utils', 'dcinterp.story')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "False False", done.stderr
+    assert "dcinterp analyze predict dcformer++" in done.stdout
