@@ -115,7 +115,9 @@ def state(now: training.Run) -> None:
     elif now.state == "stopping" and training.impatient(folder):
         st.button("Stop at once", icon=":material/stop:", on_click=training.stop, args=(folder,))
     elif now.state in ("stopped", "failed"):
-        st.button("Resume", icon=":material/resume:", on_click=training.resume, args=(folder,), type="primary")
+        # Without a checkpoint there is nothing to go on from.
+        label, icon = ("Resume", "resume") if now.saved else ("Start again", "replay")
+        st.button(label, icon=f":material/{icon}:", on_click=training.resume, args=(folder,), type="primary")
 
 
 @st.fragment(run_every=2.0)

@@ -25,6 +25,8 @@ from workbench.drawings import drawn
 from workbench.theme import theme
 
 LOG = "app.log"
+SAYS = "dcinterp: "
+"""What a sentence of the command on standard error begins with."""
 SECONDS_OF_PATIENCE = 10
 CHECKPOINTS_KEPT = 30
 TASKS_RUN: dict[str, Any] = {
@@ -68,7 +70,7 @@ class Run:
         if self.state == "failed":
             return f"Failed at {at}"
         if not self.saved:
-            return "Stopped before its first checkpoint: it would start again."
+            return "Stopped before its first checkpoint; there is nothing to go on from."
         redone = f" (the steps since the checkpoint of step {self.saved:,} are done again)"
         return f"Stopped at {at}; Resume goes on from there{redone if self.step > self.saved else ''}."
 
@@ -215,10 +217,9 @@ def look(folder: Path) -> Run:
     step, loss = 0, math.nan
     for record in _records(folder):
         step, loss = record.get("step", step), record.get("loss", loss)
-    mine = _processes.get(str(folder))
-    # 130 is what a run ends with that was asked to stop.
-    if mine is not None and (mine.poll() or 0) > 0 and mine.poll() != 130:
-        return Run(folder, "failed", step, steps, loss, message=_last_line(folder / LOG), saved=saved)
+    last = _last_line(folder / LOG)
+    if _failed(_processes.get(str(folder)), last):
+        return Run(folder, "failed", step, steps, loss, message=last.removeprefix(SAYS), saved=saved)
     state = "finished" if (folder / "model" / "config.json").is_file() else "stopped"
     return Run(folder, state, max(step, saved), steps, loss, saved=saved)
 
@@ -289,9 +290,17 @@ def _read_config(file: Path, stamp: int) -> dict[str, Any]:
     return {"steps": config.steps, "source": reads if reads in ("text", "images") else "tasks"}
 
 
+def _failed(process: subprocess.Popen[bytes] | None, last: str) -> bool:
+    """Whether a run that is over ended with an error: by its exit code, or, of an earlier app's, by its last words."""
+    if process is None:
+        return last.startswith(SAYS) and not last.startswith((f"{SAYS}stopped", f"{SAYS}note: "))
+    # 130 is what a run ends with that was asked to stop.
+    return (process.poll() or 0) > 0 and process.poll() != 130
+
+
 def _last_line(path: Path) -> str:
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.is_file() else []
-    return lines[-1].removeprefix("dcinterp: ") if lines else "it ended without a word"
+    return lines[-1] if lines else "it ended without a word"
 
 
 def checkpoints(folder: Path) -> dict[int, str]:

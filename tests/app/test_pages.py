@@ -313,6 +313,20 @@ def test_a_run_into_a_full_folder_or_without_its_text_is_refused(app, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_run_that_failed_under_an_earlier_app_says_why(app, tmp_path):
+    run = tmp_path / "runs" / "mine"
+    run.mkdir(parents=True)
+    (run / "app.yaml").write_text("{}")
+    (run / "app.log").write_text("It takes about 3 seconds here.\ndcinterp: novel.txt is no UTF-8 text; convert it.\n")
+    open_page(app, "training")
+    assert app.error[0].value == "novel.txt is no UTF-8 text; convert it."
+    labels = {"Start again", "Resume"} & {button.label for button in app.button}
+    assert labels == {"Start again"}, "there is no checkpoint to go on from"
+    (run / "app.log").write_text("dcinterp: stopped\n")
+    app.run()
+    assert not app.error, "a run that was asked to end did not fail"
+
+
 def test_figures_carry_their_text_alternative(app):
     app.run()
     heatmaps = [json.loads(each.proto.json or "{}") for each in app.get("bidi_component") if each.proto.json]
