@@ -23,15 +23,21 @@ def silent(done: int, total: int, message: str = "") -> None:
 
 @contextmanager
 def console(description: str) -> Iterator[Progress]:
-    """A progress bar while the block runs, in a terminal or a notebook; nothing in a file or a pipe."""
+    """A progress bar while the block runs, in a terminal or a notebook; nothing in a file or a pipe.
+
+    It stands there at once. A call with nothing done says what is being prepared, which the estimate leaves out.
+    """
     from tqdm.auto import tqdm
 
     with tqdm(desc=description, leave=False, disable=None) as bar:
 
         def show(done: int, total: int, message: str = "") -> None:
-            bar.total = total
             bar.set_postfix_str(message, refresh=False)
-            bar.update(done - bar.n)
+            if done == 0:
+                bar.reset(total)
+            else:
+                bar.total = total
+                bar.update(done - bar.n)
 
         yield show
 

@@ -146,7 +146,7 @@ def task_accuracy(
         seed: of the rows and of the intervals.
         split: "held-out" facts, which no shipped model was trained on, or "train".
         batch_size: rows per forward pass.
-        progress: called after each task; one with a method `partial` is given the result so far.
+        progress: called after each batch; one with a method `partial` is given the result so far.
 
     Cost: one forward pass per row.
 
@@ -154,19 +154,25 @@ def task_accuracy(
         UserError: a task is unknown, a number is too small, or the rows do not fit the model.
     """
     from synthetic_tasks import evaluate, generate
+    from synthetic_tasks.evaluate import context_length
     from synthetic_tasks.selection import chosen
 
     if rows < 1 or examples < 1:
         raise UserError(f"rows and examples are at least 1, not {rows} and {examples}.")
     if split not in ("held-out", "train"):
         raise UserError(f"There is no split {split!r}; choose held-out or train.")
+    if (context := context_length(bridge)) is not None and examples > context:  # before they are all drawn
+        raise UserError(f"A row of {examples:,} examples does not fit the {context:,} tokens of the model; give fewer.")
     try:
         wanted = chosen(tasks)
         made: list[tuple[Any, Any]] = []
         for number, task in enumerate(wanted):
+
+            def scored(done: int, _: int, __: str, before: int = number * rows, name: str = task.id) -> None:
+                progress(before + done, len(wanted) * rows, name)
+
             drawn = generate(task, rows, seed, examples=examples, split=split)  # type: ignore[arg-type]
-            made.append((task, evaluate(bridge, drawn, batch_size=batch_size, bootstrap=0)))
-            progress(number + 1, len(wanted), task.id)
+            made.append((task, evaluate(bridge, drawn, batch_size=batch_size, progress=scored, bootstrap=0)))
             partial = getattr(progress, "partial", None)
             if partial is not None and number % 4 == 3:
                 partial(_gathered(made, rows, split, seed))

@@ -276,7 +276,6 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
     import torch
 
     from dcinterp.analysis.options import parameter_types, parse
-    from dcinterp.loading import load
     from dcinterp.progress import console
 
     _require_outputs(entry, given)
@@ -285,10 +284,14 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
         value = given[f"arg_{name}"]
         if value is not None:
             arguments[name] = parse(name, types[name], value) if isinstance(value, str) else value
-    bridges = []
-    if entry.takes_model:
-        bridges.append(load(given["model"], dtype=getattr(torch, given["dtype"]) if given["dtype"] else None))
-    with console(entry.name) as progress:
+    with console(entry.name.replace("_", "-")) as progress:
+        bridges = []
+        if entry.takes_model:
+            progress(0, 0, f"loading {given['model']}")
+            from dcinterp.loading import load
+
+            bridges.append(load(given["model"], dtype=getattr(torch, given["dtype"]) if given["dtype"] else None))
+            progress(0, 0)
         if "progress" in entry.signature.parameters:
             arguments["progress"] = progress
         result = entry.function(*bridges, **arguments)

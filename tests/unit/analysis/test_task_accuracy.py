@@ -51,12 +51,21 @@ def test_partial_results_come_while_it_runs(shipped):
     assert seen[0].right.equal(whole.right[:4])
 
 
+def test_progress_comes_batch_by_batch(shipped):
+    seen = []
+    dcinterp.task_accuracy(
+        shipped, tasks="0,1", rows=3, examples=2, batch_size=2, progress=lambda *now: seen.append(now)
+    )
+    assert seen == [(2, 6, "task0"), (3, 6, "task0"), (5, 6, "task1"), (6, 6, "task1")]
+
+
 def test_bad_input_is_one_sentence(shipped):
     for arguments, words in (
         ({"tasks": "task99"}, "task99"),
         ({"rows": 0}, "at least 1"),
         ({"split": "tset"}, "no split"),
         ({"tasks": "0", "rows": 1, "examples": 60}, "fewer examples"),
+        ({"tasks": "0", "rows": 1, "examples": 10**10}, "10,000,000,000 examples does not fit"),
     ):
         with pytest.raises(UserError, match=words):
             dcinterp.task_accuracy(shipped, **arguments)
