@@ -35,6 +35,6 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
         # Beside the longest bar stands its number.
         "margin": {"l": 8, "r": 48, "t": 12, "b": 8},
         "xaxis": axis("probability of the next token", range=[0, 1.02], tickformat=".0%"),
-        "yaxis": axis(autorange="reversed", type="category"),
+        "yaxis": axis(autorange="reversed", type="category", ticklabelstandoff=5),
     }
     return go.Figure(bars, layout)

@@ -16,7 +16,7 @@ KIND = ""
 def plot(
     result: AttentionRows, *, theme: str = "light", head: int = 0, lender: int | None = None, key: int | None = None
 ) -> go.Figure:
-    """Rows are attention vectors, columns the tokens of the prompt.
+    """Rows are attention vectors, columns the tokens of the prompt; one row where nothing is composed.
 
     Args:
         result: the rows of all heads.
@@ -26,6 +26,9 @@ def plot(
         key: a token to outline in the row after composition.
     """
     rows = [(f"head {head} before", result.weights[head]), (f"head {head} after", result.composed[head])]
+    if torch.equal(result.weights, result.composed):
+        # Nothing composes these weights: one row says it all.
+        rows = [(f"head {head}", result.composed[head])]
     if lender is not None and lender != head:
         rows.insert(0, (f"head {lender} before", result.weights[lender]))
     tokens = [visible(token) for token in result.tokens[: result.query + 1]]

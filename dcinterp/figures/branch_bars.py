@@ -29,13 +29,15 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None
     """
     heads = [str(head) for head in range(len(result.a))]
     colours = THEMES[theme]
+    what = "score" if result.stage == "pre" else "attention"
+    names = BRANCH_NAMES | {"o_b": f"own {what}"}
     bars = [
         go.Bar(
             x=heads,
             y=result.branches[term].tolist(),
-            name=f"{BRANCH_NAMES[term]} ({term})",
+            name=f"{names[term]} ({term})",
             marker={"color": BRANCH_COLOURS[term]},
-            hovertemplate=f"head %{{x}}<br>{BRANCH_NAMES[term]} %{{y:.3f}}<extra></extra>",
+            hovertemplate=f"head %{{x}}<br>{names[term]} %{{y:.3f}}<extra></extra>",
         )
         for term in TERMS
     ]

@@ -28,7 +28,7 @@ def plot(result: HeadDiversity, *, theme: str = "light") -> go.Figure:
                 colour = COLOURS[layer % len(COLOURS)]
                 # With many layers the mean is the message, and the legend has no room for all of them.
                 name = f"layer {layer}" if layers <= len(COLOURS) else "one layer"
-                add_line(figure, panel, curve.tolist(), name=name, colour=colour, width=1.2, opacity=0.7)
+                add_line(figure, panel, curve.tolist(), name=name, colour=colour, width=1.5, opacity=0.9)
         mean = THEMES[theme].text
         add_line(figure, panel, result.mean(panel).tolist(), name="mean over layers", colour=mean, width=3)
         muted = THEMES[theme].muted

@@ -53,5 +53,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
     figure.update_yaxes(
         type="category", categoryorder="array", categoryarray=names[::-1], title="layer.branch from → to"
     )
+    # Diamonds make Plotly leave room for half of their size in rows, which is much where there are many.
+    figure.update_yaxes(range=[-0.6, len(names) - 0.4])
     figure.update_xaxes(title="contribution (logits)")
     return finish(figure, theme, height=120 + 24 * len(edges))

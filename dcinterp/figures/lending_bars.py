@@ -20,6 +20,7 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int = 0) -
         selected: the head that receives.
     """
     heads = [str(head) for head in range(len(result.a))]
+    what = "score" if result.stage == "pre" else "attention"
     bars = [
         go.Bar(
             x=heads,
@@ -34,7 +35,7 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int = 0) -
         "barmode": "relative",
         "bargap": 0.35,
         "xaxis": axis("lending head", type="category"),
-        "yaxis": axis(f"attention added to head {selected}"),
+        "yaxis": axis(f"{what} added to head {selected}"),
         "shapes": [zero_line(theme)],
     }
     return go.Figure(bars, layout)

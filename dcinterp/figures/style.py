@@ -102,9 +102,11 @@ def see_through(colour: str, opacity: float = 0.6) -> str:
     return f"rgba({parts},{opacity})"
 
 
-def zero_line(theme: str) -> dict[str, Any]:
-    """A thin line at zero, across the whole figure."""
+def zero_line(theme: str, *, upright: bool = False) -> dict[str, Any]:
+    """A thin line at zero, across the whole figure, or `upright` from its foot to its top."""
     ends = {"x0": 0, "x1": 1, "xref": "x domain", "y0": 0, "y1": 0}
+    if upright:
+        ends = {"y0": 0, "y1": 1, "yref": "y domain", "x0": 0, "x1": 0}
     return {"type": "line", "line": {"width": 1, "color": THEMES[theme].muted}} | ends
 
 
