@@ -112,12 +112,11 @@ def head_step(
     if (layer, head) != best:
         who = f"Head {head} of layer {layer} was chosen (head {best[1]} of layer {best[0]} writes most directly)"
     score = f"{here:+.2f}" + ("" if abs(here - everywhere) < 0.005 else f" ({everywhere:+.2f} over all positions)")
-    removal = "the same" if abs(measured - writes) < 0.005 else f"{measured:+.2f}{share_of(measured, lead)}"
     sentence = (
         f"{who}: without what it puts into the last token, all other heads held still, the lead of "
         f'"{attribution.target}" over "{attribution.foil}" goes from {lead:.2f} to {lead - writes:.2f} logits'
-        f"{share_of(writes, lead)}. Integrated gradients give it {score}; switched off altogether, it costs {removal}."
-        f"{_apart(everywhere, measured)}"
+        f"{share_of(writes, lead)}. Integrated gradients give it {score}; switched off altogether, it costs "
+        f"{measured:+.2f}{share_of(measured, lead)}.{_apart(everywhere, measured)}"
     )
     if gap > ACCEPTABLE_GAP:
         sentence += f" The integral misses {gap:.0%} of the layer's effect, so read the scores with care."
@@ -283,12 +282,13 @@ def attention_step(rows: AttentionRows, head: int, composed: bool) -> Step:
         sentence = f'Head {head} looks most at "{rows.tokens[after]}" ({float(rows.composed[head, after]):.2f}).'
         return Step(name, title, sentence, holds=False)
     before = int(rows.weights[head].argmax())
-    place = "the same token" if before == after else f'"{rows.tokens[after]}" (position {after})'
+    weight = f"{float(rows.composed[head, after]):+.2f}"
+    place = f"the same token ({weight})" if before == after else f'"{rows.tokens[after]}" (position {after}, {weight})'
     return Step(
         name,
         title,
         f'Before composition head {head} looks most at "{rows.tokens[before]}" (position {before}, '
-        f"{float(rows.weights[head, before]):.2f}), after it at {place} ({float(rows.composed[head, after]):+.2f}).",
+        f"{float(rows.weights[head, before]):.2f}), after it at {place}.",
         holds=before != after,
     )
 

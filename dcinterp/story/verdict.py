@@ -46,6 +46,9 @@ def verdict(
     if breakdown is None or loans is None:
         weight = float(rows.weights[head, key])
         alone = f'{who} reads "{token}" with its own attention ({weight:.2f})'
+        if abs(weight) < NOTABLE_WEIGHT:
+            most = rows.tokens[int(rows.composed[head].abs().argmax())]
+            alone = f'{who} hardly attends to "{token}" ({weight:.2f}). It looks most at "{most}"'
         return f"{wrong}Heads are not composed in this model: {alone}."
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     if max(abs(own), abs(after)) < NOTABLE_WEIGHT:

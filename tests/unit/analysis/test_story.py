@@ -47,6 +47,7 @@ def test_numbers_in_the_sentences_are_those_of_the_evidence(bridge, example):
     story = dcinterp.case_study(bridge, example, layer=1, head=2)
     assert f"give it {float(story.attribution.by_position[1, 2, -1]):+.2f}" in story.step("head").sentence
     assert f"to {story.lead - float(story.direct[1, 2]):.2f} logits" in story.step("head").sentence
+    assert f"it costs {float(story.attribution.ablation[1, 2]):+.2f}" in story.step("head").sentence
     assert f"{float(story.breakdown.out[2]):.2f}" in story.step("source").sentence
     assert story.lender != 2
 
@@ -140,6 +141,10 @@ def test_a_plain_transformer_has_a_story_without_lending(twin, example):
     assert story.loan_line is None
     assert "not composed" in story.step("source").sentence
     assert "not composed" in story.verdict
+    unread = int(story.rows.weights[story.head].argmin())
+    again = dcinterp.case_study(twin, example, layer=story.layer, head=story.head, key=unread)
+    assert float(again.rows.weights[story.head, unread]) < 0.1
+    assert "hardly attends" in again.verdict
 
 
 def planted_loan(bridge, story, key, size):
