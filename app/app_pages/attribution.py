@@ -8,6 +8,10 @@ from workbench.glossary import tip
 from workbench.view import view
 
 METHODS = {"ig": "integrated gradients", "gradient": "gradient x activation"}
+ADDS = {
+    "ig": "Scores of one layer add up to what its heads do together; those of different layers overlap.",
+    "gradient": "A gradient says what a small change would do; the scores of a layer need not add up to anything.",
+}
 
 st.title("Attribution", anchor=False)
 st.markdown(
@@ -37,7 +41,10 @@ foil = links.choose(
     where=across[1],
     format=lambda token: "nothing: the logit alone" if token < 0 else inputs.shown(names[token]),
 )
-steps = links.choose("Steps", [8, 16, 32, 64], key="steps", default=32, help=tip("completeness"), where=across[2])
+points = {}
+if method == "ig":
+    steps = links.choose("Steps", [8, 16, 32, 64], key="steps", default=32, help=tip("completeness"), where=across[2])
+    points = {"steps": steps}
 try:
     with st.spinner("Integrating ..."):
         scores = analyses.run(
@@ -47,16 +54,10 @@ try:
             target=inputs.word(name, target),
             foil=None if foil < 0 else inputs.word(name, foil),
             method=method,
-            steps=steps,
+            **points,
         )
 except UserError as problem:
     inputs.refuse(problem)
-if asked.answer and prediction.rank != 1:
-    st.warning(
-        f'The model is wrong here: "{prediction.answer}" has rank {prediction.rank}. The scores explain its logit all '
-        "the same.",
-        icon=":material/warning:",
-    )
 
 layers, heads = scores.scores.shape
 cells = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
@@ -81,8 +82,7 @@ with slot:
         "heads",
         selected=(layer, head),
         on_pick=follow,
-        caption="Click a cell, or walk with the arrow keys, to follow that head. Scores of one layer add up to what "
-        "its heads do together; those of different layers overlap.",
+        caption=f"Click a cell, or walk with the arrow keys, to follow that head. {ADDS[method]}",
     )
 st.subheader(f"Where in the prompt layer {layer}, head {head} contributes", anchor=False, help=tip("attribution"))
 view(
@@ -111,6 +111,7 @@ try:
         key="many",
         cost="about a second each",
         examples=texts,
+        method=method,
     )
     if many is not None:
         view(
@@ -118,7 +119,8 @@ try:
             "mean",
             selected=(layer, head),
             on_pick=follow,
-            caption=f"Each head's mean score over the {many.n} examples. Click a cell to follow that head above.",
+            caption=f"Each head's mean score over the {many.n} examples, by {METHODS[method]}. Click a cell to follow "
+            "that head above.",
         )
         view(
             many,
@@ -126,8 +128,8 @@ try:
             kind="intervals",
             banners=False,
             table=False,
-            caption="The heads with the largest means. A score outside the grey span is more than chance among the "
-            "heads of its layer: the span holds the largest mean when heads change places at random. The diamond is "
+            caption="The heads with the largest means. A head stands out where its whole interval lies outside the "
+            "grey span, which holds the largest mean of its layer when heads change places at random. The diamond is "
             "what switching the head off costs.",
         )
 except UserError as problem:

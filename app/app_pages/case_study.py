@@ -85,7 +85,10 @@ with verdict_place:
     st.info(task_tools.plain(told.verdict), icon=":material/arrow_forward:")
 with places[0]:
     if prediction.answer and prediction.rank != 1:
-        st.warning(f"This model answers this example wrongly (the right answer has rank {prediction.rank}).")
+        st.warning(
+            f"This model answers this example wrongly (the right answer has rank {prediction.rank}).",
+            icon=":material/warning:",
+        )
     heading(1, "answer", "logit")
     token_chips(
         words,

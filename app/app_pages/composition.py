@@ -16,11 +16,15 @@ PARTS = {
     "key_gate": "key gate",
 }
 
+# How many are told in words.
+MOTIFS = 8
 SHOW = {"added": "mean of what it adds", "spread": "how much it changes", "lent": "attention that it moves"}
 MEANS = {
-    "added": "The mean weight over all pairs of tokens of the examples, without the skip connection.",
-    "spread": "How much the weight differs from pair to pair (its standard deviation): 0 would be a fixed map.",
-    "lent": "How much attention is really moved from head to head for a token that looks, on average.",
+    "added": "The mean weight from the last token of every example, where the answer is made, to all tokens up to it, "
+    "without the skip connection.",
+    "spread": "How much the weight differs between these pairs of tokens (its standard deviation): 0 would be a fixed "
+    "map.",
+    "lent": "How much attention is really moved from head to head for the last token of an example, on average.",
 }
 
 st.title("Composition", anchor=False)
@@ -132,7 +136,8 @@ view(
     "takes away.",
 )
 if told := mixing.motifs():
-    st.markdown("\n".join(f"- {motif.sentence}" for motif in told[:8]))
+    more = [f"{len(told) - MOTIFS} more, marked in the map"] if len(told) > MOTIFS else []
+    st.markdown("\n".join(f"- {sentence}" for sentence in [*(motif.sentence for motif in told[:MOTIFS]), *more]))
 
 st.subheader("Averaged over a set of examples", anchor=False, help=tip("composition map"))
 across = st.columns([3, 2])
@@ -143,7 +148,9 @@ texts = links.text(
     where=across[0],
     help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
 )
-show = links.choose("Show", SHOW, key="show", format=SHOW.__getitem__, where=across[1])
+# Scores are no amounts, so that nothing of them is moved.
+ways = [way for way in SHOW if way != "lent" or stage == "post"]
+show = links.choose("Show", ways, key="show", format=SHOW.__getitem__, where=across[1])
 try:
     mean = analyses.long(
         "mean_composition_map",

@@ -16,6 +16,14 @@ BRANCHES = {
     "skip": "own attention",
     "all": "everything",
 }
+ENDS = {
+    "pre": "Left: the head whose scores are lent; middle: the head whose softmax takes them",
+    "post": "Left: the head that computed the attention; middle: the head that reads with it",
+}
+CELLS = {
+    "pre": "Rows lend their scores, columns put them through their softmax",
+    "post": "Rows attend, columns use it with their values",
+}
 METHODS = {"ig": "integrated gradients", "gradient": "gradient x edge"}
 
 st.title("Edges", anchor=False)
@@ -65,9 +73,8 @@ view(
     kind="flow",
     k=shown,
     banners=False,
-    caption=f"The {shown} strongest edges. Left: the head that computed the attention; middle: the head that reads "
-    "with it; right: whether that spoke for the answer. Blue (projection) and cyan (gate) edges are chosen by the "
-    "query token, orange and yellow ones by the key token.",
+    caption=f"The {shown} strongest edges. {ENDS[stage]}; right: whether that spoke for the answer. Blue (projection) "
+    "and cyan (gate) edges are chosen by the query token, orange and yellow ones by the key token.",
 )
 st.subheader("The strongest edges", anchor=False, help=tip("edge", "ablation"))
 view(
@@ -105,8 +112,7 @@ view(
     on_pick=pick,
     banners=False,
     table=False,
-    caption="Rows attend, columns use it with their values; the diagonal stays within a head. Click a cell to choose "
-    "its edge.",
+    caption=f"{CELLS[stage]}; the diagonal stays within a head. Click a cell to choose its edge.",
 )
 if branch in ("qp", "kp") or lender == head:
     line = f"edge {layer}.{stage}.{branch if branch != 'all' else 'added'}.{lender}>{head} zero"
@@ -136,6 +142,6 @@ if len(edges.checked):
         kind="check",
         banners=False,
         table=False,
-        caption="On the dashed line a score is what taking that edge out costs; a point on the other side of zero "
-        "would be a score to distrust.",
+        caption="On the dashed line a score is what taking that edge out costs. In the upper left or the lower right "
+        "quarter the two differ in sign: a score to distrust.",
     )

@@ -195,7 +195,8 @@ class Heatmap {
     for (const [colour, width] of [[readable(this.data.outline), broad + 2], [this.data.outline, broad]]) {
       context.strokeStyle = colour
       context.lineWidth = width
-      context.strokeRect(...corner, columns * box.width - 1, rows * box.height - 1)
+      // A pixel out of the cell: in a narrow one a number needs the room.
+      context.strokeRect(corner[0] - 1, corner[1] - 1, columns * box.width + 1, rows * box.height + 1)
     }
   }
 

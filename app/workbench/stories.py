@@ -38,15 +38,18 @@ def edge_sentence(edges: Any, edge: Any) -> str:
     """The strongest edge in words, with what its ablation did where that was measured."""
     from dcinterp.figures.style import BRANCH_NAMES
 
-    own = edge.head_from == edge.head_to
-    used = "scaled and used again" if own else f"used with the values of head {edge.head_to}"
+    what, use, count, cost = "attention", f"used with the values of head {edge.head_to}", "It counts", "it costs"
+    if edges.stage == "pre":
+        what, use, count, cost = "scores", f"lent to the softmax of head {edge.head_to}", "They count", "they cost"
+    if edge.head_from == edge.head_to:
+        use = "scaled and used again"
     said = (
-        f"The strongest edge is in layer {edge.layer}: the attention of head {edge.head_from}, {used}, through the "
+        f"The strongest edge is in layer {edge.layer}: the {what} of head {edge.head_from}, {use}, through the "
         f"{BRANCH_NAMES[f'o_{edge.branch}']}. "
-        f"It counts for **{edge.score:+.2f}** logits of {answer_words(edges)}"
+        f"{count} for **{edge.score:+.2f}** logits of {answer_words(edges)}"
     )
     measured = dict(zip(edges.checked, edges.measured.tolist(), strict=True)).get(edge.intervention.unit)
-    return f"{said}; taken out, it costs {measured:+.2f}." if measured is not None else f"{said}."
+    return f"{said}; taken out, {cost} {measured:+.2f}." if measured is not None else f"{said}."
 
 
 def told(name: str, asked: Question, layer: int | None, head: int | None, key: int | None) -> Any:

@@ -122,14 +122,19 @@ class HeadAttribution(Result):
                 "answer that it does not give."
             )
         if len(incomplete := [int(i) for i in (self.relative_gap > self.tolerance).nonzero()[:, 0]]):
-            where = "all layers" if self.path == "joint" else f"layer {', '.join(map(str, incomplete))}"
+            layers_named = f"layer{'s' * (len(incomplete) > 1)} {', '.join(map(str, incomplete))}"
+            where = "all layers" if self.path == "joint" else layers_named
             said.append(
                 f"The scores of {where} miss up to {float(self.relative_gap.max()):.0%} of the metric difference: "
-                + ("integrate (method 'ig')." if self.method == "gradient" else "raise max_steps.")
+                + ("use integrated gradients (method 'ig')." if self.method == "gradient" else "raise max_steps.")
             )
         if self.disagreements:
             heads = ", ".join(f"{layer}.{head}" for layer, head in self.disagreements)
-            said.append(f"Attribution and ablation disagree in sign for head {heads}: do not build on it.")
+            several = len(self.disagreements) > 1
+            said.append(
+                f"Attribution and ablation disagree in sign for head{'s' * several} {heads}: do not build on "
+                f"{'them' if several else 'it'}."
+            )
         layers, heads_of_a_layer = self.scores.shape
         names = [f"head {layer}.{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
         return said + size_banners(names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective])

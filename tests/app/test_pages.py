@@ -327,6 +327,24 @@ def test_a_run_that_failed_under_an_earlier_app_says_why(app, tmp_path):
     assert not app.error, "a run that was asked to end did not fail"
 
 
+def test_a_gradient_has_no_steps_and_does_not_hide_what_it_misses(app):
+    open_page(app, "attribution")
+    assert app.selectbox(key="steps").value == 32
+    app.selectbox(key="method").set_value("gradient").run()
+    assert not app.exception
+    assert "steps" not in {box.key for box in app.selectbox}
+    assert any("use integrated gradients" in warning.value for warning in app.warning)
+
+
+def test_scores_are_called_scores(app):
+    open_page(app, "edges", stage="pre")
+    finished(app, 240)
+    assert "lent to the softmax of head" in texts(app)
+    open_page(app, "composition", stage="pre")
+    assert app.selectbox(key="show").options == ["mean of what it adds", "how much it changes"]
+    assert not app.exception
+
+
 def test_figures_carry_their_text_alternative(app):
     app.run()
     heatmaps = [json.loads(each.proto.json or "{}") for each in app.get("bidi_component") if each.proto.json]
