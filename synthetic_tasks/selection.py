@@ -7,7 +7,7 @@ from synthetic_tasks.task import Task
 def chosen(selection: str) -> list[Task]:
     """Return the tasks a selection names: `0-7,task40,same-person,obj->superclass`; all 74 if it is empty.
 
-    Raises ValueError with the nearest names for a part that names no task.
+    Raises ValueError for a part that names no task, with the nearest names, and for a range that goes backwards.
     """
     tasks: list[Task] = []
     for part in filter(None, (piece.strip() for piece in selection.split(","))):
@@ -16,6 +16,8 @@ def chosen(selection: str) -> list[Task]:
         if named:
             tasks += named
         elif dash and first.isdigit() and last.isdigit():
+            if int(first) > int(last):
+                raise ValueError(f"the range {part} is empty; write it as {last}-{first}")
             tasks += [find(number) for number in range(int(first), int(last) + 1)]
         else:
             tasks.append(find(part))

@@ -29,7 +29,10 @@ def token_ids(bridge: Any, prompt: Prompt) -> TokenIds:
     if isinstance(prompt, str):
         ids = _encode(bridge, prompt)
     else:
-        ids = torch.as_tensor(prompt).long()
+        given = torch.as_tensor(prompt)
+        if given.is_floating_point() and given.numel():
+            raise UserError("The prompt has a token id that is no whole number.")
+        ids = given.long()
         ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or ids.shape[0] != 1:
         raise UserError(f"A prompt is one sequence of token ids, but this one has shape {tuple(ids.shape)}.")

@@ -175,7 +175,10 @@ def _points(runs: str | list[tuple[str, float, float]], loss: str | None) -> lis
     path = Path(runs)
     if not path.is_file():
         raise UserError(f"There is no table at {path}; give the results.csv of a sweep.")
-    table = pd.read_csv(path)
+    try:
+        table = pd.read_csv(path)
+    except ValueError as error:  # no text, no columns, or lines that do not fit together
+        raise UserError(f"{path} is no table ({error}); give the results.csv that `dcinterp sweep` wrote.") from error
     for column in COLUMNS:
         if column not in table:
             raise UserError(f"{path} has no column {column!r}; give the results.csv that `dcinterp sweep` wrote.")

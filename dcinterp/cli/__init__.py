@@ -91,14 +91,19 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
         if hasattr(error, "format_message"):  # an error of typer's parser, whose classes are not public
             _end(_usage(error), 2)
+        if "Overflow when unpacking" in str(error) or isinstance(error, OverflowError):
+            _end("One of the numbers is too large for this; give a smaller one.", 2)
         if isinstance(error, OSError):
             _end(file_sentence(error), 2)
         if isinstance(error, ValueError):
             _end(str(error), 2)
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}"):
             _end("This does not fit into the memory; give a smaller batch, a shorter text or a smaller model.", 2)
         raise
 
+
+OUT_OF_MEMORY = re.compile("OutOfMemoryError|can't allocate memory")
+"""How torch says so, on a GPU and on a CPU."""
 
 PARSER_WORDS = (
     (r"Input should be a valid integer, unable to parse string as an integer", "it takes a whole number"),

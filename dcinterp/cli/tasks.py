@@ -365,7 +365,10 @@ def rows_to_evaluate(data: Path | None, tasks: list[Task], selected: bool, rows:
     if data is None:
         return [row for task in tasks for row in generate_rows(task, rows, seed, split="held-out")]
     names = {task.id for task in tasks}
-    read = [row for row in read_jsonl(data) if not selected or row.task_id in names]
+    try:
+        read = [row for row in read_jsonl(data) if not selected or row.task_id in names]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{data} is no text; give a file of the released format.") from error
     if not read:
         raise ValueError(f"{data} has no rows of the chosen tasks")
     return read

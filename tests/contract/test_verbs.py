@@ -103,6 +103,9 @@ BAD = [
     (("analyze", "predct", "dcformer++"), "There is no analysis 'predct'; did you mean predict?"),
     (("analyze", "predict", "./nosuch", "--prompt", "x"), "There is no folder ./nosuch"),
     (("analyze", "predict", "dcformer++", "--prompt", "xyzzy"), "'xyzzy'"),
+    (("analyze", "predict", "dcformer++", "--prompt", "[1.5]"), "no whole number"),
+    (("analyze", "predict", "dcformer++", "--prompt", f"[{10**30}]"), "numbers is too large"),
+    (("analyze", "scaling-fit", "--runs", "/dev/null"), "There is no table at /dev/null"),
     (("bench", "attention", "--rounds", "none"), "--rounds"),
     (("bench", "load", "--preset", "dcformer-406m"), "dcformer-405m"),
     (("complexity", "dcformer-406m"), "dcformer-405m"),
@@ -114,6 +117,8 @@ BAD = [
     (("presets", "dcformer-406m"), "dcformer-405m"),
     (("replay", "nosuch"), "There is no result at nosuch"),
     (("tasks", "list", "--tasks", "task99"), "task99"),
+    (("complexity", "dcformer++-405m", "--keys", str(10**30)), "numbers is too large"),
+    (("tasks", "list", "--tasks", "60-56"), "the range 60-56 is empty; write it as 56-60"),
     (("tasks", "solve"), "give lines to solve"),
     (("tasks", "evaluate", "./nosuch"), "There is no folder ./nosuch"),
     (("tasks", "evaluate", "dcformer++", "--by", "colour"), "'colour' is not one of 'all', 'task'"),
@@ -137,6 +142,23 @@ def test_bad_input_is_refused_in_one_sentence(capsys, monkeypatch, tmp_path, arg
     monkeypatch.chdir(tmp_path)
     refuses(capsys, *arguments, says=says)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_text_is_named(capsys, tmp_path):
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"\xff\xfe\x00")
+    refuses(capsys, "scaling", str(file), says=f"{file} is no table")
+    refuses(capsys, "tasks", "evaluate", "dcformer++", "--data", str(file), says=f"{file} is no text")
+
+
+def test_what_does_not_fit_into_the_memory_is_said_so(capsys, monkeypatch):
+    import torch
+
+    def full(*args: object, **kwargs: object) -> None:
+        torch.empty(2**60)
+
+    monkeypatch.setattr("dcinterp.hook_reference.list_hooks", full)
+    refuses(capsys, "hooks", says="does not fit into the memory")
 
 
 def test_a_missing_argument_names_the_help(capsys):
