@@ -21,6 +21,7 @@ if not others:
     links.end_page()
 other = links.choose("The other model", others, key="other", format=models.short)
 asked = inputs.question(name)
+inputs.written_out(asked)
 models.require(other)
 both = (name, other)
 layers = min(models.model(each).cfg.n_layers for each in both)

@@ -14,6 +14,7 @@ st.markdown(
 )
 name = st.session_state.model
 asked = inputs.question(name)
+inputs.written_out(asked)
 try:
     target, foil = inputs.target_and_foil(name, asked)
 except UserError as problem:
@@ -35,15 +36,17 @@ try:
 except UserError as problem:
     inputs.refuse(problem)
 across = st.columns(2)
-frozen = links.choose(
-    "Dynamic weights",
-    ["recomputed", "frozen"],
-    key="weights",
-    style="segmented_control",
-    where=across[0],
-    help="Frozen: later compositions keep the weights they have on the untouched prompt, so that the effect is what "
-    "flows through values. " + tip("dynamic weights"),
-)
+weights = "recomputed"
+if models.composed(name):
+    weights = links.choose(
+        "Dynamic weights",
+        ["recomputed", "frozen"],
+        key="weights",
+        style="segmented_control",
+        where=across[0],
+        help="Frozen: later compositions keep the weights they have on the untouched prompt, so that the effect is "
+        "what flows through values. " + tip("dynamic weights"),
+    )
 twin = surgery.counterfactual(name, asked, what, where=across[1])
 try:
     effect = analyses.run(
@@ -53,7 +56,7 @@ try:
         interventions="; ".join(filter(None, map(str.strip, what.splitlines()))),
         target=target,
         foil=foil,
-        dynamic_weights=frozen,
+        dynamic_weights=weights,
         counterfactual=twin,
         reference=surgery.reference(what, asked),
     )
@@ -70,9 +73,11 @@ st.markdown(
 )
 predicted = surgery.predicted(name, asked.prompt, target, foil, what)
 if predicted is not None:
-    agree = predicted * effect.effect >= 0
     words = f"Attribution (integrated gradients) predicted {predicted:+.2f} for this head."
-    (st.caption if agree else st.warning)(words if agree else f"{words} It disagrees in sign with the ablation.")
+    if predicted * effect.effect >= 0:
+        st.caption(words)
+    else:
+        st.warning(f"{words} It disagrees in sign with the ablation.", icon=":material/warning:")
 view(effect, "logits", table=False)
 with st.expander("The tokens as a table", icon=":material/table:"):
     st.dataframe(effect.table().round(4), hide_index=True)

@@ -97,6 +97,12 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     return Question(example.prompt, example.answer, task, number, examples.source_token(name, task, number))
 
 
+def written_out(asked: Question) -> None:
+    """The prompt of a numbered example; one's own text stands in its field already."""
+    if asked.task is not None:
+        st.markdown(f"The prompt is `{asked.prompt}`; right would be **{asked.answer}**.")
+
+
 def vocabulary(name: str) -> None:
     """The words that a small model knows, to be looked up; nothing for a model that knows thousands."""
     tokenizer = getattr(models.require(name), "tokenizer", None)

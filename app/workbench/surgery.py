@@ -66,8 +66,9 @@ def builder(name: str) -> None:
             lender = links.choose("From head", heads, key="new_from", help=tip("lending"), where=across[1])
             place += f".{lender}>{links.choose('To head', heads, key='new_to', help=tip('lending'), where=across[2])}"
         line = f"{part} {place} {kind}"
+        st.markdown(f"The line: `{line}`")
         left, right = st.columns(2)
-        left.button(f"Do only this: {line}", on_click=_put, args=(line, False), width="stretch")
+        left.button("Do only this", on_click=_put, args=(line, False), width="stretch")
         right.button("Add it to the others", on_click=_put, args=(line, True), width="stretch")
 
 

@@ -220,6 +220,15 @@ def test_an_intervention_shows_before_and_after(app):
     assert not app.exception
     assert not app.error
     assert "The model said" in texts(app)
+    assert "The prompt is `" in texts(app)
+    assert "weights" in app.session_state
+
+
+def test_a_model_without_composition_is_not_asked_about_its_dynamic_weights(app):
+    open_page(app, "interventions", model="transformer++")
+    assert not app.exception
+    assert "weights" not in app.session_state
+    assert "The model said" in texts(app)
 
 
 def test_hooks_are_found_by_words_and_the_unknown_is_refused(app):
