@@ -148,6 +148,9 @@ def long(
 
     def start() -> None:
         def work(progress: Any) -> Any:
+            # Another session may have asked the same while this work was waiting.
+            if (made := _cache.get(made_by)) is not None:
+                return made
             shown = progress if model is None else polite(progress, models.lock(model))
             return compute(made_by, analysis, model, arguments, progress=shown)
 
