@@ -1,7 +1,8 @@
 """The command line: thin verbs over the library. A verb is one file here that defines `app` or `command`.
 
 Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, with one sentence;
-130 Ctrl-C. Results go to standard output, everything else (progress, notes, errors) to standard error.
+130 Ctrl-C; 141 whoever read the output went away. Results go to standard output, everything else (progress, notes,
+errors) to standard error.
 """
 
 from __future__ import annotations
@@ -78,9 +79,11 @@ def main(arguments: list[str] | None = None) -> None:
             _end("stopped", 130)
         sys.exit(code if isinstance(code, int) else 0)
     except BrokenPipeError:
-        # Whoever read us (`| head`, say) has enough. Python would complain once more when it closes the stream.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        _end_unread()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer ends with 1, which is what a failed check says
+            _end_unread()
+        raise
     except KeyboardInterrupt:
         _end("stopped", 130)
     except Exception as error:
@@ -128,6 +131,12 @@ def _usage(error: Any) -> str:
 def _note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """A warning as one line, without the line of code that raised it."""
     print(f"dcinterp: note: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _end_unread() -> None:
+    """Whoever read us (`| head`, say) has enough. Python would complain once more when it closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+    sys.exit(141)
 
 
 def _end(message: str, code: int) -> None:

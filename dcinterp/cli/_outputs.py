@@ -33,12 +33,15 @@ def require_file_place(path: Path | None) -> None:
         _require_writable(path.resolve().parent)
 
 
-def require_folder_place(path: Path | None, *, ours: Callable[[Path], bool] = lambda path: False) -> None:
+def require_folder_place(
+    path: Path | None, *, ours: Callable[[Path], bool] = lambda path: False, anew: bool = True
+) -> None:
     """Raise a UserError if `path` cannot become a folder of ours.
 
     Args:
         path: a folder that is new or empty, or that may be replaced.
-        ours: whether a folder with files in it holds only what we wrote there before.
+        ours: whether a folder with files in it holds nothing that we may not write over.
+        anew: whether the folder is made anew beside what is there, as `whole` does; else files are written into it.
     """
     if path is None:
         return
@@ -46,7 +49,8 @@ def require_folder_place(path: Path | None, *, ours: Callable[[Path], bool] = la
         raise UserError(f"{path} is a file; give the name of a folder to write.")
     if path.is_dir() and any(path.iterdir()) and not ours(path):
         raise UserError(f"{path} holds other files; give another folder, or empty it first.")
-    above = next(folder for folder in path.resolve().parents if folder.exists())
+    place = path.resolve()
+    above = next(folder for folder in (*([] if anew else [place]), *place.parents) if folder.exists())
     if not above.is_dir():
         raise UserError(f"{above} is a file, so {path} cannot be made; give another folder.")
     _require_writable(above)

@@ -11,7 +11,8 @@ import typer
 
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._models import model_names
-from dcinterp.cli._outputs import print_json, require_file_place, whole
+from dcinterp.cli._outputs import print_json, require_file_place, require_folder_place, whole
+from dcinterp.errors import UserError
 
 if TYPE_CHECKING:
     from synthetic_tasks import Evaluation, Row, Solution, Task
@@ -339,22 +340,43 @@ def evaluate(
 
         dcinterp tasks evaluate dcformer++ --data rows.jsonl --by family
     """
+    from dcinterp.progress import console
     from synthetic_tasks import evaluate as evaluate_rows
 
-    if output is not None and output.is_file():
-        raise ValueError(f"{output} is a file; give the name of a folder to write.")
-    chosen_rows = rows_to_evaluate(data, chosen(tasks), bool(tasks), rows, seed)
-    import dcinterp
-    from dcinterp.progress import console
-
-    bridge = dcinterp.load(model, device=device)
-    if bridge.tokenizer is None:
-        raise ValueError(f"{model} has no tokenizer, so it cannot read the tasks; copy its tokenizer.json into it.")
+    require_folder_place(output, ours=lambda folder: may_hold_evaluation(folder, model), anew=False)
     with console("evaluating") as progress:
+        progress(0, 0, "drawing rows")
+        chosen_rows = rows_to_evaluate(data, chosen(tasks), bool(tasks), rows, seed)
+        progress(0, 0, f"loading {model}")
+        import dcinterp
+
+        bridge = dcinterp.load(model, device=device)
+        if bridge.tokenizer is None:
+            raise ValueError(f"{model} has no tokenizer, so it cannot read the tasks; copy its tokenizer.json into it.")
+        progress(0, 0)
         result = evaluate_rows(
             bridge, chosen_rows, batch_size=batch_size, progress=progress, folder=output, name=model, seed=seed
         )
     print_json(result.summary()) if as_json else typer.echo(report(result, by))
+
+
+def may_hold_evaluation(folder: Path, model: str) -> bool:
+    """Whether an evaluation of this model can be written into a folder, at most over an earlier one of it.
+
+    Raises:
+        UserError: the folder holds the evaluation of another model.
+    """
+    if not (folder / "summary.json").exists():
+        return (folder / "unfinished.jsonl").exists() or not (folder / "answers.csv").exists()
+    try:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except ValueError:
+        return (folder / "unfinished.jsonl").exists()
+    if not isinstance(found, dict) or not found.keys() >= {"model", "tables"}:
+        return False
+    if found["model"] != model:
+        raise UserError(f"{folder} holds an evaluation of {found['model']}, not of {model}; give another folder.")
+    return True
 
 
 def rows_to_evaluate(data: Path | None, tasks: list[Task], selected: bool, rows: int, seed: int) -> list[Row]:

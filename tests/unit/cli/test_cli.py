@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from dcinterp.cli import verbs
+from dcinterp.progress import console
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -64,3 +67,32 @@ def test_the_help_of_an_analysis_imports_it_alone():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "False False", done.stderr
     assert "dcinterp analyze predict dcformer++" in done.stdout
+
+
+def test_a_reader_that_has_enough_is_no_failed_check():
+    line = f"{sys.executable} -m dcinterp tasks generate - --tasks 56 --rows 500 | head -1 > /dev/null"
+    script = line + "; echo ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_a_bar_stands_there_before_the_work_and_its_estimate_is_of_the_work(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with console("predict") as progress:
+        progress(0, 0, "loading dcformer++")
+        assert "predict: 0it" in terminal.getvalue()
+        assert "loading dcformer++" in terminal.getvalue()
+        time.sleep(1.1)
+        progress(0, 0)
+        progress(1, 4, "first")
+        time.sleep(0.2)
+        progress(2, 4, "second")
+    last = terminal.getvalue().rstrip().split("\r")[-1]
+    assert "2/4 [00:00<00:00" in last, last
+
+
+class Terminal(StringIO):
+    """A terminal that keeps what it shows."""
+
+    def isatty(self) -> bool:
+        return True

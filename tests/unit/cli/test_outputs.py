@@ -124,6 +124,35 @@ def test_a_place_beside_which_nothing_can_be_made_is_refused_before_the_work(tmp
     require_file_place(Path("/dev/stdout"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("answers.csv", "mine", "holds other files"),
+        ("summary.json", "[1]", "holds other files"),
+        ("summary.json", "mine", "holds other files"),
+        (
+            "summary.json",
+            '{"model": "transformer++", "tables": {}}',
+            "holds an evaluation of transformer++, not of dcformer++; give another folder.",
+        ),
+    ],
+)
+def test_an_evaluation_is_written_over_no_other(capsys, tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    evaluate = ("tasks", "evaluate", "dcformer++", "--tasks", "56", "--rows", "1", "--output", str(tmp_path))
+    assert says in refused(capsys, *evaluate)
+    assert contents(tmp_path) == {name: text.encode()}
+
+
+def test_an_evaluation_is_written_beside_other_files_and_over_its_own(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(["tasks", "evaluate", "dcformer++", "--tasks", "56", "--rows", "1", "--output", str(tmp_path)])
+        assert ended.value.code == 0
+    assert {"notes.txt", "answers.csv", "summary.json"} <= contents(tmp_path).keys()
+
+
 def predicted() -> Result:
     """A small result."""
     ids, numbers = torch.tensor([5, 7]), torch.tensor([0.75, 0.25])
