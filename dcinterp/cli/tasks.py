@@ -15,6 +15,7 @@ from dcinterp.cli._outputs import print_json, require_file_place, require_folder
 from dcinterp.errors import UserError
 
 if TYPE_CHECKING:
+    from dcinterp.progress import Progress
     from synthetic_tasks import Evaluation, Row, Solution, Task
 
 app = Verbs()
@@ -345,8 +346,7 @@ def evaluate(
 
     require_folder_place(output, ours=lambda folder: may_hold_evaluation(folder, model), anew=False)
     with console("evaluating") as progress:
-        progress(0, 0, "drawing rows")
-        chosen_rows = rows_to_evaluate(data, chosen(tasks), bool(tasks), rows, seed)
+        chosen_rows = rows_to_evaluate(data, chosen(tasks), bool(tasks), rows, seed, progress)
         progress(0, 0, f"loading {model}")
         import dcinterp
 
@@ -379,13 +379,19 @@ def may_hold_evaluation(folder: Path, model: str) -> bool:
     return True
 
 
-def rows_to_evaluate(data: Path | None, tasks: list[Task], selected: bool, rows: int, seed: int) -> list[Row]:
+def rows_to_evaluate(
+    data: Path | None, tasks: list[Task], selected: bool, rows: int, seed: int, progress: Progress
+) -> list[Row]:
     """Rows of a file, or generated ones of the held-out part; only of the selected tasks."""
     from synthetic_tasks import generate as generate_rows
     from synthetic_tasks import read_jsonl
 
     if data is None:
-        return [row for task in tasks for row in generate_rows(task, rows, seed, split="held-out")]
+        drawn: list[Row] = []
+        for number, task in enumerate(tasks):
+            drawn += generate_rows(task, rows, seed, split="held-out")
+            progress(number + 1, len(tasks), "drawing rows")
+        return drawn
     names = {task.id for task in tasks}
     try:
         read = [row for row in read_jsonl(data) if not selected or row.task_id in names]
