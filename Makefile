@@ -16,6 +16,7 @@ help:
 # The app needs no tools of the checks, so its first start does not wait for them.
 $(SETUP): pyproject.toml constraints.txt
 	@echo "Setting up in $(VENV), this once: PyTorch and the like, about 2 GB, which takes some minutes."
+	@echo "For the last of them, while it unpacks, pip prints nothing."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) .
 	@touch $@
@@ -28,7 +29,8 @@ $(READY): pyproject.toml constraints.txt
 
 # make app MODELS="runs/mine/model" opens further models beside the shipped ones.
 app: $(SETUP)
-	$(BIN)/dcinterp app $(MODELS)
+	@echo "Starting the workbench ..."
+	@$(BIN)/dcinterp app $(MODELS) || [ $$? -eq 130 ]
 
 test: lint types
 	$(BIN)/pytest --numprocesses 2 --dist worksteal

@@ -51,24 +51,29 @@ def command(
             refuse_missing_folder(model)
     script, port = app_folder() / "asgi.py", _free(port)
     os.environ[MODELS_VARIABLE] = os.pathsep.join(map(_absolute, models or []))
-    if browser:
-        threading.Thread(target=_open_when_ready, args=(f"http://127.0.0.1:{port}",), daemon=True).start()
+    threading.Thread(target=_say_when_ready, args=(f"http://127.0.0.1:{port}", browser), daemon=True).start()
+    from click import Abort
     from streamlit.web import cli as streamlit
 
     # Headless, because Streamlit puts an advertisement on the page of the browser that it opens itself. It reads its
     # configuration from the folder of the script it is given.
-    options = ["--server.port", str(port), "--server.headless", "true"]
-    streamlit.main(["run", *options, str(script)], standalone_mode=False)
+    options = ["--server.port", str(port), "--server.headless", "true", "--logger.hideWelcomeMessage", "true"]
+    try:
+        streamlit.main(["run", *options, str(script)], standalone_mode=False)
+    except Abort as stopped:  # what its parser, which is not ours, makes of Ctrl-C
+        raise KeyboardInterrupt from stopped
 
 
-def _open_when_ready(address: str) -> None:
+def _say_when_ready(address: str, browser: bool) -> None:
     for _ in range(600):
         try:
             urllib.request.urlopen(f"{address}/_stcore/health", timeout=1)
         except OSError:
             time.sleep(0.1)
         else:
-            webbrowser.open(address)
+            typer.echo(f"The workbench is at {address} (Ctrl-C ends it).", err=True)
+            if browser:
+                webbrowser.open(address)
             return
 
 
