@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dcinterp.analysis.call import Call
 from dcinterp.errors import UserError, nearest
+from dcinterp.permissions import open_like
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
 SHOWN_ROWS = 8
@@ -157,6 +158,7 @@ class Result:
             "call": self.call.record() if self.call else None,
         }
         (folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        open_like(folder / RECORD)
         return folder
 
     @classmethod

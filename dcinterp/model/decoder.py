@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from dcinterp.model.kernels.select import check_implementation
 from dcinterp.model.mask import Sight, attention_mask
 from dcinterp.model.norm import RMSNorm, build_norm
 from dcinterp.model.rotary import Rotation, rotation
+from dcinterp.permissions import open_like
 from dcinterp.shapes import Attention, TokenIds
 
 
@@ -55,6 +57,7 @@ class DCFormerPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As in transformers, and a model card where the folder has none."""
         super().save_pretrained(save_directory, *args, **kwargs)
+        open_like(Path(save_directory) / "config.json")
         write_card(self.config, self.num_parameters(), save_directory)
 
 

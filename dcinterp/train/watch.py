@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -108,6 +108,6 @@ class Watch(TrainerCallback):
         found = {"variances": layer_variances(model), "strengths": branch_strengths(model, self.probe)}
         path = self.folder / f"step-{state.global_step:07d}.safetensors"
         aside = path.with_suffix(".unfinished")
-        save_file(found, aside)
+        aside.write_bytes(save(found))  # save_file would keep it from all but its owner
         aside.replace(path)
         self.seconds += time.monotonic() - began

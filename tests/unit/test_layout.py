@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 # Who may import whom inside dcinterp: everything on the right of a name, and itself.
-BASE = {"shapes", "errors", "progress", "provenance", "quantities", "shipped", "vocabulary"}
+BASE = {"shapes", "errors", "permissions", "progress", "provenance", "quantities", "shipped", "vocabulary"}
 ALLOWED = {
     "model": BASE,
     "loading": BASE | {"bridge", "model", "planted"},

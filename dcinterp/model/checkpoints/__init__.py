@@ -20,6 +20,7 @@ from dcinterp.errors import UserError, nearest
 from dcinterp.model.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.permissions import open_like
 
 LAYOUTS = ("dcformer", "dcpythia")
 
@@ -102,6 +103,7 @@ def write_foreign(model: DCFormerForCausalLM, folder: Path, layout: str) -> None
     foreign = dict(target.to_theirs(model.state_dict(), model.config))
     save_torch_state_dict({name: t.contiguous() for name, t in foreign.items()}, folder)
     (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    open_like(folder / "config.json")
 
 
 __all__ = ["LAYOUTS", "CheckpointTensors", "DCFormerConfig", "read_foreign", "read_foreign_config", "write_foreign"]
