@@ -36,6 +36,10 @@ st.html(
     "<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {padding-top: 3.2rem}"
     # Captions say what to look for: Streamlit's own grey is too faint to read.
     " [data-testid=stCaptionContainer] {opacity: 0.8}"
+    # On a laptop's screen the model and running work are to stand under the list of pages without scrolling.
+    " [data-testid=stSidebarHeader] {height: 2.75rem; margin-bottom: 0} [data-testid=stSidebarNavLink] {margin: 0}"
+    " [data-testid=stSidebarNavSeparator] {padding-top: 0.5rem}"
+    " [data-testid=stSidebarUserContent] {padding-top: 0; padding-bottom: 2rem}"
     # Beside the sidebar a narrow window has no room for wide margins.
     " @media (max-width: 1100px) {[data-testid=stMainBlockContainer] {padding-left: 2rem; padding-right: 2rem}}</style>"
 )
