@@ -61,9 +61,8 @@ class Description:
 
     def sentences(self) -> list[str]:
         """The same for a person, a line a topic."""
-        shape = (
-            f"{self.layers} layers, width {self.width}, {self.heads} heads of {self.head_width}, MLP {self.mlp_width}"
-        )
+        layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
+        shape = f"{layers}, width {self.width}, {self.heads} heads of {self.head_width}, MLP {self.mlp_width}"
         texts = f", {self.vocabulary:,} tokens, context {self.context}" if self.vocabulary and self.context else ""
         share = f", {self.composition_parameters:,} of them for composing" if self.composition_parameters else ""
         lines = [

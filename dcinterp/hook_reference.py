@@ -140,7 +140,7 @@ def list_hooks(bridge: Any, match: str = "", *, layer: int | None = None) -> tup
     hooks = tuple(hook for hook in hooks if layer is None or hook.layer == layer % layers)
     chosen = tuple(hook for hook in hooks if _matches(hook, match.split()))
     if not chosen:
-        raise UserError(f"No hook of this model matches {match!r}; {nearest(match, bridge.hook_dict)}")
+        raise UserError(f"No hook of this model matches {match!r}; {nearest(match, (hook.name for hook in hooks))}")
     return chosen
 
 

@@ -14,6 +14,8 @@ from workbench import links
 
 LOADED_AT_MOST = 4
 FOLDERS_LISTED_AT_MOST = 200
+FITS_THE_SIDEBAR = 26
+"""Letters."""
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "BOOL": 1}
 
 
@@ -43,7 +45,7 @@ def here(name: str) -> bool:
 def short(name: str) -> str:
     """A name that fits the sidebar: of a long path its last two parts."""
     parts = Path(name).parts
-    return name if len(name) <= 32 or len(parts) < 3 else str(Path("…", *parts[-2:]))
+    return name if len(name) <= FITS_THE_SIDEBAR or len(parts) < 3 else str(Path("…", *parts[-2:]))
 
 
 def known() -> list[str]:
@@ -138,14 +140,21 @@ def estimate(name: str) -> Any:
         raise dcinterp.UserError("Type the path of a model folder or a hub id.")
     if name.startswith(PLANTED):
         return dcinterp.describe(model(name))
+    if is_path(name) and not Path(name).expanduser().exists():
+        raise dcinterp.UserError(f"There is no folder {name}; check the path.")
     if looks_like_hub_id(name) and not Path(name).expanduser().is_dir() and cached_snapshot(name) is None:
         return _on_hub(name)
     return dcinterp.describe(name)
 
 
+def is_path(name: str) -> bool:
+    """Whether a name can be that of a folder only."""
+    return name.count("/") > 1 or name.startswith(("/", ".", "~"))
+
+
 def looks_like_hub_id(name: str) -> bool:
     """Whether a name that is no folder may be one of the hub's: OWNER/NAME."""
-    return name.count("/") == 1 and not name.startswith(("/", ".", "~"))
+    return name.count("/") == 1 and not is_path(name)
 
 
 @dataclass(frozen=True)

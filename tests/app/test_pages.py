@@ -182,7 +182,7 @@ def test_models_says_the_size_before_it_opens(app, tmp_path):
     assert not app.exception
     assert app.selectbox(key="model").value == str(tmp_path / "runs" / "mine")
     app.text_input(key="open").set_value("runs/nothing-here/at/all").run()
-    assert "no folder" in app.error[0].value
+    assert app.error[0].value == "There is no folder runs/nothing-here/at/all; check the path."
 
 
 def test_huge_numbers_and_unknown_words_are_refused_in_a_sentence(app):
