@@ -63,14 +63,7 @@ try:
 except UserError as problem:
     inputs.refuse(problem)
 
-kept = "still" if effect.answer_after == effect.answer_before else "now"
-meant = "works against the answer" if effect.effect > 0 else "favours the answer" if effect.effect < 0 else "is neutral"
-st.markdown(
-    f"The model said **{effect.answer_before}** and {kept} says **{effect.answer_after}**. The logit of "
-    f'"{effect.target}" minus that of "{effect.foil}" is **{effect.metric_before:.2f}** before and '
-    f"**{effect.metric_after:.2f}** after, so the effect is **{effect.effect:+.2f}**: the change {meant}.",
-    help=tip("logit", "target", "foil"),
-)
+st.markdown(effect.sentence(strong="**"), help=tip("logit", "target", "foil"))
 predicted = surgery.predicted(name, asked.prompt, target, foil, what)
 if predicted is not None:
     words = f"Attribution (integrated gradients) predicted {predicted:+.2f} for this head."

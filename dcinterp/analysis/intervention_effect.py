@@ -98,6 +98,25 @@ class InterventionEffect(Result):
     def labels(self, axis: str) -> list[str] | None:
         return {"top": list(self.top_tokens), "key": list(self.tokens[: self.position + 1])}.get(axis)
 
+    def sentence(self, strong: str = "") -> str:
+        """What the model said before and says after, the metric before and after, and the effect.
+
+        strong: put around answers and numbers, "**" for Markdown.
+        """
+        still = "still" if self.answer_after == self.answer_before else "now"
+        size = round(self.effect, 2)  # as it is shown
+        meaning = "works against the answer" if size > 0 else "favours the answer" if size < 0 else "is neutral"
+        minus = f' minus that of "{self.foil}"' if self.foil else ""
+        before, after, effect = (
+            f"{strong}{text}{strong}"
+            for text in (f"{self.metric_before:.2f}", f"{self.metric_after:.2f}", f"{self.effect:+z.2f}")
+        )
+        return (
+            f"The model said {strong}{self.answer_before}{strong} and {still} says "
+            f'{strong}{self.answer_after}{strong}. The {self.objective} of "{self.target}"{minus} is {before} before '
+            f"and {after} after, so the effect is {effect}: the change {meaning}."
+        )
+
     def banners(self) -> list[str]:
         said = []
         if self.answer_before != self.target:

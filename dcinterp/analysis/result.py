@@ -49,7 +49,7 @@ class Result:
                 setattr(cls, name, getattr(Result, name))
 
     def __repr__(self) -> str:
-        """Kind, shapes, call and the head of the table: a few lines, however large the result."""
+        """Kind, shapes, call, the head of the table and the sentence: a few lines, however large the result."""
         alike: dict[str, list[str]] = {}
         for name, axes in self.AXES.items():
             pairs = zip(axes, getattr(self, name).shape, strict=True)
@@ -62,15 +62,17 @@ class Result:
         if type(self).table is not Result.table and len(frame := self.table()):
             first = ", ".join(f"{name} {_short(value)}" for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
+        lines += [sentence] if (sentence := self.sentence()) else []
         said = self.banners()
         lines += [f"! {_short(sentence)}" for sentence in said[:2]]
         lines += [f"! and {len(said) - 2} more of banners()"] if len(said) > 2 else []
         return "\n  ".join(lines)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: banners and the first rows of the table."""
+        """What a notebook shows: banners, the sentence and the first rows of the table."""
         frame = self.table()
         said = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.banners())
+        said += f"<p>{escape(sentence)}</p>" if (sentence := self.sentence()) else ""
         rows = frame.head(SHOWN_ROWS).to_html(index=False, float_format="{:.3g}".format)
         return (
             f"<p><b>{type(self).__name__}</b></p>{said}{rows}"
@@ -94,6 +96,10 @@ class Result:
     def labels(self, axis: str) -> list[Any] | None:
         """Names along an axis, where numbers would not do (tokens along `pos`, say)."""
         return None
+
+    def sentence(self) -> str:
+        """The finding in words, for a kind of result that comes down to one number; empty for the others."""
+        return ""
 
     def banners(self) -> list[str]:
         """What a reader must know before believing the numbers, one sentence each; empty when nothing is amiss."""

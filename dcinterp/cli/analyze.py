@@ -328,7 +328,7 @@ def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, 
         from dcinterp.figures import export
 
         drawn = figures.plot(result, kind=kind)
-        data = export.html(drawn) if figure.suffix == ".html" else export.image(drawn, figure.suffix[1:])
+        data = export.page(result, drawn) if figure.suffix == ".html" else export.image(drawn, figure.suffix[1:])
         with whole(figure) as place:
             place.write_bytes(data)
 
@@ -343,6 +343,8 @@ def _show(entry: Analysis, result: Result) -> None:
     screen.print(entry.title, style="bold", highlight=False)
     for sentence in result.banners():
         screen.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
+    if result.sentence():
+        screen.print(result.sentence(), highlight=False, markup=False)
     frame = result.table()
     table = Table(box=None)
     for column in frame.columns:

@@ -6,6 +6,7 @@ A prompt of any characters survives the way through a shell.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -67,6 +68,23 @@ def test_the_example_runs_is_written_and_comes_out_again(capsys, monkeypatch, ru
     assert len(pd.read_csv(runs / f"{name}.csv")) == len(dcinterp.load_result(runs / "saved" / name).to_dataframe())
     code, out, err = run(capsys, "replay", f"saved/{name}", "--json")
     assert (code, json.loads(out)["same"]) == (0, True), err
+
+
+@pytest.mark.parametrize("objective", ["logit", "log-probability"])
+@pytest.mark.parametrize("foil", [["--foil", "meat"], []])
+def test_an_intervention_says_its_effect(capsys, objective, foil):
+    (line,) = examples(help_text(ANALYSES["intervene"]))
+    words = [*shlex.split(line)[1:], "--target", "tea", *foil, "--objective", objective]
+    code, out, err = run(capsys, *words)
+    assert code == 0, err
+    told = " ".join(out.split())
+    found = re.search(r"is (\S+) before and (\S+) after, so the effect is (\S+): the change (\w+)", told)
+    assert found, out
+    before, after, effect = map(float, found.groups()[:3])
+    assert before - after == pytest.approx(effect, abs=0.011)
+    assert found[4] == ("works" if effect > 0 else "favours" if effect < 0 else "is")
+    assert f'The {objective} of "tea"' in told
+    assert ('minus that of "meat"' in told) == bool(foil)
 
 
 PROMPTS = [

@@ -145,10 +145,14 @@ def test_at_the_prompt_a_result_is_a_few_lines(results):
         assert text.startswith(f"{name}: ")
         assert all(tensor in text for tensor in result.AXES)
         assert f"made by dcinterp.{result.call.analysis}" in text
+        assert result.sentence() in text
         assert len(text) < 2000, (name, len(text))
         page = result._repr_html_()
         assert page.count("<tr") <= 9
         assert page.count("! ") >= len(result.banners())
+    effect = results["InterventionEffect"]
+    assert f"so the effect is {effect.effect:+z.2f}: the change" in repr(effect)
+    assert "so the effect is" in effect._repr_html_()
 
 
 def test_results_are_equal_by_value(results, tmp_path):
@@ -228,7 +232,7 @@ def test_every_figure_has_words_and_files(results):
         assert describe(figure).alternative, (name, kind)
         assert export.image(figure, "png").startswith(b"\x89PNG"), (name, kind)
         assert b"<svg" in export.image(figure, "svg"), (name, kind)
-    page = export.html(figure)
+    page = export.page(results[name], figure)
     assert b"plotly" in page
     assert b'src="http' not in page, "the page must open offline"
 
