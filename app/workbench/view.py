@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def view(
         )
     if text := " ".join(part for part in (caption, words.legend) if part):
         st.caption(text)
-    footer(result, place, {"kind": kind, **options}, words.alternative, table=table)
+    footer(result, place, {"kind": kind, **options}, words.alternative, table=table, caption=text)
 
 
 def show_banners(result: Any) -> None:
@@ -74,7 +75,13 @@ def show_banners(result: Any) -> None:
 
 
 def footer(
-    result: Any, place: str, options: dict[str, Any] | None = None, words: str = "", *, table: bool = True
+    result: Any,
+    place: str,
+    options: dict[str, Any] | None = None,
+    words: str = "",
+    *,
+    table: bool = True,
+    caption: str = "",
 ) -> None:
     """The row under a figure: table, text alternative, files, and what makes the same result elsewhere.
 
@@ -86,9 +93,10 @@ def footer(
         options: of `dcinterp.figures.plot` for its figure; None for a result without one.
         words: the text alternative of the figure.
         table: whether to offer the numbers as a table.
+        caption: what stands below the figure; its file has it too.
     """
     parts: list[tuple[str, str, str, Callable[[], None]]] = [
-        ("Export", "download", "export", lambda: files(result, place, options)),
+        ("Export", "download", "export", lambda: files(result, place, options, caption)),
         ("Reproduce", "code", "code", lambda: code(result, options)),
     ]
     if words:
@@ -113,23 +121,28 @@ def numbers(result: Any) -> None:
         st.caption(f"The first 20,000 of {len(frame):,} rows; the files hold all.")
 
 
-def files(result: Any, place: str, options: dict[str, Any] | None) -> None:
+def files(result: Any, place: str, options: dict[str, Any] | None, caption: str = "") -> None:
     """Buttons for the figure and the numbers as files, each made when it is clicked."""
     name = file_name(result)
 
-    def drawn(function: str, *arguments: Any) -> Callable[[], bytes]:
+    def drawn(form: str) -> Callable[[], bytes]:
         def made() -> bytes:
             from dcinterp import figures
             from dcinterp.figures import export
 
-            return getattr(export, function)(figures.plot(result, theme="light", **(options or {})), *arguments)
+            figure = figures.plot(result, theme="light", **(options or {}))
+            return (
+                export.page(result, figure, caption=unclicked(caption))
+                if form == "html"
+                else export.image(figure, form)
+            )
 
         return made
 
     figure = [
         ("Web page", "html", "text/html", drawn("html")),
-        ("PNG", "png", "image/png", drawn("image", "png")),
-        ("SVG", "svg", "image/svg+xml", drawn("image", "svg")),
+        ("PNG", "png", "image/png", drawn("png")),
+        ("SVG", "svg", "image/svg+xml", drawn("svg")),
     ]
     data = [
         ("CSV", "csv", "text/csv", lambda: result.to_dataframe().to_csv(index=False).encode()),
@@ -141,6 +154,11 @@ def files(result: Any, place: str, options: dict[str, Any] | None) -> None:
         for label, ending, kind, content in [*(figure if options is not None else []), *data]:
             key = f"download-{ending}-{place}"
             st.download_button(label, content, f"{name}.{ending}", kind, key=key, on_click="ignore")
+
+
+def unclicked(caption: str) -> str:
+    """A caption without what it says of clicks, which do nothing in a file."""
+    return re.sub(r"(?<![^ ])Click [^.]*\.( |$)", "", caption).strip()
 
 
 def code(result: Any, options: dict[str, Any] | None) -> None:

@@ -1,6 +1,6 @@
 """A figure as a file: self-contained HTML, and PNG or SVG drawn by Matplotlib (Plotly itself would need a browser).
 
-    export.html(figure)                  # bytes of a page that needs no network
+    export.page(result, figure)          # bytes of a page that needs no network
     export.image(figure, "svg")          # bytes; heatmaps, bars, lines, points and Sankey diagrams
 
 What Matplotlib draws is the same data in the same colours; hover texts and buttons are left out.
@@ -9,7 +9,8 @@ What Matplotlib draws is the same data in the same colours; hover texts and butt
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -24,12 +25,62 @@ DPI = 100
 FORMATS = ("png", "svg")
 
 
-def html(figure: go.Figure, title: str = "dcinterp") -> bytes:
-    """One HTML page with plotly.js inside: opens offline, about 5 MB."""
-    page = go.Figure(figure)
-    page.update_layout(paper_bgcolor="white", plot_bgcolor="white")
-    text = page.to_html(include_plotlyjs=True, full_html=True)
-    return text.replace("<head>", f"<head><title>{_escaped(title)}</title>", 1).encode()
+STYLE = """<style>body {font: 15px/1.45 sans-serif; max-width: 1100px; margin: 1rem auto; padding: 0 1rem}
+h1 {font-size: 1.3rem} .warning {background: #fffae5; color: #7a5b00; padding: 0.5rem 0.8rem; border-radius: 0.4rem}
+pre {background: #f5f5f5; padding: 0.5rem 0.8rem; white-space: pre-wrap; overflow-wrap: anywhere}</style>"""
+
+
+def html(
+    figure: go.Figure,
+    title: str = "dcinterp",
+    *,
+    caption: str = "",
+    warnings: Sequence[str] = (),
+    command: str = "",
+    alternative: str = "",
+) -> bytes:
+    """One HTML page with plotly.js inside: opens offline, about 5 MB.
+
+    Args:
+        figure: any figure of `dcinterp.figures.plot`.
+        title: of the page, and its heading.
+        caption: what is seen, below the figure.
+        warnings: what to know before believing the numbers, above it: who gets the file sees nothing else.
+        command: what makes the same numbers.
+        alternative: the figure in words, for those who do not see it.
+    """
+    white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    drawn = white.to_html(include_plotlyjs=True, full_html=False)
+    said = "".join(f'<p class="warning">{_escaped(sentence)}</p>' for sentence in warnings)
+    role = f' role="img" aria-label="{_escaped(alternative)}"' if alternative else ""
+    below = f"<figcaption>{_escaped(caption)}</figcaption>" if caption else ""
+    made = f"<pre>{_escaped(command)}</pre>" if command else ""
+    head = f'<head><meta charset="utf-8"><title>{_escaped(title)}</title>{STYLE}</head>'
+    body = f'<h1>{_escaped(title)}</h1>{said}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>{made}'
+    return f'<!doctype html><html lang="en">{head}<body>{body}</body></html>'.encode()
+
+
+def page(result: Any, figure: go.Figure, *, caption: str = "") -> bytes:
+    """The page of a result's figure: headed by the analysis and the model, with its warnings and what makes it again.
+
+    Args:
+        result: what an analysis returned.
+        figure: one of its figures.
+        caption: what is seen, below the figure.
+    """
+    from dcinterp.analysis.registry import ANALYSES
+    from dcinterp.figures.description import describe
+
+    call = getattr(result, "call", None)
+    title = ANALYSES[call.analysis].title if call is not None and call.analysis in ANALYSES else "dcinterp"
+    return html(
+        figure,
+        f"{title}: {Path(call.model).name}" if call is not None and call.model else title,
+        caption=caption,
+        warnings=getattr(result, "banners", list)(),
+        command=call.command() if call is not None else "",
+        alternative=describe(figure).alternative,
+    )
 
 
 def image(figure: go.Figure, form: str = "png", *, width: int = 900) -> bytes:
@@ -200,4 +251,4 @@ def _ticks(setter: Callable[..., Any], axis: Any, categories: list[str], *, rota
 
 
 def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

@@ -105,7 +105,7 @@ def test_a_drawing_is_not_taken_for_that_of_another_result(patterns):
 def test_downloads_hold_the_result(patterns, tmp_path):
     import pandas as pd
 
-    from workbench.view import file_name, parquet, python_cell, zipped
+    from workbench.view import file_name, parquet, python_cell, unclicked, zipped
 
     archive = zipfile.ZipFile(io.BytesIO(zipped(patterns)))
     archive.extractall(tmp_path)
@@ -117,6 +117,7 @@ def test_downloads_hold_the_result(patterns, tmp_path):
     scope: dict = {}
     exec(python_cell(patterns, {"kind": "", "head": 3}), scope)
     assert scope["result"].composed.equal(patterns.composed)
+    assert unclicked("Click a cell, or walk, to follow it. Rows lend. Click a row. Blue.") == "Rows lend. Blue."
 
 
 def test_work_ends_by_itself_when_nobody_looks(monkeypatch):

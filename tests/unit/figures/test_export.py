@@ -16,6 +16,21 @@ def names(ticks) -> list[str]:
     return [label.get_text() for label in ticks]
 
 
+def test_a_page_says_what_is_seen_what_made_it_and_what_to_beware_of():
+    page = export.html(
+        go.Figure(go.Bar(x=["a"], y=[1.0])),
+        "Head attribution: dcformer++",
+        caption='Bars of "a" < b.',
+        warnings=["Do not build on it."],
+        command="dcinterp analyze attribute-heads dcformer++",
+        alternative='a "bar"',
+    ).decode()
+    assert "<h1>Head attribution: dcformer++</h1>" in page
+    assert page.index("Do not build on it.") < page.index("plotly") < page.index("Bars of &quot;a&quot; &lt; b.")
+    assert "<pre>dcinterp analyze attribute-heads dcformer++</pre>" in page
+    assert 'aria-label="a &quot;bar&quot;"' in page
+
+
 def bars(axes) -> list[tuple[float, float, float]]:
     """(middle across the bar, where it begins, where it ends) of horizontal bars."""
     return [(b.get_y() + b.get_height() / 2, b.get_x(), b.get_x() + b.get_width()) for b in axes.patches]
