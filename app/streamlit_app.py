@@ -49,6 +49,7 @@ with st.spinner("Loading PyTorch ..."):
 
 from workbench import jobs, links, models, training  # noqa: E402
 from workbench.glossary import tip  # noqa: E402
+from workbench.page_top import begin_at_top  # noqa: E402
 from workbench.theme import follow_theme  # noqa: E402
 
 page = st.navigation(
@@ -69,7 +70,9 @@ page = st.navigation(
 links.begin(page.title)
 
 with st.sidebar:
-    follow_theme()
+    with st.container(gap=None):  # they have no height, and are to cost none
+        follow_theme()
+        begin_at_top(page.title)
     models.choose_model()
     running = st.container()
     with st.popover("Share this view", icon=":material/link:", width="stretch"):

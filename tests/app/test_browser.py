@@ -243,3 +243,39 @@ def test_back_from_the_page_that_takes_a_loan_out_is_the_story_again(page, serve
     page.wait_for_function("document.querySelector('h1')?.innerText !== 'Interventions'", timeout=60_000)
     settled(page)
     comes_to_tell(page, told)
+
+
+def scrolled(page) -> int:
+    """How far down the page is scrolled."""
+    return page.locator("[data-testid=stMain]").evaluate("main => main.scrollTop")
+
+
+def test_another_page_begins_at_its_top_and_a_rerun_stays_where_it_is(page, server):
+    open_page(page, f"{server}/?task=task2&example=0")
+    expect(page.get_by_role("link", name=re.compile("Take out what head"))).to_be_visible()
+    click_cell(page, heads(page), row=0, column=5, columns=8, until="cell=L0H5")
+    settled(page)
+    link = page.get_by_role("link", name=re.compile("Take out what head"))
+    link.scroll_into_view_if_needed()
+    there = scrolled(page)
+    assert there > 500
+    page.get_by_label("Example", exact=True).evaluate("box => box.focus({preventScroll: true})")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("example=1"))
+    settled(page)
+    assert scrolled(page) > 500, "a new example is read where the one before was"
+    link.click()
+    expect(page.locator("h1")).to_have_text("Interventions")
+    settled(page, "h1")
+    assert scrolled(page) == 0
+    page.go_back()
+    expect(page.locator("h1")).not_to_have_text("Interventions")
+    settled(page)
+    assert scrolled(page) == 0
+
+
+def test_a_link_to_a_step_shows_that_step(page, server):
+    open_page(page, f"{server}/?task=task2&example=0#step-5")
+    expect(page.locator("h3#step-5")).to_be_in_viewport()
+    assert scrolled(page) > 500
