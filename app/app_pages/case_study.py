@@ -73,7 +73,7 @@ with places[3]:
         help=tip("key"),
     )
 layer, head = (None, None) if cell == BEST else map(int, cell[1:].split("H"))
-key = asked.source if position == SOURCE else int(position)
+key = None if position == SOURCE else int(position)
 
 try:
     told = stories.told(name, asked, layer, head, key)

@@ -159,3 +159,16 @@ def without_composition(layer: int, head: int, key: int, own: float) -> list[Any
         return attention
 
     return [(f"blocks.{layer}.attn.post.hook_out", put_back)]
+
+
+def uncomposed(layer: int) -> list[Any]:
+    """Hooks that give all heads of a layer their own attention back, at all positions."""
+    own: dict[str, Tensor] = {}
+
+    def keep(attention: Tensor, hook: Any) -> None:
+        own["attention"] = attention
+
+    def put_back(attention: Tensor, hook: Any) -> Tensor:
+        return own["attention"]
+
+    return [(f"blocks.{layer}.attn.post.hook_in", keep), (f"blocks.{layer}.attn.post.hook_out", put_back)]

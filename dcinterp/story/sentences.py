@@ -49,6 +49,12 @@ RELATION_WORDS = {
     "synonym->opposite": "a word of the opposite meaning",
 }
 
+UNSEEN = (
+    " The circuit leaves out what earlier layers add to the word and what MLPs make of the head's output; the effect "
+    "of the head counts both."
+)
+"""What an OV circuit that does not promote the answer may miss."""
+
 BRANCH_WORDS = {
     "o_qp": "query projection",
     "o_kp": "key projection",
@@ -107,6 +113,7 @@ def head_step(
     here = float(attribution.by_position[layer, head, attribution.position])
     everywhere = float(attribution.scores[layer, head])
     measured, writes = float(attribution.ablation[layer, head]), float(direct[layer, head])
+    top_layer, top_head = attribution.best
     lead, gap = attribution.metric, float(attribution.relative_gap[layer])
     who = f"Head {head} of layer {layer} writes most directly"
     if (layer, head) != best:
@@ -118,6 +125,12 @@ def head_step(
         f"{share_of(writes, lead)}. Integrated gradients give it {score}; switched off altogether, it costs "
         f"{measured:+.2f}{share_of(measured, lead)}.{_apart(everywhere, measured)}"
     )
+    if (top_layer, top_head) not in ((layer, head), best):
+        sentence += (
+            f" Head {top_head} of layer {top_layer} has the largest score of all "
+            f"({float(attribution.scores[top_layer, top_head]):+.2f} over all positions), but by itself it writes "
+            f"{float(direct[top_layer, top_head]):+.2f}."
+        )
     if gap > ACCEPTABLE_GAP:
         sentence += f" The integral misses {gap:.0%} of the layer's effect, so read the scores with care."
     holds = here > 0 and matters(writes, lead) and gap <= ACCEPTABLE_GAP
@@ -160,9 +173,9 @@ def transformation_step(
     if readings and readings[0].rank <= PROMOTED:
         best = readings[0]
         what = RELATION_WORDS.get(best.relation, best.relation)
-        return Step(name, title, f'{sentence}, but "{best.value}", {what} (rank {best.rank}).', holds=False)
+        return Step(name, title, f'{sentence}, but "{best.value}", {what} (rank {best.rank}).{UNSEEN}', holds=False)
     most = ", ".join(f'"{token.strip()}"' for token in circuit.top_tokens[0][:3])
-    return Step(name, title, f"{sentence}; it promotes {most} most.", holds=False)
+    return Step(name, title, f"{sentence}; it promotes {most} most.{UNSEEN}", holds=False)
 
 
 def source_step(
@@ -180,12 +193,11 @@ def source_step(
     largest = largest_branch(breakdown, head)
     share = abs(sum(added.values())) / max(abs(own), abs(after), 1e-9)
     if max(abs(own), abs(after)) < NOTABLE_WEIGHT:
-        most = int(rows.composed[head].abs().argmax())
         return Step(
             name,
             title,
-            f'Head {head} hardly attends to "{token}": {own:.2f} before composition, {after:.2f} after. It looks most '
-            f'at "{rows.tokens[most]}" (position {most}): choose that token to take its attention there apart.',
+            f'Head {head} hardly attends to "{token}": {own:.2f} before composition, {after:.2f} after. '
+            f"{looks_most(rows, head)} Choose that token to take its attention there apart.",
             holds=False,
         )
     if share < NOTABLE_SHARE:
@@ -204,6 +216,15 @@ def source_step(
         f"leads by {lead_without:+.2f} logits in place of {lead:+.2f}{share_of(lead - lead_without, lead)}.",
         holds=after > own and matters(lead - lead_without, lead),
     )
+
+
+def looks_most(rows: AttentionRows, head: int) -> str:
+    """Where a head has its largest weight, which composition may have made negative."""
+    most = int(rows.composed[head].abs().argmax())
+    weight, place = float(rows.composed[head, most]), f'"{rows.tokens[most]}" (position {most}, '
+    if weight < 0:
+        return f"Its largest weight is a negative one, on {place}{weight:.2f}): what it would read there it takes away."
+    return f"It looks most at {place}{weight:.2f})."
 
 
 def largest_branch(breakdown: ComposeBreakdown, head: int) -> str:
@@ -232,18 +253,28 @@ def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
     return abs(amount) >= NOTABLE_SHARE * max(abs(float(breakdown.out[head])), NOTABLE_WEIGHT)
 
 
-def lender_step(breakdown: ComposeBreakdown | None, loans: Loans | None, head: int, lead: float) -> Step:
-    """Which head's attention was lent, by which side's dynamic weights, and what that loan alone is worth."""
+def lender_step(
+    breakdown: ComposeBreakdown | None, loans: Loans | None, layer: int, head: int, lead: float, lead_uncomposed: float
+) -> Step:
+    """Which head's attention was lent, by which side's dynamic weights, and what that loan alone is worth.
+
+    lead_uncomposed: the lead where all heads of the layer read with their own attention.
+    """
     name, title = "lender", "Which heads lent it?"
     if breakdown is None or loans is None:
         sentence = "None can: without composition every head reads with its own attention alone."
         return Step(name, title, sentence, holds=False)
     token, lender = breakdown.tokens[breakdown.key], strongest_lender(breakdown, head)
     lent = lent_to(breakdown, head)[lender]
+    whole = (
+        f" Were all heads of layer {layer} to read with their own attention alone, the answer would lead by "
+        f"{lead_uncomposed:+.2f} logits in place of {lead:+.2f}."
+    )
     if not is_notable(lent, breakdown, head):
         sentence = (
             f'No other head lends head {head} a notable part of its attention to "{token}" (most: head {lender}, '
-            f"{lent:+.3f} through both projections, of {float(breakdown.out[head]):.2f}).{_elsewhere(loans, lead)}"
+            f"{lent:+.3f} through both projections, of {float(breakdown.out[head]):.2f})."
+            f"{_elsewhere(loans, lead)}{whole}"
         )
         return Step(name, title, sentence, holds=False)
     side = lending_side(breakdown, lender, head)
@@ -257,7 +288,7 @@ def lender_step(breakdown: ComposeBreakdown | None, loans: Loans | None, head: i
         f"{through:+.2f} by the {side} token (w_{letter}1 gathers from head {lender}, w_{letter}2 shares to head "
         f"{head}). Taken out, this loan costs the answer {here:+.2f} logits{share_of(here, lead)}, its part by the "
         f"{side} token alone {loans.by_branch[f'{letter}p']:+.2f}; all that head {lender} lends head {head}, to every "
-        f"token and at every position, {everywhere:+.2f}.",
+        f"token and at every position, {everywhere:+.2f}.{whole}",
         holds=lent > 0 and matters(here, lead),
     )
 

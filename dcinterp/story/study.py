@@ -60,6 +60,7 @@ from dcinterp.story.evidence import (
     lead,
     loans,
     source_attention,
+    uncomposed,
     without_composition,
 )
 from dcinterp.story.sentences import Step
@@ -78,8 +79,9 @@ class CaseStudy(Result):
     what its OV circuit promotes when it reads the source word alone; before, query_gate, key_gate, after: its attention
     from the last position to the source, and what gates add to it.
     lead: the answer's logit minus the foil's; lead_without: the same when the followed head's attention to the source
-    is put back to what it was before composition. loan [head_from]: what the lead loses without the attention to the
-    source that each other head lends the followed one; loan_everywhere: the same for the whole edge, all positions.
+    is put back to what it was before composition; lead_uncomposed: the same for all attention of its layer's heads.
+    loan [head_from]: what the lead loses without the attention to the source that each other head lends the followed
+    one; loan_everywhere: the same for the whole edge, all positions.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -100,6 +102,7 @@ class CaseStudy(Result):
     key: int
     lead: float
     lead_without: float
+    lead_uncomposed: float
     verdict: str
     steps: tuple[Step, ...]
     loan: Float[Tensor, " head_from"]
@@ -195,18 +198,19 @@ def case_study(
             None.
         head: the head to follow; the one (of `layer`) which writes most directly when None: the largest direct effect
             among the heads with a tenth of the largest attribution at the last token, see the head of this module.
-        key: the source token; the example's source, else where the followed head looks most, when None.
+        key: the source token; when None, where the followed head looks most, of an example among the tokens of its
+            source.
         attribution: head scores of this prompt computed before, to be used again.
         direct: the direct effects of a story told before about this prompt, to be used again.
         progress: called as the attribution proceeds.
 
-    Cost: that of `attribute_heads`, unless it is given, six forward passes, and rows of forward passes: one for every
+    Cost: that of `attribute_heads`, unless it is given, seven forward passes, and rows of forward passes: one for every
         head of the model (unless they are given) and two for every head of the layer.
 
     Raises:
         UserError: the prompt, the answer or a number does not fit the model.
     """
-    prompt, answer, source = _question(bridge, example, answer)
+    prompt, answer, sources = _question(bridge, example, answer)
     prediction = predict(bridge, prompt, first_token(bridge, answer) if answer is not None else None)
     target = prediction.answer_id if answer is not None else int(prediction.top_ids[0])
     if foil is None:
@@ -226,7 +230,7 @@ def case_study(
     )
     rows = attention_rows(bridge, prompt, layer)
     if key is None:
-        key = source if source is not None else int(rows.composed[head].abs().argmax())
+        key = max(sources or range(rows.composed.shape[1]), key=lambda at: abs(float(rows.composed[head, at])))
     composed = "post" in getattr(bridge, "stages", ())
     breakdown = compose_breakdown(bridge, prompt, layer, -1, key, "post") if composed else None
 
@@ -236,21 +240,22 @@ def case_study(
     copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
     attends = source_attention(bridge, ids, key)
     hooks: list[Any] = []
+    all_hooks: list[Any] = []
     lent = None
     if breakdown is not None:
-        hooks = without_composition(layer, head, key, float(breakdown.o_b[head]))
+        hooks, all_hooks = without_composition(layer, head, key, float(breakdown.o_b[head])), uncomposed(layer)
         lender = sentences.strongest_lender(breakdown, head)
         lent = loans(bridge, ids, what.metric, layer, head, key, lender)
-    leads = [lead(bridge, ids, what.metric, some) for some in ([], hooks)]
-    read = example.facts[example.source].item if source == key else rows.tokens[key]
+    leads = [lead(bridge, ids, what.metric, some) for some in ([], hooks, all_hooks)]
+    read = example.facts[example.source].item if key in sources else rows.tokens[key]
     steps = (
         sentences.answer_step(prediction, answer),
         sentences.head_step(attribution, direct, layer, head, best),
         sentences.transformation_step(
             circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
         ),
-        sentences.source_step(rows, breakdown, head, key, *leads),
-        sentences.lender_step(breakdown, lent, head, leads[0]),
+        sentences.source_step(rows, breakdown, head, key, leads[0], leads[1]),
+        sentences.lender_step(breakdown, lent, layer, head, leads[0], leads[2]),
         sentences.attention_step(rows, head, composed),
         _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
     )
@@ -265,6 +270,7 @@ def case_study(
         key=key,
         lead=leads[0],
         lead_without=leads[1],
+        lead_uncomposed=leads[2],
         verdict=verdict(attribution, rows, breakdown, lent, head, key, best=best == (layer, head)),
         steps=steps,
         loan=lent.here if lent else torch.zeros(bridge.cfg.n_heads),
@@ -279,23 +285,28 @@ def case_study(
     )
 
 
-def _question(bridge: Any, example: Any, answer: str | None) -> tuple[Any, str | None, int | None]:
-    """(prompt, answer, source position) of an example or of a bare prompt."""
+def _question(bridge: Any, example: Any, answer: str | None) -> tuple[Any, str | None, list[int]]:
+    """(prompt, answer, source positions) of an example or of a bare prompt."""
     if not hasattr(example, "facts"):
-        return example, answer, None
-    return example.prompt, example.answer, source_position(bridge, example)
+        return example, answer, []
+    return example.prompt, example.answer, source_positions(bridge, example)
 
 
 def source_position(bridge: Any, example: Example) -> int | None:
     """The last token of the source's item in an example's prompt; None when the tokenizer gives no offsets."""
+    positions = source_positions(bridge, example)
+    return positions[-1] if positions else None
+
+
+def source_positions(bridge: Any, example: Example) -> list[int]:
+    """All tokens of the source's item in an example's prompt; none when the tokenizer gives no offsets."""
     if not getattr(bridge.tokenizer, "is_fast", False):
-        return None
+        return []
     start, end = example.spans.source
     # With the tokens that open a prompt, so that positions are those of the model's input.
     special = bool(bridge.cfg.default_prepend_bos)
     encoding = bridge.tokenizer(example.prompt, return_offsets_mapping=True, add_special_tokens=special)
-    inside = [i for i, (a, b) in enumerate(encoding["offset_mapping"]) if a < end and b > start]
-    return inside[-1] if inside else None
+    return [i for i, (a, b) in enumerate(encoding["offset_mapping"]) if a < end and b > start]
 
 
 def _followed(

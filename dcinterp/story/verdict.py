@@ -12,6 +12,7 @@ from dcinterp.story.sentences import (
     NOTABLE_WEIGHT,
     is_notable,
     lent_to,
+    looks_most,
     strongest_lender,
 )
 
@@ -47,15 +48,16 @@ def verdict(
         weight = float(rows.weights[head, key])
         alone = f'{who} reads "{token}" with its own attention ({weight:.2f})'
         if abs(weight) < NOTABLE_WEIGHT:
-            most = rows.tokens[int(rows.composed[head].abs().argmax())]
-            alone = f'{who} hardly attends to "{token}" ({weight:.2f}). It looks most at "{most}"'
+            return (
+                f'{wrong}Heads are not composed in this model: {who} hardly attends to "{token}" ({weight:.2f}). '
+                f"{looks_most(rows, head)}"
+            )
         return f"{wrong}Heads are not composed in this model: {alone}."
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     if max(abs(own), abs(after)) < NOTABLE_WEIGHT:
-        most = rows.tokens[int(rows.composed[head].abs().argmax())]
         return (
             f'{wrong}No attention to "{token}" was lent: {who} hardly attends to it ({own:.2f} before composition, '
-            f'{after:.2f} after). It looks most at "{most}".'
+            f"{after:.2f} after). {looks_most(rows, head)}"
         )
     lender, lent = strongest_lender(breakdown, head), lent_to(breakdown, head)
     if not is_notable(lent[lender], breakdown, head):
@@ -65,12 +67,16 @@ def verdict(
         for branch, side in (("o_qp", "query"), ("o_kp", "key"))
         if abs(amount := float(breakdown.lent(side)[lender, head])) >= 0.005
     ]
-    lends = (
-        f'lends {who} {lent[lender]:+.2f} of attention to "{token}"'
-        if lent[lender] > 0
-        else f'takes {-lent[lender]:.2f} of attention to "{token}" from {who.rstrip(",")}'
-    )
-    return f"{wrong}Head {lender} {lends} ({', '.join(through)}). {_worth(attribution, float(loans.here[lender]))}"
+    parts = ", ".join(through)
+    if lent[lender] > 0:
+        said = f'Head {lender} lends {who} {lent[lender]:+.2f} of attention to "{token}" ({parts}). Without this loan'
+    else:
+        taker = "the head that writes the answer most directly" if best else "the chosen head"
+        said = (
+            f'Head {lender} takes {-lent[lender]:.2f} of attention to "{token}" away from {taker}, head {head} of '
+            f"layer {rows.layer} ({parts}). Without this"
+        )
+    return f"{wrong}{said} {_worth(attribution, float(loans.here[lender]))}"
 
 
 def _without_lender(breakdown: ComposeBreakdown, head: int, who: str, token: str) -> str:
@@ -90,11 +96,11 @@ def _without_lender(breakdown: ComposeBreakdown, head: int, who: str, token: str
 
 
 def _worth(attribution: HeadAttribution, effect: float) -> str:
-    """What taking the loan out does to the answer's lead, and how much of it that is."""
+    """The end of a sentence: what taking the loan out does to the answer's lead, and how much of it that is."""
     lead, without = attribution.metric, attribution.metric - effect
     names = f'"{attribution.target}" over "{attribution.foil}"'
     if lead <= 0:
-        return f"Without this loan the lead of {names} goes from {lead:.2f} to {without:.2f} logits."
+        return f"the lead of {names} goes from {lead:.2f} to {without:.2f} logits."
     share, way = effect / lead, f"from {lead:.2f} to {without:.2f} logits"
     if share <= -SLIGHT_EFFECT:
         how = f"rises {way}: it works against the answer, by {-share:.0%} of the lead"
@@ -103,4 +109,4 @@ def _worth(attribution: HeadAttribution, effect: float) -> str:
     else:
         sizes = ((1, "all of it"), (0.5, "most of it"), (NOTABLE_EFFECT, "a notable part"), (0, "a small part"))
         how = f"falls {way}: {next(word for least, word in sizes if share >= least)} ({share:.0%})"
-    return f"Without this loan the lead of {names} {how}."
+    return f"the lead of {names} {how}."

@@ -9,6 +9,7 @@ import dcinterp
 import synthetic_tasks
 from dcinterp import UserError
 from dcinterp.story import source_position
+from dcinterp.story.study import source_positions
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +340,42 @@ def test_parts_computed_before_are_used_again_and_change_nothing(bridge, example
         monkeypatch.setattr(f"dcinterp.story.study.{name}", again)
     parts = {"attribution": story.attribution, "direct": story.direct}
     assert dcinterp.case_study(bridge, example, layer=1, head=2, **parts) == whole
+
+
+def test_of_a_source_of_several_tokens_the_one_that_the_head_reads_is_followed(bridge):
+    several = (synthetic_tasks.generate("task26", 1, seed=seed, examples=1)[0].examples[0] for seed in range(40))
+    example = next(example for example in several if len(source_positions(bridge, example)) == 2)
+    for read in source_positions(bridge, example):
+        with bridge.hooks(
+            fwd_hooks=[("blocks.1.attn.post.hook_out", lambda a, hook, at=read: _looking(a, 2, at, 5.0))]
+        ):
+            assert dcinterp.case_study(bridge, example, layer=1, head=2).key == read
+
+
+def test_a_largest_weight_below_zero_is_no_looking(bridge, story, example):
+    unread = int((story.rows.composed[story.head].abs() + story.rows.weights[story.head]).argmin())
+    other = next(at for at in range(4) if at != unread)
+    name = f"blocks.{story.layer}.attn.post.hook_out"
+    with bridge.hooks(fwd_hooks=[(name, lambda a, hook: _looking(a, story.head, other, -5.0))]):
+        told = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=unread)
+    for said in (told.verdict, told.step("source").sentence):
+        assert f'a negative one, on "{story.rows.tokens[other]}" (position {other}, -5.00)' in said
+        assert "looks most at" not in said
+
+
+def test_the_lead_without_the_layers_composition_is_measured(bridge, story, example):
+    own = {}
+    hooks = [
+        (f"blocks.{story.layer}.attn.post.hook_in", lambda a, hook: own.update(attention=a)),
+        (f"blocks.{story.layer}.attn.post.hook_out", lambda a, hook: own["attention"]),
+    ]
+    lead = lead_under(bridge, story, example.prompt, hooks)
+    assert abs(lead - story.lead) > 1e-4
+    assert story.lead_uncomposed == pytest.approx(lead, abs=1e-4)
+    assert f"would lead by {lead:+.2f} logits" in story.step("lender").sentence
+
+
+def test_a_head_with_a_larger_score_is_named(story):
+    top = story.attribution.best
+    named = f"Head {top[1]} of layer {top[0]} has the largest score"
+    assert (named in story.step("head").sentence) == (top != (story.layer, story.head))
