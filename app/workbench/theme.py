@@ -36,5 +36,5 @@ def follow_theme() -> None:
     """Run the page again when the theme changes: Streamlit itself recolours its own elements only."""
     if theme() == "dark":
         # On the light orange of the dark theme Streamlit's white letters cannot be read.
-        st.html("<style>[data-testid=stBaseButton-primary] {color: #1c1a17 !important}</style>")
+        st.html("<style>[data-testid^=stBaseButton-primary] {color: #1c1a17 !important}</style>")
     _component(key="theme", on_changed_change=lambda: None)
