@@ -273,7 +273,8 @@ def _pair(first: Any, second: Any) -> tuple[Tensor, Tensor]:
 
 def few_examples(n: int) -> list[str]:
     """The banner of results over so few examples that their intervals are rough; empty for 20 and more."""
-    return [f"{n} examples are few: the intervals are rough."] if n < 20 else []
+    said = "One example says little" if n == 1 else f"{n} examples are few"
+    return [f"{said}: the intervals are rough."] if n < 20 else []
 
 
 def missed(
