@@ -73,6 +73,12 @@ st.markdown(
     f"Head {top_head} of layer {top_layer} contributes most: **{float(scores.scores[scores.best]):+.2f}** logits of "
     f"{stories.answer_words(scores)}. Switched off alone, it costs {float(scores.ablation[scores.best]):+.2f}."
 )
+wrote = stories.writer(name, asked, scores)
+if wrote and wrote[:2] != scores.best:
+    st.markdown(
+        f"Most directly, all other heads held still, head {wrote[1]} of layer {wrote[0]} writes the answer "
+        f"({wrote[2]:+.2f}): that is the head which the case study follows."
+    )
 slot = st.container()
 cell = links.choose("Head to follow", cells, key="cell", default=best, help=tip("head"))
 layer, head = map(int, cell[1:].split("H"))

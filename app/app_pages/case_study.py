@@ -20,7 +20,8 @@ st.markdown(
 name = st.session_state.model
 asked = inputs.question(name)
 try:
-    scores = stories.attribution(name, asked)
+    with st.spinner("Looking for the head that writes the answer ..."):
+        scores = stories.attribution(name, asked)
 except UserError as problem:
     inputs.refuse(problem)
 layers, heads = scores.scores.shape
@@ -76,13 +77,22 @@ layer, head = (None, None) if cell == BEST else map(int, cell[1:].split("H"))
 key = None if position == SOURCE else int(position)
 
 try:
-    told = stories.told(name, asked, layer, head, key)
+    with verdict_place, st.spinner("Telling the story ..."):
+        told = stories.told(name, asked, layer, head, key)
 except UserError as problem:
     inputs.refuse(problem)
 
 prediction, breakdown = told.prediction, told.breakdown
 with verdict_place:
     st.info(task_tools.plain(told.verdict), icon=":material/arrow_forward:")
+    looked = int(told.rows.composed[told.head].abs().argmax())
+    if told.unread and looked != told.key:
+        st.button(
+            f'Follow "{inputs.shown(words[looked])}" instead, where it has its largest weight',
+            on_click=follow_token,
+            args=(looked,),
+            icon=":material/subdirectory_arrow_right:",
+        )
 with places[0]:
     if prediction.answer and prediction.rank != 1:
         st.warning(

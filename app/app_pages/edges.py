@@ -65,7 +65,9 @@ if edges is None:
 show_banners(edges)
 strongest = edges.top(1)
 if strongest:
-    st.markdown(stories.edge_sentence(edges, strongest[0]))
+    wrote = stories.writer(name, asked, edges)
+    into = stories.writer_sentence(edges, wrote) if wrote else ""
+    st.markdown(f"{stories.edge_sentence(edges, strongest[0])} {into}")
 st.subheader("From the head that attends to the answer", anchor=False, help=tip("edge", "branches"))
 view(
     edges,

@@ -16,6 +16,14 @@ def attribution(name: str, asked: Question) -> Any:
     return told(name, asked, None, None, None).attribution
 
 
+def writer(name: str, asked: Question, scores: Any) -> tuple[int, int, float] | None:
+    """(layer, head, direct effect) of the head that writes most directly, if scores explain what the story does."""
+    story = told(name, asked, None, None, None)
+    if (story.attribution.target, story.attribution.foil) != (scores.target, scores.foil):
+        return None
+    return story.layer, story.head, float(story.direct[story.layer, story.head])
+
+
 def most_lent(breakdown: Any) -> tuple[int, int]:
     """(from, to) of the two heads between which most attention goes, by the choice of both tokens."""
     moved = (breakdown.lent("key") + breakdown.lent("query")).abs().fill_diagonal_(0)
@@ -48,8 +56,27 @@ def edge_sentence(edges: Any, edge: Any) -> str:
         f"{BRANCH_NAMES[f'o_{edge.branch}']}. "
         f"{count} for **{edge.score:+.2f}** logits of {answer_words(edges)}"
     )
+    return f"{said}{_taken_out(edges, edge, cost)}."
+
+
+def writer_sentence(edges: Any, wrote: tuple[int, int, float]) -> str:
+    """The strongest edge into the head that writes the answer most directly, in words; empty where there is none."""
+    from dcinterp.figures.style import BRANCH_NAMES
+
+    layer, head, _ = wrote
+    into = edges.top(1, head_to=(layer, head)) if layer in edges.layers else []
+    if not into or into == edges.top(1):
+        return ""
+    (edge,) = into
+    return (
+        f"Into head {head} of layer {layer}, which writes the answer most directly, the strongest comes from head "
+        f"{edge.head_from}, through the {BRANCH_NAMES[f'o_{edge.branch}']}: {edge.score:+.2f}{_taken_out(edges, edge)}."
+    )
+
+
+def _taken_out(edges: Any, edge: Any, cost: str = "it costs") -> str:
     measured = dict(zip(edges.checked, edges.measured.tolist(), strict=True)).get(edge.intervention.unit)
-    return f"{said}; taken out, {cost} {measured:+.2f}." if measured is not None else f"{said}."
+    return f"; taken out, {cost} {measured:+.2f}" if measured is not None else ""
 
 
 def told(name: str, asked: Question, layer: int | None, head: int | None, key: int | None) -> Any:

@@ -192,7 +192,7 @@ def source_step(
     added = {branch: float(breakdown.branches[branch][head]) for branch in BRANCH_WORDS}
     largest = largest_branch(breakdown, head)
     share = abs(sum(added.values())) / max(abs(own), abs(after), 1e-9)
-    if max(abs(own), abs(after)) < NOTABLE_WEIGHT:
+    if is_unread(rows, head, key):
         return Step(
             name,
             title,
@@ -216,6 +216,11 @@ def source_step(
         f"leads by {lead_without:+.2f} logits in place of {lead:+.2f}{share_of(lead - lead_without, lead)}.",
         holds=after > own and matters(lead - lead_without, lead),
     )
+
+
+def is_unread(rows: AttentionRows, head: int, key: int) -> bool:
+    """Whether a head attends to a token neither before composition nor after it."""
+    return max(abs(float(rows.weights[head, key])), abs(float(rows.composed[head, key]))) < NOTABLE_WEIGHT
 
 
 def looks_most(rows: AttentionRows, head: int) -> str:

@@ -138,6 +138,11 @@ class CaseStudy(Result):
         return all(self.step(name).holds for name in ("answer", "head", "transformation", "source", "lender"))
 
     @property
+    def unread(self) -> bool:
+        """Whether the followed head attends to the source neither before composition nor after it."""
+        return sentences.is_unread(self.rows, self.head, self.key)
+
+    @property
     def lender(self) -> int | None:
         """The other head whose attention adds most, in size, to this head's composed attention to the source."""
         return None if self.breakdown is None else sentences.strongest_lender(self.breakdown, self.head)

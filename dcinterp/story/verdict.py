@@ -9,8 +9,8 @@ from dcinterp.story.evidence import Loans
 from dcinterp.story.sentences import (
     BRANCH_WORDS,
     NOTABLE_EFFECT,
-    NOTABLE_WEIGHT,
     is_notable,
+    is_unread,
     lent_to,
     looks_most,
     strongest_lender,
@@ -47,14 +47,14 @@ def verdict(
     if breakdown is None or loans is None:
         weight = float(rows.weights[head, key])
         alone = f'{who} reads "{token}" with its own attention ({weight:.2f})'
-        if abs(weight) < NOTABLE_WEIGHT:
+        if is_unread(rows, head, key):
             return (
                 f'{wrong}Heads are not composed in this model: {who} hardly attends to "{token}" ({weight:.2f}). '
                 f"{looks_most(rows, head)}"
             )
         return f"{wrong}Heads are not composed in this model: {alone}."
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
-    if max(abs(own), abs(after)) < NOTABLE_WEIGHT:
+    if is_unread(rows, head, key):
         return (
             f'{wrong}No attention to "{token}" was lent: {who} hardly attends to it ({own:.2f} before composition, '
             f"{after:.2f} after). {looks_most(rows, head)}"

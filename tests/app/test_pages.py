@@ -281,6 +281,37 @@ def test_work_can_be_cancelled(app):
     assert "cancelled after" in "\n".join(info.value for info in app.info)
 
 
+def test_a_source_that_is_not_read_offers_the_token_that_is(app):
+    open_page(app, "case_study", task="task30", example="0")
+    assert "hardly attends" in app.info[0].value
+    (button,) = (button for button in app.button if button.label.startswith("Follow"))
+    button.click().run()
+    assert not app.exception
+    assert "hardly attends" not in app.info[0].value
+    assert not [button for button in app.button if button.label.startswith("Follow")]
+
+
+@pytest.mark.parametrize("page", ["attribution", "edges"])
+def test_pages_name_the_head_that_the_case_study_follows(app, page, shipped):
+    from workbench import examples
+
+    open_page(app, page, task="task2", example="0")
+    example = examples.held_out("task2", 0)
+    story = dcinterp.case_study(shipped, example)
+    assert (story.layer, story.head) != story.attribution.best
+    wrote = [text.value for text in app.markdown if f"head {story.head} of layer {story.layer}" in text.value]
+    assert len(wrote) == 1
+    if page == "attribution":
+        assert f"({float(story.direct[story.layer, story.head]):+.2f})" in wrote[0]
+        return
+    scored = dcinterp.attribute_edges(
+        shipped, story.prediction.prompt, story.attribution.target, story.attribution.foil
+    )
+    (edge,) = scored.top(1, head_to=(story.layer, story.head))
+    assert f"from head {edge.head_from}, through the" in wrote[0]
+    assert f"{edge.score:+.2f}" in wrote[0]
+
+
 def test_edges_are_scored_and_drawn(app):
     open_page(app, "edges")
     finished(app, 240)
