@@ -304,9 +304,7 @@ def test_pages_name_the_head_that_the_case_study_follows(app, page, shipped):
     if page == "attribution":
         assert f"({float(story.direct[story.layer, story.head]):+.2f})" in wrote[0]
         return
-    scored = dcinterp.attribute_edges(
-        shipped, story.prediction.prompt, story.attribution.target, story.attribution.foil
-    )
+    scored = dcinterp.attribute_edges(shipped, example.prompt, story.attribution.target, story.attribution.foil)
     (edge,) = scored.top(1, head_to=(story.layer, story.head))
     assert f"from head {edge.head_from}, through the" in wrote[0]
     assert f"{edge.score:+.2f}" in wrote[0]
