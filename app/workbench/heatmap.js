@@ -1,6 +1,9 @@
 // A heatmap whose cells are chosen by clicking or with the arrow keys, drawn on a canvas: fluent at 256 x 256.
 const instances = new WeakMap()
 
+// Width of the fading edge in pixels.
+const FADE = 48
+
 export default function ({ data, parentElement, setTriggerValue }) {
   let heatmap = instances.get(parentElement)
   if (!heatmap) instances.set(parentElement, (heatmap = new Heatmap(parentElement)))
@@ -15,7 +18,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
 class Heatmap {
   constructor(parent) {
     this.frame = parent.querySelector(".frame")
-    this.canvas = parent.querySelector("canvas")
+    this.canvas = parent.querySelector(".cells")
+    this.names = parent.querySelector(".names")
+    this.more = parent.querySelector(".more")
     this.tip = parent.querySelector(".tip")
     this.spoken = parent.querySelector(".spoken")
     this.canvas.onmousemove = event => this.hover(this.at(event), event)
@@ -26,6 +31,7 @@ class Heatmap {
       if (cell) this.choose(cell, 0)
     }
     this.frame.onkeydown = event => this.press(event)
+    this.frame.onscroll = () => this.edges()
     this.watcher = new ResizeObserver(() => this.draw())
     this.watcher.observe(this.frame)
   }
@@ -66,7 +72,8 @@ class Heatmap {
     const height = Math.max(6, Math.min(this.data.height / rows, highest))
     const below = (turned ? 12 + 0.75 * widest(x) : 18) + (this.data.xTitle ? 20 : 4)
     const top = this.data.title ? 28 : 6
-    return { left, top, width, height, turned, below, right: left + columns * width, bottom: top + rows * height }
+    const gap = width > 9 && height > 9 ? 1 : 0
+    return { left, top, width, height, gap, turned, below, right: left + columns * width, bottom: top + rows * height }
   }
 
   draw() {
@@ -85,7 +92,7 @@ class Heatmap {
     this.canvas.style.height = `${total.height}px`
     context.scale(scale, scale)
     context.font = `12px ${style.fontFamily}`
-    const gap = box.width > 9 && box.height > 9 ? 1 : 0
+    const { gap } = box
     for (let row = 0; row < rows; row++)
       for (let column = 0; column < columns; column++) {
         const value = this.z[row * columns + column]
@@ -117,6 +124,37 @@ class Heatmap {
     }
     this.scaleBar(context, text)
     this.outline(context)
+    this.reveal()
+    this.edges()
+  }
+
+  // Scrolls sideways to the chosen cell where another one is chosen; what a person scrolls to stays.
+  reveal() {
+    const { box, cell, frame } = this
+    const chosen = cell && `${cell.row} ${cell.column} of ${this.data.columns}`
+    if (!cell || chosen === this.revealed) return
+    this.revealed = chosen
+    const left = box.left + cell.column * box.width
+    const right = left + (cell.columns || 1) * box.width
+    const seen = left - box.left >= frame.scrollLeft && right + FADE <= frame.scrollLeft + frame.clientWidth
+    if (!seen) frame.scrollLeft = (left + right + box.left - frame.clientWidth) / 2
+  }
+
+  // What does not scroll along: the names of the rows, and a fading edge where there is more to see.
+  edges() {
+    const { frame, names, canvas, box } = this
+    names.hidden = frame.scrollLeft < 1
+    this.more.hidden = frame.scrollLeft + frame.clientWidth > frame.scrollWidth - 2
+    this.more.style.height = canvas.style.height
+    if (names.hidden) return
+    const scale = canvas.height / parseFloat(canvas.style.height)
+    names.width = (box.left - 1) * scale
+    names.height = canvas.height
+    names.style.width = `${box.left - 1}px`
+    names.style.height = canvas.style.height
+    // The names alone: below them stands the end of a column's name.
+    const size = [names.width, box.bottom * scale]
+    names.getContext("2d").drawImage(canvas, 0, 0, ...size, 0, 0, ...size)
   }
 
   writeNumbers(context) {
@@ -189,14 +227,23 @@ class Heatmap {
     if (!this.cell) return
     const box = this.box
     const { row, column, rows = 1, columns = 1 } = this.cell
-    const corner = [box.left + column * box.width, box.top + row * box.height]
+    const [left, top] = [box.left + column * box.width, box.top + row * box.height]
+    const [width, height] = [columns * box.width - box.gap, rows * box.height - box.gap]
+    // Of no cell more than a third is covered; of a small one, whose colour is to be seen, nothing at all.
+    const size = Math.min(box.width, box.height)
+    const broad = Math.min(5, size / 3)
+    const out = size < 20 ? broad / 2 : 1
     // Twice, so that the frame stands out of light cells and of dark ones.
-    const broad = Math.min(3, box.width / 2)
-    for (const [colour, width] of [[readable(this.data.outline), broad + 2], [this.data.outline, broad]]) {
+    for (const [colour, line] of [[readable(this.data.outline), broad], [this.data.outline, 0.6 * broad]]) {
       context.strokeStyle = colour
-      context.lineWidth = width
-      // A pixel out of the cell: in a narrow one a number needs the room.
-      context.strokeRect(corner[0] - 1, corner[1] - 1, columns * box.width + 1, rows * box.height + 1)
+      context.lineWidth = line
+      context.strokeRect(left - out, top - out, width + 2 * out, height + 2 * out)
+    }
+    // So thin a frame is found by its row and column.
+    context.fillStyle = this.data.outline
+    if (size < 12) {
+      triangle(context, left + width / 2, box.top, 0)
+      triangle(context, box.left, top + height / 2, -Math.PI / 2)
     }
   }
 
@@ -233,8 +280,9 @@ class Heatmap {
     this.tip.hidden = !cell
     if (!cell) return
     this.tip.textContent = this.words(cell)
-    const room = this.frame.clientWidth - this.tip.offsetWidth - 8
-    this.tip.style.left = `${Math.max(0, Math.min(room, event.offsetX + 14 - this.frame.scrollLeft))}px`
+    const first = this.frame.scrollLeft
+    const last = first + this.frame.clientWidth - this.tip.offsetWidth - 8
+    this.tip.style.left = `${Math.max(first, Math.min(last, event.offsetX + 14))}px`
     this.tip.style.top = `${Math.max(0, event.offsetY - 34)}px`
   }
 
@@ -267,6 +315,19 @@ class Heatmap {
     const column = Math.min(columns - 1, Math.max(0, from.column + (this.cell ? step[1] : 0)))
     this.choose({ row, column }, 120)
   }
+}
+
+// A filled one whose tip is at (x, y): pointing down, or turned by an angle.
+function triangle(context, x, y, angle) {
+  context.save()
+  context.translate(x, y)
+  context.rotate(angle)
+  context.beginPath()
+  context.moveTo(0, 0)
+  context.lineTo(-4, -5)
+  context.lineTo(4, -5)
+  context.fill()
+  context.restore()
 }
 
 const short = value => (value === 0 ? "0" : String(Number(value.toPrecision(2))))

@@ -11,11 +11,13 @@ import numpy as np
 import streamlit as st
 
 HERE = Path(__file__).parent
+HTML = """<div class="holder"><div class="frame"><canvas class="cells" aria-hidden="true"></canvas>
+<div class="tip" hidden></div><div class="spoken" aria-live="polite"></div></div>
+<canvas class="names" aria-hidden="true" hidden></canvas><div class="more" hidden></div></div>"""
 
 _component = st.components.v2.component(
     "dcinterp_heatmap",
-    html="""<div class="frame"><canvas aria-hidden="true"></canvas>
-<div class="tip" hidden></div><div class="spoken" aria-live="polite"></div></div>""",
+    html=HTML,
     css=(HERE / "heatmap.css").read_text(encoding="utf-8"),
     js=(HERE / "heatmap.js").read_text(encoding="utf-8"),
 )
