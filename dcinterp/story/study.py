@@ -202,7 +202,7 @@ def case_study(
         layer: the layer to follow, negative counted from the last; that of the head which writes most directly when
             None.
         head: the head to follow; the one (of `layer`) which writes most directly when None: the largest direct effect
-            among the heads with a tenth of the largest attribution at the last token, see the head of this module.
+            among the heads whose attribution at the last token is at least a tenth of the largest there.
         key: the source token; when None, where the followed head looks most, of an example among the tokens of its
             source.
         attribution: head scores of this prompt computed before, to be used again.

@@ -70,6 +70,13 @@ def test_the_example_runs_is_written_and_comes_out_again(capsys, monkeypatch, ru
     assert (code, json.loads(out)["same"]) == (0, True), err
 
 
+@pytest.mark.parametrize("name", titles())
+def test_the_help_does_not_send_the_reader_to_a_module(capsys, name):
+    code, out, err = run(capsys, "analyze", name.replace("_", "-"), "--help")
+    assert code == 0, err
+    assert "this module" not in " ".join(out.split())
+
+
 @pytest.mark.parametrize("objective", ["logit", "log-probability"])
 @pytest.mark.parametrize("foil", [["--foil", "meat"], []])
 def test_an_intervention_says_its_effect(capsys, objective, foil):
