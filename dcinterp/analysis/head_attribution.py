@@ -129,14 +129,13 @@ class HeadAttribution(Result):
                 + ("use integrated gradients (method 'ig')." if self.method == "gradient" else "raise max_steps.")
             )
         if self.disagreements:
-            heads = ", ".join(f"{layer}.{head}" for layer, head in self.disagreements)
+            heads = ", ".join(f"L{layer}H{head}" for layer, head in self.disagreements)
             several = len(self.disagreements) > 1
             said.append(
-                f"Attribution and ablation disagree in sign for head{'s' * several} {heads}: do not build on "
-                f"{'them' if several else 'it'}."
+                f"Attribution and ablation disagree in sign for {heads}: do not build on {'them' if several else 'it'}."
             )
         layers, heads_of_a_layer = self.scores.shape
-        names = [f"head {layer}.{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
+        names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
         return said + size_banners(names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective])
 
     def table(self) -> pd.DataFrame:

@@ -148,7 +148,7 @@ class HeadAttributionSet(AgainstControl, Result):
                 "not say what removing a head does."
             )
         layers, heads = self.mean.shape
-        names = [f"head {layer}.{head}" for layer in range(layers) for head in range(heads)]
+        names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
         said += size_banners(names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective])
         said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
         if self.skipped:
