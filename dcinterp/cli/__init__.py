@@ -25,8 +25,9 @@ from dcinterp.errors import file_sentence
 # Not named `app`: importing the verb of that name would put its module in the name's place.
 verbs = Verbs(
     name="dcinterp",
-    epilog="Exit codes: 0 done, 1 a check said no, 2 bad input, 130 stopped. Results go to standard output, progress "
-    "and errors to standard error. DCINTERP_DEBUG=1 shows the traceback behind an error; NO_COLOR=1 prints no colours.",
+    epilog="Exit codes: 0 done, 1 a check said no, 2 bad input, 130 stopped, 141 nobody reads the output. Results go "
+    "to standard output, progress and errors to standard error. DCINTERP_DEBUG=1 shows the traceback behind an error; "
+    "NO_COLOR=1 prints no colours.",
     pretty_exceptions_enable=False,
 )
 

@@ -214,8 +214,9 @@ def command_line() -> str:
     root = typer.main.get_command(verbs)
     parts = [
         "# Command line",
-        "Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`); 2 bad input, in one sentence; 130 "
-        "stopped by Ctrl-C. `DCINTERP_DEBUG=1` shows the traceback behind a sentence. The analyses have their own "
+        "Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, in one "
+        "sentence; 130 stopped by Ctrl-C; 141 nobody reads the output. `DCINTERP_DEBUG=1` shows the "
+        "traceback behind a sentence. The analyses have their own "
         "[pages](analysis-index.md); `dcinterp analyze NAME --help` lists the options of one.",
     ]
     parts += [part for name in root.list_commands(typer.Context(root)) for part in _verb(root, (name,))]
