@@ -53,6 +53,8 @@ def command(
         typer.echo(report.saved.call.command())
         if report.weights_changed:
             typer.echo("The model's weights are not those that the result was made with.")
+        if report.differences:
+            typer.echo("The largest difference of each tensor, as a share of its largest entry:")
         for name, difference in report.differences.items():
             typer.echo(f"{name}: {difference:.1e}")
         for name in report.changed:

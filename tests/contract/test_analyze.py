@@ -70,6 +70,18 @@ def test_the_example_runs_is_written_and_comes_out_again(capsys, monkeypatch, ru
     assert (code, json.loads(out)["same"]) == (0, True), err
 
 
+def test_replay_says_what_it_lists(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        run(capsys, "analyze", "predict", "dcformer++", "--prompt", "Which is not tea? The", "--save", "said")[0] == 0
+    )
+    code, out, err = run(capsys, "replay", "said")
+    assert code == 0, err
+    before, _, after = out.partition("The largest difference of each tensor, as a share of its largest entry:\n")
+    assert before.startswith("dcinterp analyze predict")
+    assert re.match(r"top_ids: \d\.\de[-+]\d\d\n", after), out
+
+
 @pytest.mark.parametrize("name", titles())
 def test_the_help_does_not_send_the_reader_to_a_module(capsys, name):
     code, out, err = run(capsys, "analyze", name.replace("_", "-"), "--help")
