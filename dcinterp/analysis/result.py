@@ -60,7 +60,7 @@ class Result:
             how = "" if self.call.obstacle else f": {_short(self.call.command())}"
             lines.append(f"made by dcinterp.{self.call.analysis}{how}")
         if type(self).table is not Result.table and len(frame := self.table()):
-            first = ", ".join(f"{name} {_short(value)}" for name, value in frame.iloc[0].items())
+            first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
         lines += [sentence] if (sentence := self.sentence()) else []
         said = self.banners()
@@ -253,6 +253,11 @@ def _short(value: Any, length: int = 150) -> str:
     """A number in four digits, a text in one short line."""
     text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def _named(name: str, value: str) -> str:
+    """The value behind its name, unless it says that itself, as in "edge 1.post.kp.6>1"."""
+    return value if value.startswith(f"{name} ") else f"{name} {value}"
 
 
 def _tuples(value: Any) -> Any:

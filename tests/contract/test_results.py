@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import plotly.graph_objects as go
 import pytest
@@ -146,6 +147,7 @@ def test_at_the_prompt_a_result_is_a_few_lines(results):
         assert all(tensor in text for tensor in result.AXES)
         assert f"made by dcinterp.{result.call.analysis}" in text
         assert result.sentence() in text
+        assert not re.search(r"\b(\w+) \1 ", text.partition("rows of table(): ")[2]), "edge edge 1.post.kp.6>1"
         assert len(text) < 2000, (name, len(text))
         page = result._repr_html_()
         assert page.count("<tr") <= 9
