@@ -153,8 +153,10 @@ def is_path(name: str) -> bool:
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Whether a name that is no folder may be one of the hub's: OWNER/NAME."""
-    return name.count("/") == 1 and not is_path(name)
+    """Whether a name that is no folder may be one of the hub's: OWNER/NAME, or NAME alone as in gpt2."""
+    from dcinterp.loading import shipped_models
+
+    return not is_path(name) and name not in shipped_models()
 
 
 @dataclass(frozen=True)

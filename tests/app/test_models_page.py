@@ -72,8 +72,9 @@ def test_a_link_to_a_cached_hub_id_opens_it(app, hub_cache):
     assert "that is right" in texts(app)
 
 
-def test_an_unknown_hub_id_offline_is_one_sentence(app, hub_cache):
-    models_page(app, open="nobody/not-there")
+@pytest.mark.parametrize("name", ["nobody/not-there", "gpt2"])
+def test_an_unknown_hub_id_offline_is_one_sentence(app, hub_cache, name):
+    models_page(app, open=name)
     (error,) = app.error
     assert "not in the local cache, and HF_HUB_OFFLINE" in error.value
     assert not any(b.label == "Open it" for b in app.button)
