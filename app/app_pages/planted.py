@@ -13,7 +13,8 @@ RANK = "Of the low-rank projections of the composition. " + tip("dynamic weights
 st.title("Planted circuits", anchor=False)
 st.markdown(
     "The weights of these models were set by hand, so that it is known which edges make each answer. What a method of "
-    "attribution finds can be held against that truth."
+    "attribution finds can be held against that truth. What is chosen here takes the place of the model in the "
+    "sidebar, which has no effect on this page."
 )
 circuits = planting.circuits()
 left, right = st.columns([3, 1])
