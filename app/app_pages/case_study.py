@@ -85,12 +85,11 @@ except UserError as problem:
 prediction, breakdown = told.prediction, told.breakdown
 with verdict_place:
     st.info(task_tools.plain(told.verdict), icon=":material/arrow_forward:")
-    looked = int(told.rows.composed[told.head].abs().argmax())
-    if told.unread and looked != told.key:
+    if told.unread and told.looked != told.key:
         st.button(
-            f'Follow "{inputs.shown(words[looked])}" instead, where it has its largest weight',
+            f'Follow "{inputs.shown(words[told.looked])}" instead, where it has its largest weight',
             on_click=follow_token,
-            args=(looked,),
+            args=(told.looked,),
             icon=":material/subdirectory_arrow_right:",
         )
 with places[0]:

@@ -223,9 +223,14 @@ def is_unread(rows: AttentionRows, head: int, key: int) -> bool:
     return max(abs(float(rows.weights[head, key])), abs(float(rows.composed[head, key]))) < NOTABLE_WEIGHT
 
 
+def largest_weight(rows: AttentionRows, head: int) -> int:
+    """The position of a head's largest weight, in size, after composition."""
+    return int(rows.composed[head].abs().argmax())
+
+
 def looks_most(rows: AttentionRows, head: int) -> str:
     """Where a head has its largest weight, which composition may have made negative."""
-    most = int(rows.composed[head].abs().argmax())
+    most = largest_weight(rows, head)
     weight, place = float(rows.composed[head, most]), f'"{rows.tokens[most]}" (position {most}, '
     if weight < 0:
         return f"Its largest weight is a negative one, on {place}{weight:.2f}): what it would read there it takes away."
@@ -313,7 +318,7 @@ def _elsewhere(loans: Loans, lead: float) -> str:
 def attention_step(rows: AttentionRows, head: int, composed: bool) -> Step:
     """Where the head looks before and after composition."""
     name, title = "attention", "Where does the head look, before and after?"
-    after = int(rows.composed[head].abs().argmax())
+    after = largest_weight(rows, head)
     if not composed:
         sentence = f'Head {head} looks most at "{rows.tokens[after]}" ({float(rows.composed[head, after]):.2f}).'
         return Step(name, title, sentence, holds=False)

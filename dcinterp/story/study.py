@@ -143,6 +143,11 @@ class CaseStudy(Result):
         return sentences.is_unread(self.rows, self.head, self.key)
 
     @property
+    def looked(self) -> int:
+        """Where the followed head has its largest weight, in size, after composition."""
+        return sentences.largest_weight(self.rows, self.head)
+
+    @property
     def lender(self) -> int | None:
         """The other head whose attention adds most, in size, to this head's composed attention to the source."""
         return None if self.breakdown is None else sentences.strongest_lender(self.breakdown, self.head)
@@ -244,14 +249,13 @@ def case_study(
     whole = ov_top_tokens(bridge, layer, head, [word], bridge.cfg.d_vocab)
     copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
     attends = source_attention(bridge, ids, key)
-    hooks: list[Any] = []
-    all_hooks: list[Any] = []
     lent = None
+    now = without = whole_layer = lead(bridge, ids, what.metric)
     if breakdown is not None:
-        hooks, all_hooks = without_composition(layer, head, key, float(breakdown.o_b[head])), uncomposed(layer)
+        without = lead(bridge, ids, what.metric, without_composition(layer, head, key, float(breakdown.o_b[head])))
+        whole_layer = lead(bridge, ids, what.metric, uncomposed(layer))
         lender = sentences.strongest_lender(breakdown, head)
         lent = loans(bridge, ids, what.metric, layer, head, key, lender)
-    leads = [lead(bridge, ids, what.metric, some) for some in ([], hooks, all_hooks)]
     read = example.facts[example.source].item if key in sources else rows.tokens[key]
     steps = (
         sentences.answer_step(prediction, answer),
@@ -259,8 +263,8 @@ def case_study(
         sentences.transformation_step(
             circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
         ),
-        sentences.source_step(rows, breakdown, head, key, leads[0], leads[1]),
-        sentences.lender_step(breakdown, lent, layer, head, leads[0], leads[2]),
+        sentences.source_step(rows, breakdown, head, key, now, without),
+        sentences.lender_step(breakdown, lent, layer, head, now, whole_layer),
         sentences.attention_step(rows, head, composed),
         _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
     )
@@ -273,9 +277,9 @@ def case_study(
         layer=layer,
         head=head,
         key=key,
-        lead=leads[0],
-        lead_without=leads[1],
-        lead_uncomposed=leads[2],
+        lead=now,
+        lead_without=without,
+        lead_uncomposed=whole_layer,
         verdict=verdict(attribution, rows, breakdown, lent, head, key, best=best == (layer, head)),
         steps=steps,
         loan=lent.here if lent else torch.zeros(bridge.cfg.n_heads),
