@@ -17,7 +17,12 @@ def attribution(name: str, asked: Question) -> Any:
 
 
 def writer(name: str, asked: Question, scores: Any) -> tuple[int, int, float] | None:
-    """(layer, head, direct effect) of the head that writes most directly, if scores explain what the story does."""
+    """(layer, head, direct effect) of the head that writes most directly, if scores explain what the story does.
+
+    None for a large model, too: nobody who looks at scores waits for a whole story besides.
+    """
+    if not analyses.small(name):
+        return None
     story = told(name, asked, None, None, None)
     if (story.attribution.target, story.attribution.foil) != (scores.target, scores.foil):
         return None
