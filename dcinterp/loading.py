@@ -86,11 +86,14 @@ def require_device(device: str | torch.device | None) -> None:
         raise UserError(f"Torch finds no device {str(device)!r} on this machine; leave it out to use the CPU.")
 
 
+def is_path(name: str) -> bool:
+    """Whether a name can only be meant as that of a folder or a file."""
+    return Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name
+
+
 def refuse_missing_folder(name: str) -> None:
     """Raise a UserError if `name` can only be meant as a folder, and there is none: what is left may be a hub id."""
-    path = Path(name).expanduser()
-    meant = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name
-    if meant and not path.is_dir():
+    if is_path(name) and not Path(name).expanduser().is_dir():
         raise UserError(f"There is no folder {name}; check the path.")
 
 

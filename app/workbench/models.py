@@ -133,28 +133,23 @@ def estimate(name: str) -> Any:
         UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
     """
     import dcinterp
-    from dcinterp.loading import PLANTED, cached_snapshot
+    from dcinterp.loading import PLANTED, cached_snapshot, refuse_missing_folder
 
     name = name.strip()
     if not name:
         raise dcinterp.UserError("Type the path of a model folder or a hub id.")
     if name.startswith(PLANTED):
         return dcinterp.describe(model(name))
-    if is_path(name) and not Path(name).expanduser().exists():
-        raise dcinterp.UserError(f"There is no folder {name}; check the path.")
+    if not Path(name).expanduser().exists():
+        refuse_missing_folder(name)
     if looks_like_hub_id(name) and not Path(name).expanduser().is_dir() and cached_snapshot(name) is None:
         return _on_hub(name)
     return dcinterp.describe(name)
 
 
-def is_path(name: str) -> bool:
-    """Whether a name can be that of a folder only."""
-    return name.count("/") > 1 or name.startswith(("/", ".", "~"))
-
-
 def looks_like_hub_id(name: str) -> bool:
     """Whether a name that is no folder may be one of the hub's: OWNER/NAME, or NAME alone as in gpt2."""
-    from dcinterp.loading import shipped_models
+    from dcinterp.loading import is_path, shipped_models
 
     return not is_path(name) and name not in shipped_models()
 
