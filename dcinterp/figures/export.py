@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +52,12 @@ def html(
     """
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
     drawn = white.to_html(include_plotlyjs=True, full_html=False)
-    said = "".join(f'<p class="warning">{_escaped(sentence)}</p>' for sentence in warnings)
-    role = f' role="img" aria-label="{_escaped(alternative)}"' if alternative else ""
-    below = f"<figcaption>{_escaped(caption)}</figcaption>" if caption else ""
-    made = f"<pre>{_escaped(command)}</pre>" if command else ""
-    head = f'<head><meta charset="utf-8"><title>{_escaped(title)}</title>{STYLE}</head>'
-    body = f'<h1>{_escaped(title)}</h1>{said}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>{made}'
+    said = "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings)
+    role = f' role="img" aria-label="{escape(alternative)}"' if alternative else ""
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    made = f"<pre>{escape(command)}</pre>" if command else ""
+    head = f'<head><meta charset="utf-8"><title>{escape(title)}</title>{STYLE}</head>'
+    body = f'<h1>{escape(title)}</h1>{said}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>{made}'
     return f'<!doctype html><html lang="en">{head}<body>{body}</body></html>'.encode()
 
 
@@ -248,7 +249,3 @@ def _ticks(setter: Callable[..., Any], axis: Any, categories: list[str], *, rota
     long = rotate and max((len(label) for label in labels), default=0) * len(labels) / step > 90
     turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if long else {}
     setter(places[::step], labels[::step], fontsize=8, **turned)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
