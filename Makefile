@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constrain
 SETUP  := $(VENV)/.app
 READY  := $(VENV)/.ready
 
-.PHONY: app test lint types bench docs notebooks figures clean help
+.PHONY: app test lint types bench docs notebooks figures report config-reference clean help
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -55,6 +55,14 @@ notebooks: $(READY)
 
 figures: $(READY)
 	cd docs && ../$(BIN)/python -m sitetools.blocks
+
+# docs/what-composition-does.md, measured again on the shipped models (CHECK=--check only compares fingerprints), and
+# docs/config-reference.md, from the classes of the training config.
+report: $(READY)
+	cd docs && ../$(BIN)/python -m sitetools.report $(CHECK)
+
+config-reference: $(READY)
+	cd docs && ../$(BIN)/python -m sitetools.config_reference > config-reference.tmp && mv config-reference.tmp config-reference.md
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

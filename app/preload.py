@@ -15,9 +15,9 @@ def heavy_imports() -> None:
             return
         import torch
 
+        import dcinterp.analysis.case_study
         import dcinterp.bridge
         import dcinterp.figures
-        import dcinterp.story
 
         dcinterp.figures.kinds()
         # Tiny models run fastest on one thread, and sessions do not fight over the cores.

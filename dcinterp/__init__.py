@@ -16,61 +16,42 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "load": "dcinterp.loading",
-    "shipped_models": "dcinterp.loading",
+_LIBRARY = {
+    "load": "dcinterp.checkpoints.load",
+    "read_model": "dcinterp.checkpoints.read",
+    "shipped_models": "dcinterp.checkpoints.names",
+    "describe": "dcinterp.checkpoints.describe",
+    "verify": "dcinterp.checkpoints.verify",
+    "list_hooks": "dcinterp.bridge.hook_catalogue",
     "DCFormerConfig": "dcinterp.model.config",
     "DCFormerForCausalLM": "dcinterp.model.decoder",
     "DCViTConfig": "dcinterp.model.config",
     "DCViTForImageClassification": "dcinterp.model.vit",
     "presets": "dcinterp.model.presets",
-    "read_model": "dcinterp.loading",
-    "verify": "dcinterp.verification",
-    "describe": "dcinterp.description",
-    "list_hooks": "dcinterp.hook_reference",
     "composed_attention": "dcinterp.model.kernels",
-    "predict": "dcinterp.analysis.prediction",
-    "attribute_heads": "dcinterp.analysis.head_attribution",
-    "attribute_edges": "dcinterp.analysis.edge_attribution",
-    "attribute_edges_over": "dcinterp.analysis.edge_attribution_set",
-    "intervene": "dcinterp.analysis.intervention_effect",
-    "calibrate": "dcinterp.analysis.calibration",
-    "attribute_heads_over": "dcinterp.analysis.head_attribution_set",
-    "compose_breakdown": "dcinterp.analysis.compose_breakdown",
-    "composition_map": "dcinterp.analysis.composition_map",
-    "mean_composition_map": "dcinterp.analysis.mean_composition_map",
-    "static_composition_map": "dcinterp.analysis.composition_map",
-    "composition_importance": "dcinterp.analysis.composition_importance",
-    "attention_rows": "dcinterp.analysis.attention_rows",
-    "case_study": "dcinterp.story.study",
-    "load_result": "dcinterp.analysis.result",
-    "replay": "dcinterp.reproduction",
-    "training_curves": "dcinterp.analysis.training_curves",
-    "loss_curves": "dcinterp.analysis.loss_curves",
-    "training_strengths": "dcinterp.analysis.training_watch",
-    "training_diversity": "dcinterp.analysis.training_watch",
-    "scaling_fit": "dcinterp.analysis.scaling_fit",
-    "ov_top_tokens": "dcinterp.analysis.ov_circuit",
-    "ov_transformations": "dcinterp.analysis.ov_transformations",
-    "head_diversity": "dcinterp.analysis.head_diversity",
-    "compare_head_diversity": "dcinterp.analysis.head_diversity",
-    "branch_ablation": "dcinterp.analysis.branch_ablation",
-    "attention_patterns": "dcinterp.analysis.attention_patterns",
-    "task_accuracy": "dcinterp.analysis.task_accuracy",
-    "method_benchmark": "dcinterp.method_trials",
+    "load_result": "dcinterp.results.result",
+    "replay": "dcinterp.results.replay",
     "plant": "dcinterp.planted",
-    "UserError": "dcinterp.errors",
+    "UserError": "dcinterp.support.errors",
 }
+"""Public names that are no analyses; those are found in their files (see dcinterp.results.catalogue)."""
 
-__all__ = ["__version__", "figures", *sorted(_HOMES)]
+
+def _homes() -> dict[str, str]:
+    from dcinterp.results.catalogue import homes
+
+    return _LIBRARY | homes()
 
 
 def __getattr__(name: str) -> Any:
     if name == "figures":
         return import_module("dcinterp.figures")
-    if name not in _HOMES:
+    if name == "__all__":
+        return ["__version__", "figures", *sorted(_homes())]
+    home = _LIBRARY.get(name) or (None if name.startswith("_") else _homes().get(name))
+    if home is None:
         raise AttributeError(f"module 'dcinterp' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(home), name)
 
 
 if "transformers" in sys.modules:
@@ -79,4 +60,4 @@ if "transformers" in sys.modules:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return __getattr__("__all__")

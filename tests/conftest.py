@@ -35,7 +35,7 @@ def composing(model: DCFormerForCausalLM, seed: int = 0) -> DCFormerForCausalLM:
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from dcinterp.train.tokenizer import save_tokenizer
+    from dcinterp.train.data.tokenizer import save_tokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer")
     save_tokenizer(folder, 128)

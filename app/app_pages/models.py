@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 from workbench import links, models, task_tools
 
 st.title("Models", anchor=False)

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models
 from workbench.glossary import tip
 from workbench.view import view

@@ -3,7 +3,7 @@
 import streamlit as st
 
 import synthetic_tasks
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, task_tools
 from workbench.glossary import tip
 from workbench.view import view

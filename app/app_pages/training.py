@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 from workbench import analyses, examples, links, models, training
 from workbench.glossary import tip
 from workbench.view import view
@@ -134,7 +134,7 @@ def watch():
 
 
 if run == SHIPPED:
-    from dcinterp.loading import shipped_models
+    from dcinterp.checkpoints.names import shipped_models
 
     for number, shipped in enumerate(shipped_models()):
         st.subheader(f"What {shipped} learnt when", anchor=False, help=tip("QK pattern", "held-out"))

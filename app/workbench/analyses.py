@@ -79,7 +79,7 @@ def run(analysis: str, model: str | None, /, **arguments: Any) -> Any:
     """The result of an analysis, computed now unless it is kept.
 
     Args:
-        analysis: its name in `dcinterp.analysis.registry.ANALYSES`.
+        analysis: its name in `dcinterp.results.registry.ANALYSES`.
         model: the name of a model; None for an analysis that takes none.
         arguments: plain data, as the registry has it.
 
@@ -93,14 +93,14 @@ def run(analysis: str, model: str | None, /, **arguments: Any) -> Any:
 
 def fresh(analysis: str, /, **arguments: Any) -> Any:
     """The result of an analysis that reads files which may change, such as the metrics of a run; never kept."""
-    from dcinterp.analysis.registry import ANALYSES
+    from dcinterp.results.registry import ANALYSES
 
     return ANALYSES[analysis].function(**arguments)
 
 
 def compute(key: str, analysis: str, model: str | None, arguments: dict[str, Any], **extra: Any) -> Any:
     """Run the analysis under its model's lock and keep the result."""
-    from dcinterp.analysis.registry import ANALYSES
+    from dcinterp.results.registry import ANALYSES
 
     function = ANALYSES[analysis].function
     if model is None:

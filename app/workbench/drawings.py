@@ -52,7 +52,7 @@ def drawn(result: Any, kind: str, look: str, options: dict[str, Any]) -> Drawing
 
 def _draw(result: Any, kind: str, look: str, options: dict[str, Any]) -> Drawing:
     from dcinterp import figures
-    from dcinterp.figures.description import describe
+    from dcinterp.figures.base.describe import describe
 
     figure = figures.plot(result, kind=kind, theme=look, **options)
     figure.update_layout(font_family=FONT)

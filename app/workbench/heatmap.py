@@ -27,7 +27,7 @@ Picked = Callable[[int, int], None]
 
 
 def heatmap(figure: Any, *, key: str, outline: str, alternative: str, on_pick: Picked | None = None) -> None:
-    """Draw a figure that `dcinterp.figures.grid` made.
+    """Draw a figure that `dcinterp.figures.base.grid` made.
 
     Args:
         figure: one heatmap; a rectangle among its shapes is the cell chosen now.

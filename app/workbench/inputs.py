@@ -159,7 +159,7 @@ def position(label: str, tokens: Sequence[str], *, key: str, default: int = -1, 
 
 def shown(token: str) -> str:
     """A token so that it can be seen."""
-    from dcinterp.figures.style import visible
+    from dcinterp.figures.base.style import visible
 
     return visible(token)
 
@@ -190,14 +190,14 @@ def require_tokenizer(name: str) -> None:
 
 def first_word(name: str, answer: str | None) -> int | None:
     """The id of an answer's first token, where the model has to choose; UserError when it does not know it."""
-    from dcinterp.analysis.prompt import first_token
+    from dcinterp.mechanism.prompt import first_token
 
     return None if answer is None else first_token(models.model(name), answer)
 
 
 def word(name: str, token: int) -> str | int:
     """What a person calls a token, so that code and command lines can be read; the id if no word does."""
-    from dcinterp.analysis.prompt import token_word
+    from dcinterp.mechanism.prompt import token_word
 
     return token_word(models.model(name), token)
 

@@ -102,7 +102,7 @@ def start(title: str, key: str, work: Callable[[Any], Any]) -> Job:
 
 
 def _run(job: Job) -> None:
-    from dcinterp.progress import Cancelled
+    from dcinterp.support.progress import Cancelled
 
     def progress(done: int, total: int, message: str = "") -> None:
         job.done, job.total, job.message = done, total, message

@@ -35,7 +35,8 @@ def choose_model() -> str:
 
 def here(name: str) -> bool:
     """Whether a name that a link asks for stands for files on this machine, so that it is opened without a question."""
-    from dcinterp.loading import PLANTED, cached_snapshot
+    from dcinterp.checkpoints.hub import cached_snapshot
+    from dcinterp.checkpoints.names import PLANTED
 
     if name.startswith(PLANTED) or (Path(name).expanduser() / "config.json").is_file():
         return True
@@ -50,8 +51,8 @@ def short(name: str) -> str:
 
 def known() -> list[str]:
     """Names that `dcinterp.load` takes: those given at the start, opened in this session, and shipped."""
+    from dcinterp.checkpoints.names import shipped_models
     from dcinterp.cli.app import MODELS_VARIABLE
-    from dcinterp.loading import shipped_models
 
     given = [name for name in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if name]
     return list(dict.fromkeys([*given, *shipped_models(), *st.session_state.get("_opened", [])]))
@@ -133,7 +134,8 @@ def estimate(name: str) -> Any:
         UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
     """
     import dcinterp
-    from dcinterp.loading import PLANTED, cached_snapshot, refuse_missing_folder
+    from dcinterp.checkpoints.hub import cached_snapshot
+    from dcinterp.checkpoints.names import PLANTED, refuse_missing_folder
 
     name = name.strip()
     if not name:
@@ -149,7 +151,7 @@ def estimate(name: str) -> Any:
 
 def looks_like_hub_id(name: str) -> bool:
     """Whether a name that is no folder may be one of the hub's: OWNER/NAME, or NAME alone as in gpt2."""
-    from dcinterp.loading import is_path, shipped_models
+    from dcinterp.checkpoints.names import is_path, shipped_models
 
     return not is_path(name) and name not in shipped_models()
 
@@ -176,7 +178,7 @@ class HubSize:
 def _on_hub(name: str) -> HubSize:
     found = _asked_hub(name)
     if isinstance(found, str):
-        from dcinterp.errors import UserError
+        from dcinterp.support.errors import UserError
 
         raise UserError(f"There is no folder {name}, and the hub did not describe a model of that name: {found}")
     return found
@@ -190,7 +192,7 @@ def _asked_hub(name: str) -> HubSize | str:
     """
     from huggingface_hub import HfApi
 
-    from dcinterp.loading import hub_reason, reach_hub
+    from dcinterp.checkpoints.hub import hub_reason, reach_hub
 
     try:
         reach_hub()
@@ -223,6 +225,6 @@ def available_memory() -> int:
 
 def readable(count: float, unit: str = "") -> str:
     """12345678 as 12.3 M (of `unit`)."""
-    from dcinterp import quantities
+    from dcinterp.support import text as quantities
 
     return quantities.readable(count, [f"{letter}{unit}" for letter in "kMG"], unit)

@@ -49,7 +49,7 @@ def answer_words(scores: Any) -> str:
 
 def edge_sentence(edges: Any, edge: Any) -> str:
     """The strongest edge in words, with what its ablation did where that was measured."""
-    from dcinterp.figures.style import BRANCH_NAMES
+    from dcinterp.figures.base.style import BRANCH_NAMES
 
     what, use, count, cost = "attention", f"used with the values of head {edge.head_to}", "It counts", "it costs"
     if edges.stage == "pre":
@@ -66,7 +66,7 @@ def edge_sentence(edges: Any, edge: Any) -> str:
 
 def writer_sentence(edges: Any, wrote: tuple[int, int, float]) -> str:
     """The strongest edge into the head that writes the answer most directly, in words; empty where there is none."""
-    from dcinterp.figures.style import BRANCH_NAMES
+    from dcinterp.figures.base.style import BRANCH_NAMES
 
     layer, head, _ = wrote
     into = edges.top(1, head_to=(layer, head)) if layer in edges.layers else []

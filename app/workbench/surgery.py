@@ -79,7 +79,7 @@ def _put(line: str, add: bool) -> None:
 
 def in_words(what: str) -> str:
     """The interventions as sentences; UserError when a line is none."""
-    from dcinterp.analysis.intervention import read_interventions
+    from dcinterp.mechanism.interventions import read_interventions
 
     return " ".join(f"{_subject(one)} {_change(one)}{_where(one)}." for one in read_interventions(what))
 

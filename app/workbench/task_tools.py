@@ -57,8 +57,8 @@ def label(task_id: str) -> str:
 
 def grid(pattern: str, transformation: str, on_pick: Callable[[int, int], None]) -> None:
     """How many tasks pair each pattern with each transformation."""
-    from dcinterp.figures.grid import grid as drawn
-    from dcinterp.figures.style import THEMES
+    from dcinterp.figures.base.grid import grid as drawn
+    from dcinterp.figures.base.style import THEMES
 
     patterns, transformations = axes()
     counts = [[len(family(p, t)) or float("nan") for t in transformations] for p in patterns]

@@ -122,9 +122,9 @@ def start(output: Path, preset: str, steps: int, changes: dict[str, int], text: 
     Raises:
         UserError: the folder holds something already or cannot be made, or a number does not fit the preset.
     """
-    from dcinterp.errors import UserError
-    from dcinterp.train.recipe import build_config
-    from dcinterp.train.starter import text_run
+    from dcinterp.support.errors import UserError
+    from dcinterp.train.config.default_run import text_run
+    from dcinterp.train.config.recipe import build_config
 
     if output.is_dir() and any(output.iterdir()):
         raise UserError(f"{output} is not empty; choose another name, or resume the run that is in it.")
@@ -164,7 +164,7 @@ def resume(folder: Path) -> None:
 
 
 def _launch(folder: Path, arguments: list[str]) -> None:
-    from dcinterp.train.stopping import PARENT
+    from dcinterp.train.control.signals import PARENT
 
     # Resuming takes the first run's own folder, whatever it was called then.
     command = [sys.executable, "-m", "dcinterp", "train", *arguments, "--output", str(folder)]
@@ -193,7 +193,7 @@ def impatient(folder: Path) -> bool:
 
 def _process(folder: Path) -> int:
     """The process that trains in a folder, whoever started it; 0 when there is none."""
-    from dcinterp.train.occupied import occupant
+    from dcinterp.train.control.run_lock import occupant
 
     mine = _processes.get(str(folder))
     if mine is not None and mine.poll() is None:
@@ -204,7 +204,7 @@ def _process(folder: Path) -> int:
 
 def look(folder: Path) -> Run:
     """The run as it stands now."""
-    from dcinterp.train.occupied import occupant
+    from dcinterp.train.control.run_lock import occupant
 
     held, process = occupant(folder), _process(folder)
     steps = _config(folder).get("steps", 0)
@@ -225,7 +225,7 @@ def look(folder: Path) -> Run:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    from dcinterp.model.metrics import read_metrics
+    from dcinterp.train.loop.metrics_file import read_metrics
 
     path = folder / "metrics.jsonl"
     return read_metrics(path) if path.is_file() else []
@@ -235,7 +235,7 @@ def losses(folder: Path) -> Any | None:
     """The `LossCurves` of every logged step, with those on held-out text or images; None before the first."""
     import torch
 
-    from dcinterp.analysis.loss_curves import LossCurves
+    from dcinterp.analysis.training.loss_curves import LossCurves
 
     lines: dict[int, dict[str, float]] = {}
     for record in _records(folder):
@@ -280,7 +280,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _read_config(file: Path, stamp: int) -> dict[str, Any]:
-    from dcinterp.train.recipe import read_config
+    from dcinterp.train.config.recipe import read_config
 
     try:
         config = read_config(file)

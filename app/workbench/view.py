@@ -43,7 +43,7 @@ def view(
         table: whether to offer the numbers as a table.
         options: of the kind of figure.
     """
-    from dcinterp.figures.style import THEMES
+    from dcinterp.figures.base.style import THEMES
 
     if banners:
         show_banners(result)
@@ -128,7 +128,7 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
     def drawn(form: str) -> Callable[[], bytes]:
         def made() -> bytes:
             from dcinterp import figures
-            from dcinterp.figures import export
+            from dcinterp.figures.base import export
 
             figure = figures.plot(result, theme="light", **(options or {}))
             return (

@@ -1,0 +1,1 @@
+"""The analyses: a folder a subject, a file an analysis, named as its function."""

@@ -13,7 +13,7 @@ from dcinterp.bench.released_loops import looped_attention
 from dcinterp.bench.timing import Measurement, race
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import composed_attention, fused
-from dcinterp.progress import Progress, silent
+from dcinterp.support.progress import Progress, silent
 
 BASELINE = "plain attention (SDPA)"
 QUADRATIC_LIMIT = 1 << 25

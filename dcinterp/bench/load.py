@@ -21,15 +21,16 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
-from dcinterp.errors import UserError
-from dcinterp.model.checkpoints import dcformer, dcpythia
-from dcinterp.model.presets import build_model, preset
-from dcinterp.progress import Progress, silent
+from dcinterp.checkpoints.layouts import dcformer, dcpythia
+from dcinterp.model.build import build_model
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
 
 _CHILD = """
 import json, sys, time
 from pathlib import Path
-from dcinterp.loading import read_model
+from dcinterp.checkpoints.load import read_model
 from dcinterp.model.vit import DCViTForImageClassification
 
 def memory(field):
@@ -65,8 +66,8 @@ def write_random(name: str, folder: Path, *, progress: Progress = silent) -> Non
     Raises:
         UserError: the preset has no released layout.
     """
-    config = preset(name).config(num_hidden_layers=1)
-    layers = preset(name).config().num_hidden_layers
+    config = DCFormerConfig.preset(name, num_hidden_layers=1)
+    layers = DCFormerConfig.preset(name).num_hidden_layers
     if not name.lower().startswith(("dcformer++", "dcpythia")):
         raise UserError(f"Preset {name} has no released layout; choose a dcformer++ or dcpythia one.")
     layout = dcpythia if name.lower().startswith("dcpythia") else dcformer

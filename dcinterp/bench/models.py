@@ -11,7 +11,7 @@ from dcinterp.bench.timing import Measurement, race
 from dcinterp.model.config import ComposeKind, DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import fused
-from dcinterp.progress import Progress, silent
+from dcinterp.support.progress import Progress, silent
 
 BASELINE = "Transformer++ twin"
 SMALL: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 8}

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dcinterp.progress import Progress, silent
+from dcinterp.support.progress import Progress, silent
 
 
 @dataclass(frozen=True)

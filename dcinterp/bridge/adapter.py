@@ -23,8 +23,8 @@ from dcinterp.bridge.attention import DCAttentionBridge, HeadNormBridge
 from dcinterp.bridge.compose import ComposeBridge
 from dcinterp.bridge.folding import dynamic_readers, fold_norm
 from dcinterp.bridge.mlp import DCGatedMLPBridge
-from dcinterp.errors import UserError
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError
 
 
 class DCFormerAdapter(ArchitectureAdapter):

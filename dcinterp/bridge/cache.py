@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformer_lens import ActivationCache
 
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 
 class CompositionWarning(UserWarning):

@@ -14,10 +14,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
 from dcinterp.bridge.lock import RunLock
-from dcinterp.errors import UserError, nearest
+from dcinterp.model.build import build_model
 from dcinterp.model.config import STAGES, DCFormerConfig
-from dcinterp.model.presets import build_model
-from dcinterp.vocabulary import has_unknown, unknown_clause, unknown_words
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
 
 
 class DCBridge(TransformerBridge):

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 from dcinterp.bridge.adapter import DCFormerAdapter
 from dcinterp.bridge.dcbridge import DCBridge
 from dcinterp.bridge.vit import DCViTAdapter
-from dcinterp.errors import UserError
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
+from dcinterp.support.errors import UserError
 
 ARCHITECTURES = {DCFormerForCausalLM: "DCFormerForCausalLM", DCViTForImageClassification: "DCViTForImageClassification"}
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from dcinterp.cli._help import Verbs
-from dcinterp.errors import file_sentence
+from dcinterp.support.errors import file_sentence
 
 # Not named `app`: importing the verb of that name would put its module in the name's place.
 verbs = Verbs(

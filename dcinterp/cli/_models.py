@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcinterp.shipped import SHIPPED, refuse_file, shipped_models
+from dcinterp.checkpoints.names import SHIPPED, refuse_file, shipped_models
 
 
 def model_names(incomplete: str) -> list[str]:
@@ -27,7 +27,7 @@ def model_folder(name: str) -> Path:
     Raises:
         UserError: there is no such folder.
     """
-    from dcinterp.errors import UserError, nearest
+    from dcinterp.support.errors import UserError, nearest
 
     if name in shipped_models():
         return SHIPPED / name

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 if TYPE_CHECKING:
-    from dcinterp.analysis.result import Result
+    from dcinterp.results.result import Result
 
 
 def require_file_place(path: Path | None) -> None:
@@ -68,7 +68,7 @@ def require_result_place(path: Path | None, kind: str) -> None:
     """
     if path is None:
         return
-    from dcinterp.analysis.result import require_own
+    from dcinterp.results.result import require_own
 
     require_folder_place(path, ours=is_result)
     require_own(path, kind)
@@ -76,7 +76,7 @@ def require_result_place(path: Path | None, kind: str) -> None:
 
 def is_result(path: Path) -> bool:
     """Whether a folder holds a saved result and nothing else."""
-    from dcinterp.analysis.result import RECORD, TENSORS
+    from dcinterp.results.result import RECORD, TENSORS
 
     if not (path / RECORD).is_file():
         return False

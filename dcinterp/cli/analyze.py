@@ -15,8 +15,8 @@ from dcinterp.cli._models import model_names
 from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result, whole
 
 if TYPE_CHECKING:
-    from dcinterp.analysis.registry import Analysis
-    from dcinterp.analysis.result import Result
+    from dcinterp.results.registry import Analysis
+    from dcinterp.results.result import Result
 
 ROWS = 30
 """Rows of the table that the terminal shows; --csv has all."""
@@ -29,20 +29,20 @@ class Analyses(Group):
     """The commands of the group: listed from the sources, made from the registry when one is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from dcinterp.analysis.listing import titles
+        from dcinterp.results.catalogue import titles
 
         return [name.replace("_", "-") for name in titles()]
 
     def summary(self, ctx: Any, name: str) -> str:
-        from dcinterp.analysis.listing import titles
+        from dcinterp.results.catalogue import titles
 
         return titles()[name.replace("-", "_")]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        from dcinterp.errors import require_known
+        from dcinterp.support.errors import require_known
 
         require_known("analysis", cmd_name.replace("_", "-"), self.list_commands(ctx))  # before torch is waited for
-        from dcinterp.analysis.registry import ANALYSES
+        from dcinterp.results.registry import ANALYSES
 
         entry = ANALYSES[cmd_name.replace("-", "_")]
         single = Verbs(add_completion=False)
@@ -54,7 +54,7 @@ class AnalysisVerb(Verb):
     """The command of one analysis, whose help names the figures that there are of its result."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        from dcinterp.analysis.registry import ANALYSES
+        from dcinterp.results.registry import ANALYSES
 
         more = list(filter(None, figure_kinds(ANALYSES[str(self.name).replace("-", "_")])))
         kept = [option for option in self.params if option.name != "figure_kind" or more]
@@ -177,7 +177,7 @@ def result_kind(entry: Analysis) -> str:
 
 def verb(entry: Analysis) -> Any:
     """A function with a signature that typer turns into the command of one analysis."""
-    from dcinterp.analysis.options import parameter_types
+    from dcinterp.results.options import parameter_types
 
     types, described = parameter_types(entry.function), _descriptions(entry.function.__doc__ or "")
     parameters = []
@@ -207,8 +207,8 @@ def verb(entry: Analysis) -> Any:
 
 def _option(name: str, parameter: inspect.Parameter, annotation: Any, text: str) -> tuple[Any, Any]:
     """(annotation, default) of one option; its name is prefixed inside so that it cannot meet an output's."""
-    from dcinterp.analysis.call import TOKEN_ARGUMENTS, option_text, plain
-    from dcinterp.analysis.options import members
+    from dcinterp.results.call import TOKEN_ARGUMENTS, option_text, plain
+    from dcinterp.results.options import members
 
     flag, text = f"--{name.replace('_', '-')}", _told(name, text)
     kinds = [each for each in members(annotation) if each is not type(None)]
@@ -234,7 +234,7 @@ TOLD = {
 
 def _told(name: str, text: str) -> str:
     """What a docstring says of a parameter, for somebody who types it."""
-    from dcinterp.analysis.registry import ANALYSES
+    from dcinterp.results.registry import ANALYSES
 
     if name in TOLD:
         return TOLD[name]
@@ -275,8 +275,8 @@ def _descriptions(doc: str) -> dict[str, str]:
 def _run(entry: Analysis, given: dict[str, Any]) -> None:
     import torch
 
-    from dcinterp.analysis.options import parameter_types, parse
-    from dcinterp.progress import console
+    from dcinterp.results.options import parameter_types, parse
+    from dcinterp.support.progress import console
 
     _require_outputs(entry, given)
     types, arguments = parameter_types(entry.function), {}
@@ -288,7 +288,7 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
         bridges = []
         if entry.takes_model:
             progress(0, 0, f"loading {given['model']}")
-            from dcinterp.loading import load
+            from dcinterp.checkpoints.load import load
 
             bridges.append(load(given["model"], dtype=getattr(torch, given["dtype"]) if given["dtype"] else None))
             progress(0, 0)
@@ -301,7 +301,7 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
 
 def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     """Refuse what could not be written before anything is computed."""
-    from dcinterp.errors import UserError, nearest
+    from dcinterp.support.errors import UserError, nearest
 
     figure, kind = given["figure"], given["figure_kind"]
     if figure is not None and figure.suffix not in (".html", ".png", ".svg"):
@@ -325,7 +325,7 @@ def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, 
             result.to_dataframe().to_csv(place, index=False)
     if figure is not None:
         from dcinterp import figures
-        from dcinterp.figures import export
+        from dcinterp.figures.base import export
 
         drawn = figures.plot(result, kind=kind)
         data = export.page(result, drawn) if figure.suffix == ".html" else export.image(drawn, figure.suffix[1:])

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._models import model_names
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 MODELS_VARIABLE = "DCINTERP_MODELS"
 """How the app learns which models it was started with: folders and hub ids, separated as in PATH."""
@@ -40,8 +40,8 @@ def command(
 
         dcinterp app runs/my-run/model
     """
-    from dcinterp.loading import read_config_file, refuse_missing_folder
-    from dcinterp.shipped import refuse_file
+    from dcinterp.checkpoints.names import refuse_file, refuse_missing_folder
+    from dcinterp.checkpoints.read import read_config_file
 
     for model in models or []:
         if Path(model).is_dir():

@@ -102,7 +102,7 @@ def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path 
     from rich.console import Console
     from rich.table import Table
 
-    from dcinterp.progress import console
+    from dcinterp.support.progress import console
 
     require_file_place(output)
     if threads:
@@ -147,8 +147,8 @@ def load(
     from tempfile import TemporaryDirectory
 
     from dcinterp.bench.load import measure_load, write_random
-    from dcinterp.loading import read_config_file
-    from dcinterp.progress import console
+    from dcinterp.checkpoints.read import read_config_file
+    from dcinterp.support.progress import console
 
     if folder is not None:
         read_config_file(folder)

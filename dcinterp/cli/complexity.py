@@ -42,12 +42,13 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
-    from dcinterp.errors import UserError
     from dcinterp.model.complexity import overhead_records, overhead_rows
+    from dcinterp.model.config import DCFormerConfig
     from dcinterp.model.presets import preset, presets
+    from dcinterp.support.errors import UserError
 
     chosen = [preset(name) for name in names] if names else list(presets().values())
-    if plain := [each.name for each in chosen if names and not each.config().stages]:
+    if plain := [each.name for each in chosen if names and not DCFormerConfig.preset(each.name).stages]:
         raise UserError(f"{plain[0]} composes no heads, so composing costs it nothing; name a model that does.")
     if as_json:
         print_json(overhead_records(chosen, keys))

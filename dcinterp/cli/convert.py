@@ -58,8 +58,8 @@ def command(
     """
     import torch
 
-    from dcinterp.loading import read_model
-    from dcinterp.model.checkpoints import write_foreign
+    from dcinterp.checkpoints.layouts import write_foreign
+    from dcinterp.checkpoints.read import read_model
 
     require_folder_place(target)
     folder = model_folder(source)

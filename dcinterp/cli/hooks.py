@@ -34,8 +34,8 @@ def command(
 
         dcinterp hooks transformer++ --match "*.hook_z" --json
     """
-    from dcinterp.hook_reference import list_hooks
-    from dcinterp.loading import load
+    from dcinterp.bridge.hook_catalogue import list_hooks
+    from dcinterp.checkpoints.load import load
 
     bridge = load(model)
     hooks = list_hooks(bridge, match, layer=layer)

@@ -34,13 +34,13 @@ def command(
     """
     import time
 
-    from dcinterp.description import describe, size
+    from dcinterp.checkpoints.describe import describe, size
 
     if files_only:
         described = describe(model)
         print_json(described.record()) if as_json else typer.echo("\n".join(described.sentences()))
         return
-    from dcinterp.loading import load
+    from dcinterp.checkpoints.load import load
 
     start = time.perf_counter()
     bridge = load(model, device=device)

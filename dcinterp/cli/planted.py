@@ -78,9 +78,10 @@ def show(
 
         dcinterp planted show "many-to-one redundancy=2 seed=3" --example 4
     """
-    from dcinterp import attribute_edges, load
-    from dcinterp.analysis.edges import BRANCHES
-    from dcinterp.loading import PLANTED
+    from dcinterp.analysis.attribution.attribute_edges import attribute_edges
+    from dcinterp.checkpoints.load import load
+    from dcinterp.checkpoints.names import PLANTED
+    from dcinterp.mechanism.edges import BRANCHES
     from dcinterp.planted import read_plant
 
     planted = read_plant(circuit)
@@ -129,9 +130,9 @@ def table(
 
         dcinterp planted table lend-by-kp "lend-by-kp noise=0.02" --seeds 1
     """
-    from dcinterp import method_benchmark
+    from dcinterp.analysis.circuits.method_benchmark import method_benchmark
     from dcinterp.planted import circuits
-    from dcinterp.progress import console
+    from dcinterp.support.progress import console
 
     require_result_place(save, "MethodScores")
     settings = planted or [name + variant for variant in VARIANTS for name in circuits()]

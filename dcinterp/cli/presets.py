@@ -34,14 +34,16 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
-    from dcinterp.model.presets import count_parameters, preset, presets
+    from dcinterp.model.build import count_parameters
+    from dcinterp.model.config import DCFormerConfig
+    from dcinterp.model.presets import preset, presets
 
     if name is not None or as_json:
         chosen = [preset(name)] if name is not None else list(presets().values())
         shown = {
             each.name: {"family": each.family}
             | each.fields
-            | {"training": each.training, "parameters": count_parameters(each.config())}
+            | {"training": each.training, "parameters": count_parameters(DCFormerConfig.preset(each.name))}
             for each in chosen
         }
         print_json(shown)
@@ -50,7 +52,7 @@ def command(
     for column in ("preset", "layers", "width", "heads", "windows", "parameters", "lr", "tokens"):
         table.add_column(column, no_wrap=True)
     for each in presets().values():
-        config = each.config()
+        config = DCFormerConfig.preset(each.name)
         windows = ":".join("all" if window is None else str(window) for window in config.attention_windows)
         shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, windows)
         rate, tokens = each.training.get("learning_rate"), each.training.get("tokens")

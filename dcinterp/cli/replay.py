@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._outputs import print_json
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 
 def command(
@@ -32,8 +32,8 @@ def command(
 
         dcinterp replay saved
     """
-    from dcinterp.progress import console
-    from dcinterp.reproduction import replay
+    from dcinterp.results.replay import replay
+    from dcinterp.support.progress import console
 
     if not tolerance >= 0:
         raise UserError(f"--tolerance is {tolerance}; it must be at least 0.")

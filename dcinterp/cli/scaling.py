@@ -40,7 +40,7 @@ def command(
     require_result_place(save, "ScalingFit")
     fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss)
     if figure is not None:
-        from dcinterp.figures import export
+        from dcinterp.figures.base import export
 
         with whole(figure) as place:
             place.write_bytes(export.html(dcinterp.figures.plot(fit), title="Scaling fit"))

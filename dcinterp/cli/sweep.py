@@ -30,8 +30,8 @@ def command(
 
         dcinterp sweep configs/sweeps/ablation.yaml --jobs 2
     """
-    from dcinterp.progress import console
-    from dcinterp.train.sweep import TABLE, read_sweep, results, run_sweep
+    from dcinterp.support.progress import console
+    from dcinterp.train.control.sweep import TABLE, read_sweep, results, run_sweep
 
     sweep = read_sweep(file, output=output)
     if only_table:

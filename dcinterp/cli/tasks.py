@@ -12,10 +12,10 @@ import typer
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._models import model_names
 from dcinterp.cli._outputs import print_json, require_file_place, require_folder_place, whole
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 if TYPE_CHECKING:
-    from dcinterp.progress import Progress
+    from dcinterp.support.progress import Progress
     from synthetic_tasks import Evaluation, Row, Solution, Task
 
 app = Verbs()
@@ -341,7 +341,7 @@ def evaluate(
 
         dcinterp tasks evaluate dcformer++ --data rows.jsonl --by family
     """
-    from dcinterp.progress import console
+    from dcinterp.support.progress import console
     from synthetic_tasks import evaluate as evaluate_rows
 
     require_folder_place(output, ours=lambda folder: may_hold_evaluation(folder, model), anew=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dcinterp.progress import Progress
+    from dcinterp.support.progress import Progress
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -55,14 +55,14 @@ def command(
         accelerate launch --num_processes 2 \\
             -m dcinterp train configs/shipped-pair.yaml
     """
-    from dcinterp.errors import UserError
-    from dcinterp.progress import Cancelled
-    from dcinterp.train.beginning import Beginning, resume_command
-    from dcinterp.train.recipe import build_config, read_tree
-    from dcinterp.train.run import train
-    from dcinterp.train.starter import with_material
-    from dcinterp.train.stopping import stoppable
-    from dcinterp.train.trainer import processes
+    from dcinterp.support.errors import UserError
+    from dcinterp.support.progress import Cancelled
+    from dcinterp.train.config.default_run import with_material
+    from dcinterp.train.config.recipe import build_config, read_tree
+    from dcinterp.train.control.signals import stoppable
+    from dcinterp.train.loop.run import train
+    from dcinterp.train.loop.run_summary import Beginning, resume_command
+    from dcinterp.train.loop.trainer import processes
 
     tree = with_material(read_tree(config) if config else {}, text, "" if images == "digits" else images)
     flags = {"output": output, "model.preset": preset}
@@ -100,7 +100,7 @@ def command(
 @contextmanager
 def _shown() -> Iterator[Progress]:
     """A bar in a terminal; in a file or a pipe a line now and then."""
-    from dcinterp.progress import console
+    from dcinterp.support.progress import console
 
     if sys.stderr.isatty():
         with console("training") as progress:

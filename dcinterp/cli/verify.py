@@ -49,8 +49,8 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
-    from dcinterp.errors import UserError
-    from dcinterp.verification import verify
+    from dcinterp.checkpoints.verify import verify
+    from dcinterp.support.errors import UserError
 
     if not tolerance >= 0:
         raise UserError(f"--tolerance is {tolerance}; it must be at least 0.")

@@ -1,18 +1,19 @@
 """Figures: a function from a result to a Plotly figure, one file a kind of figure.
 
-A kind is a module here with `RESULT` (the name of the result class that it draws), `KIND` (empty for the figure that a
-result gets when nobody asks for another) and `plot(result, *, theme, **options) -> go.Figure`.
+The folders are those of the analyses; `base` is what they share. A kind is a module in one of them with `RESULT` (the
+name of the result class that it draws), `KIND` (empty for the figure that a result gets when nobody asks for another)
+and `plot(result, *, theme, **options) -> go.Figure`.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -50,5 +51,6 @@ def _drawn() -> set[str]:
 @cache
 def kinds() -> dict[tuple[str, str], ModuleType]:
     """The modules that draw, by the result and the kind of figure."""
-    modules = (import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__))
+    names = (info.name for info in walk_packages(__path__, f"{__name__}.") if not info.ispkg)
+    modules = (import_module(name) for name in names)
     return {(module.RESULT, module.KIND): module for module in modules if hasattr(module, "RESULT")}

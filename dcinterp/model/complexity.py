@@ -109,7 +109,7 @@ def overhead_records(presets: Iterable[Preset], keys: int | None = None) -> list
     """
     records = []
     for preset in presets:
-        config = preset.config()
+        config = DCFormerConfig.preset(preset.name)
         if not config.stages:
             continue
         length = keys or (config.num_patches if isinstance(config, DCViTConfig) else config.max_position_embeddings)

@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 
+from dcinterp.model.presets import preset
+
 ComposeKind = Literal["dynamic", "static", "none"]
 NormKind = Literal["rmsnorm", "layernorm"]
 MLPKind = Literal["swiglu", "gelu"]
@@ -140,9 +142,8 @@ class DCFormerConfig(PreTrainedConfig):
         Raises:
             ValueError: there is no such preset; the message suggests the nearest names.
         """
-        from dcinterp.model.presets import preset
-
-        return preset(name).config(**changes)
+        chosen = preset(name)
+        return (DCViTConfig if chosen.images else DCFormerConfig)(**chosen.all_fields(**changes))
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -20,8 +20,8 @@ from dcinterp.model.kernels.select import check_implementation
 from dcinterp.model.mask import Sight, attention_mask
 from dcinterp.model.norm import RMSNorm, build_norm
 from dcinterp.model.rotary import Rotation, rotation
-from dcinterp.permissions import open_like
 from dcinterp.shapes import Attention, TokenIds
+from dcinterp.support.file_modes import open_like
 
 
 class DCFormerPreTrainedModel(PreTrainedModel):

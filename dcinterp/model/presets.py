@@ -1,16 +1,13 @@
-"""Named models: the paper's, with the hyperparameters they were trained with, and tiny ones for a laptop."""
+"""Named models, as data: the paper's, with the hyperparameters they were trained with, and tiny ones for a laptop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dcinterp.errors import UserError, nearest
-
-if TYPE_CHECKING:  # the names of the presets are wanted before torch is there
-    from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError, nearest
 
 FAMILIES: Mapping[str, dict[str, Any]] = MappingProxyType(
     {
@@ -60,41 +57,14 @@ class Preset:
     fields: dict[str, Any]
     training: dict[str, Any] = field(default_factory=dict)
 
-    def config(self, **changes: Any) -> DCFormerConfig:
-        """The configuration, with `changes` on top."""
-        from dcinterp.model.config import DCFormerConfig, DCViTConfig
+    @property
+    def images(self) -> bool:
+        """Whether it is an image classifier."""
+        return self.family in ("vit", "dcvit")
 
-        kind = DCViTConfig if self.family in ("vit", "dcvit") else DCFormerConfig
-        return kind(**(family(self.family) | self.fields | changes))
-
-
-def build_model(config: DCFormerConfig) -> Any:
-    """A freshly initialised model of this configuration: a language model, or an image classifier."""
-    from dcinterp.model.config import DCViTConfig
-
-    if isinstance(config, DCViTConfig):
-        from dcinterp.model.vit import DCViTForImageClassification
-
-        return DCViTForImageClassification(config)
-    from dcinterp.model.decoder import DCFormerForCausalLM
-
-    return DCFormerForCausalLM(config)
-
-
-def count_parameters(config: DCFormerConfig) -> int:
-    """Number of parameters of a model of this configuration, without giving it memory.
-
-    All layers are alike, so a model of one layer and one of two tell the size of any.
-    """
-    one, two = (_counted(type(config).from_dict(config.to_dict() | {"num_hidden_layers": n})) for n in (1, 2))
-    return one + (config.num_hidden_layers - 1) * (two - one)
-
-
-def _counted(config: DCFormerConfig) -> int:
-    import torch
-
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build_model(config).parameters())
+    def all_fields(self, **changes: Any) -> dict[str, Any]:
+        """The fields of its configuration: those of the family, its own, and `changes` on top."""
+        return family(self.family) | self.fields | changes
 
 
 def presets() -> Mapping[str, Preset]:

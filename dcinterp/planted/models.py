@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from dcinterp.errors import UserError, nearest
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.planted.blueprint import Blueprint, add_noise
 from dcinterp.planted.circuit import Edge, PlantedExample, Truth
 from dcinterp.planted.circuits import circuits
 from dcinterp.planted.decoys import look_back, plant_decoys
 from dcinterp.planted.words import NAMES, QUESTIONS, TOKEN_ID
+from dcinterp.support.errors import UserError, nearest
 
 DEFAULT_HEADS = 12
 

@@ -44,7 +44,7 @@ def run(page: Path) -> Iterator[tuple[Block, dict[str, Any]]]:
 
 def draw(page: Path) -> None:
     """Run a page and write its images beside it."""
-    from dcinterp.figures.export import image
+    from dcinterp.figures.base.export import image
 
     for block, namespace in run(page):
         if block.image is not None:

@@ -106,8 +106,8 @@ def picture(figure: Any) -> dict[str, Any]:
     """A figure as an image and as its text alternative."""
     import plotly.graph_objects as go
 
-    from dcinterp.figures.description import describe
-    from dcinterp.figures.export import image
+    from dcinterp.figures.base.describe import describe
+    from dcinterp.figures.base.export import image
 
     figure = go.Figure(_decoded(figure))
     png = base64.b64encode(small(image(figure, "png", width=WIDTH))).decode()

@@ -135,7 +135,7 @@ def _kind(value: Any) -> str:
 
 def analyses() -> Iterator[tuple[str, str]]:
     """A page for each registered analysis: its module's account of itself, its arguments and its result."""
-    from dcinterp.analysis.registry import ANALYSES
+    from dcinterp.results.registry import ANALYSES
 
     rows = []
     for entry in sorted(ANALYSES.values(), key=lambda each: each.title):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 
 import dcinterp
-from dcinterp.hook_reference import COMPOSITION, Hook
+from dcinterp.bridge.hook_catalogue import COMPOSITION, Hook
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -121,7 +121,9 @@ def test_a_dead_link_opens_every_page_and_says_what_was_not_there(app, page):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in WITHOUT_MODEL])
 def test_a_broken_model_is_one_sentence_on_every_page(app, monkeypatch, tmp_path, page):
-    folder = shutil.copytree(Path(dcinterp.__file__).parent / "pretrained" / "dcformer++", tmp_path / "broken")
+    folder = shutil.copytree(
+        Path(dcinterp.__file__).parent / "checkpoints" / "shipped" / "dcformer++", tmp_path / "broken"
+    )
     (folder / "model.safetensors").unlink()
     monkeypatch.setenv("DCINTERP_MODELS", str(folder))
     follow(app, page, {"model": str(folder)})

@@ -11,9 +11,9 @@ import huggingface_hub.constants
 import pytest
 
 import dcinterp
-import dcinterp.loading
+import dcinterp.checkpoints.load
 
-SHIPPED = Path(dcinterp.__file__).parent / "pretrained"
+SHIPPED = Path(dcinterp.__file__).parent / "checkpoints" / "shipped"
 NAME = "somebody/dcformer-mini"
 
 
@@ -88,7 +88,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence(app, hub_cache, monkeypatch,
             there.listen()
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{there.getsockname()[1]}")
-        monkeypatch.setattr(dcinterp.loading, "HUB_SECONDS", 1.0)
+        monkeypatch.setattr(dcinterp.checkpoints.load, "HUB_SECONDS", 1.0)
         for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(proxy, raising=False)
         models_page(app)

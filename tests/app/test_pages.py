@@ -143,7 +143,9 @@ def test_a_link_to_a_model_that_is_not_there_says_so(app):
 
 
 def test_a_link_to_a_model_folder_opens_it(app, tmp_path):
-    folder = shutil.copytree(Path(dcinterp.__file__).parent / "pretrained" / "dcformer++", tmp_path / "mine")
+    folder = shutil.copytree(
+        Path(dcinterp.__file__).parent / "checkpoints" / "shipped" / "dcformer++", tmp_path / "mine"
+    )
     open_page(app, "attribution", model=str(folder))
     assert not app.exception
     assert not app.error
@@ -152,7 +154,9 @@ def test_a_link_to_a_model_folder_opens_it(app, tmp_path):
 
 @pytest.mark.parametrize("damage", ["no weights", "cut weights", "no config", "not json"])
 def test_a_broken_folder_is_one_sentence(app, monkeypatch, tmp_path, damage):
-    folder = shutil.copytree(Path(dcinterp.__file__).parent / "pretrained" / "dcformer++", tmp_path / "broken")
+    folder = shutil.copytree(
+        Path(dcinterp.__file__).parent / "checkpoints" / "shipped" / "dcformer++", tmp_path / "broken"
+    )
     weights, config = folder / "model.safetensors", folder / "config.json"
     if damage == "no weights":
         weights.unlink()
@@ -173,7 +177,9 @@ def test_a_broken_folder_is_one_sentence(app, monkeypatch, tmp_path, damage):
 
 
 def test_models_says_the_size_before_it_opens(app, tmp_path):
-    shutil.copytree(Path(dcinterp.__file__).parent / "pretrained" / "transformer++", tmp_path / "runs" / "mine")
+    shutil.copytree(
+        Path(dcinterp.__file__).parent / "checkpoints" / "shipped" / "transformer++", tmp_path / "runs" / "mine"
+    )
     open_page(app, "models")
     app.text_input(key="open").set_value("runs/mine").run()
     assert "733,312" in texts(app).replace("transformer++", "")

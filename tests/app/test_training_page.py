@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dcinterp.train.occupied import occupant
+from dcinterp.train.control.run_lock import occupant
 
 playwright = pytest.importorskip("playwright.sync_api")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dcinterp import UserError, attribute_edges, attribute_heads, calibrate, intervene
-from dcinterp.analysis.calibration import FLOWS, _result
-from dcinterp.analysis.dataset import questions
-from dcinterp.analysis.edges import BRANCHES
+from dcinterp.analysis.attribution.calibrate import FLOWS, _result
+from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.edges import BRANCHES
 
 PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
 QUESTION = [(PROMPT, "fruit", "animal")]

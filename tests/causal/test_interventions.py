@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcinterp import UserError, intervene
-from dcinterp.analysis.edges import BRANCHES, edge_state, head_map, layer_taps
-from dcinterp.analysis.intervention import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
-from dcinterp.analysis.intervention_hooks import applied, frozen_hooks, intervention_hooks, measured, references
+from dcinterp.mechanism.edges import BRANCHES, edge_state, head_map, layer_taps
+from dcinterp.mechanism.intervention_hooks import applied, frozen_hooks, intervention_hooks, measured, references
+from dcinterp.mechanism.interventions import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
 
 PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
 OTHER = "< Ruth has a piano. Carol has a tiger. Ronald has blueberries. >. Ronald has a kind of"

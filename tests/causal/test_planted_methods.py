@@ -7,11 +7,11 @@ import torch
 
 import dcinterp
 from dcinterp import UserError
-from dcinterp.analysis.intervention import Intervention
-from dcinterp.analysis.intervention_hooks import measured
-from dcinterp.analysis.method_scores import QUESTIONS
+from dcinterp.analysis.circuits.method_benchmark import METHODS, Trial
 from dcinterp.bridge import wrap
-from dcinterp.method_trials import METHODS, Trial
+from dcinterp.mechanism.intervention_hooks import measured
+from dcinterp.mechanism.interventions import Intervention
+from dcinterp.mechanism.method_tally import QUESTIONS
 from dcinterp.planted import circuits, plant, tokenizer
 
 

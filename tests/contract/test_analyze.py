@@ -17,14 +17,14 @@ import torch
 from safetensors.torch import save_file
 
 import dcinterp
-from dcinterp.analysis.call import Call
-from dcinterp.analysis.listing import titles
-from dcinterp.analysis.options import parameter_types, parse
-from dcinterp.analysis.registry import ANALYSES
 from dcinterp.cli import main
 from dcinterp.cli._help import examples
 from dcinterp.cli.analyze import figure_kinds, help_text
-from dcinterp.train.watch import branch_strengths, layer_variances
+from dcinterp.results.call import Call
+from dcinterp.results.catalogue import titles
+from dcinterp.results.options import parameter_types, parse
+from dcinterp.results.registry import ANALYSES
+from dcinterp.train.loop.mechanism_log import branch_strengths, layer_variances
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def runs(tmp_path_factory) -> Path:
     watch.mkdir(parents=True)
     losses = [{"step": step, "tokens": 9 * step, "loss": 5.0 - step, "validation_loss": 5.5 - step} for step in (1, 2)]
     (watch.parent / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in losses))
-    model = dcinterp.read_model(Path(dcinterp.__file__).parent / "pretrained/dcformer++")
+    model = dcinterp.read_model(Path(dcinterp.__file__).parent / "checkpoints/shipped/dcformer++")
     seen = branch_strengths(model, {"input_ids": torch.arange(5, 25).view(2, 10)})
     save_file({"variances": layer_variances(model), "strengths": seen}, watch / "step-0000001.safetensors")
     return folder

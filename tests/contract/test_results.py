@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 
 import dcinterp
 from dcinterp import figures
-from dcinterp.analysis.registry import ANALYSES
-from dcinterp.analysis.result import Result, load_result
-from dcinterp.errors import UserError
-from dcinterp.figures import export
-from dcinterp.figures.description import describe
-from dcinterp.train.watch import branch_strengths, layer_variances
+from dcinterp.figures.base import export
+from dcinterp.figures.base.describe import describe
+from dcinterp.results.registry import ANALYSES
+from dcinterp.results.result import Result, load_result
+from dcinterp.support.errors import UserError
+from dcinterp.train.loop.mechanism_log import branch_strengths, layer_variances
 
 FAMILIES = ("transformer++", "dcformer++")
 

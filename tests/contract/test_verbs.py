@@ -157,7 +157,7 @@ def test_what_does_not_fit_into_the_memory_is_said_so(capsys, monkeypatch):
     def full(*args: object, **kwargs: object) -> None:
         torch.empty(2**60)
 
-    monkeypatch.setattr("dcinterp.hook_reference.list_hooks", full)
+    monkeypatch.setattr("dcinterp.bridge.hook_catalogue.list_hooks", full)
     refuses(capsys, "hooks", says="does not fit into the memory")
 
 
@@ -177,7 +177,7 @@ def test_a_failed_check_is_1_and_an_interrupt_130(capsys, monkeypatch):
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dcinterp.hook_reference.list_hooks", interrupted)
+    monkeypatch.setattr("dcinterp.bridge.hook_catalogue.list_hooks", interrupted)
     code, _, err = run(capsys, "hooks")
     assert (code, err.strip()) == (130, "dcinterp: stopped")
 
@@ -186,7 +186,7 @@ def test_what_goes_wrong_inside_is_not_hidden(capsys, monkeypatch):
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("dcinterp.hook_reference.list_hooks", broken)
+    monkeypatch.setattr("dcinterp.bridge.hook_catalogue.list_hooks", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["hooks"])
 

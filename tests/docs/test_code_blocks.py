@@ -20,8 +20,8 @@ EACH = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative
 @pytest.fixture
 def registries(monkeypatch):
     """What a page registers as an example (an analysis, a result) is forgotten after it."""
-    from dcinterp.analysis import registry
-    from dcinterp.analysis.result import Result
+    from dcinterp.results import registry
+    from dcinterp.results.result import Result
 
     assert registry.ANALYSES
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))

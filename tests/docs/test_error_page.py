@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dcinterp.cli import main
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
 CONSOLE = re.findall(r"^```console\n\$ dcinterp (.*?)\n(.*?)\n```", PAGE, flags=re.M | re.S)

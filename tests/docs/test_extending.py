@@ -48,11 +48,11 @@ def replace(path: Path, old: str, new: str) -> None:
 def copy(tmp_path_factory) -> Path:
     """The repository with an analysis, its figure, a relation and a way to compose added as the page says."""
     root = tmp_path_factory.mktemp("copy")
-    unwanted = shutil.ignore_patterns("__pycache__", "generated", "images", "pretrained")
+    unwanted = shutil.ignore_patterns("__pycache__", "generated", "images", "shipped")
     for part in ("dcinterp", "synthetic_tasks", "tests", "docs", "analyses"):
         shutil.copytree(ROOT / part, root / part, ignore=unwanted)
     shutil.copy(ROOT / "pyproject.toml", root)
-    (root / "dcinterp" / "pretrained").symlink_to(ROOT / "dcinterp" / "pretrained")
+    (root / "dcinterp" / "checkpoints" / "shipped").symlink_to(ROOT / "dcinterp" / "checkpoints" / "shipped")
 
     (root / "dcinterp/analysis/look_back.py").write_text(code(PAGE, "class LookBack"))
     insert(root / "dcinterp/__init__.py", '"case_study":', line('"look_back"'))

@@ -14,8 +14,8 @@ import typer
 from sitetools import pages, tables
 
 import dcinterp
-from dcinterp.analysis.registry import ANALYSES
 from dcinterp.cli import verbs
+from dcinterp.results.registry import ANALYSES
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHAINS = {"case_study", "attention_patterns", "method_benchmark"}

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 import dcinterp
-from dcinterp.errors import UserError
-from dcinterp.loading import read_model
-from dcinterp.model.checkpoints import LAYOUTS, write_foreign
+from dcinterp.checkpoints.layouts import LAYOUTS, write_foreign
+from dcinterp.checkpoints.read import read_model
+from dcinterp.support.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from released import fields, forward, random_tensors, write
@@ -184,7 +184,7 @@ def test_a_layout_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
 MEMORY = """
 import sys
 from pathlib import Path
-from dcinterp.loading import read_model
+from dcinterp.checkpoints.load import read_model
 
 def status(field):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from dcinterp.errors import UserError, nearest
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import fused
 from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
+from dcinterp.support.errors import UserError, nearest
 
 Implementation = Literal["auto", "eager", "chunked", "fused", "triton"]
 ENVIRONMENT = "DCINTERP_ATTENTION"

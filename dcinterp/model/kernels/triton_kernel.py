@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.compose.branches import DYNAMIC_WEIGHTS, ComposeWeights
 from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.mask import Sight
+from dcinterp.support.errors import UserError
 
 try:
     import triton

@@ -9,9 +9,9 @@ from torch import Tensor
 
 import dcinterp
 from dcinterp.bridge import DCBridge, wrap
-from dcinterp.errors import UserError
 from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 
 Make = Callable[..., DCBridge]
 TAPS = [f"{stage}.hook_{tap}" for stage in ("pre", "post") for tap in ("in", *BRANCHES, *DYNAMIC_WEIGHTS, "out")]

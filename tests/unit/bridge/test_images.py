@@ -8,7 +8,7 @@ from transformer_lens import patching
 
 import dcinterp
 from dcinterp.bridge import DCBridge, wrap
-from dcinterp.model.presets import preset
+from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.vit import DCViTForImageClassification
 
 SMALL = dict(
@@ -18,7 +18,7 @@ SMALL = dict(
 
 def build(name: str = "tiny-dcvit") -> DCViTForImageClassification:
     torch.manual_seed(0)
-    model = DCViTForImageClassification(preset(name).config(**SMALL)).eval()
+    model = DCViTForImageClassification(DCFormerConfig.preset(name, **SMALL)).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn(p.shape) / p.shape[-1] ** 0.5 if p.dim() > 1 else 1 + 0.3 * torch.randn(p.shape))

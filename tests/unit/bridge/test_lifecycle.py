@@ -14,8 +14,8 @@ from torch import Tensor
 
 import dcinterp
 from dcinterp.bridge import DCBridge, DCFormerAdapter, wrap
-from dcinterp.errors import UserError
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 
 TEXT = "Ruth has a lime . Karen has a pear . Ruth has a kind of"
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dcinterp.bridge import CompositionWarning, DCBridge
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 
 Make = Callable[..., DCBridge]
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {

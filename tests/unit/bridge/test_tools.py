@@ -14,8 +14,8 @@ from transformer_lens.tools import analysis
 
 import dcinterp
 from dcinterp.bridge import CompositionWarning, DCBridge, wrap
-from dcinterp.errors import UserError
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 
 PAIR = ["tiny-dcformer++", "tiny-transformer++"]
 ALL = [*PAIR, "tiny-dcformer", "tiny-dcpythia"]

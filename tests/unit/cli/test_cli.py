@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dcinterp.cli import verbs
-from dcinterp.progress import console
+from dcinterp.support.progress import console
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -61,8 +61,9 @@ def test_a_command_ends_without_searching_the_libraries_for_garbage():
 def test_the_help_of_an_analysis_imports_it_alone():
     script = (
         "import sys; from dcinterp.cli import main\n"
+        "heavy = ('transformers.modeling_utils', 'dcinterp.analysis.case_study')\n"
         "try: main(['analyze', 'predict', '--help'])\n"
-        "except SystemExit: print(*(name in sys.modules for name in ('transformers.modeling_utils', 'dcinterp.story')))"
+        "except SystemExit: print(*(name in sys.modules for name in heavy))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "False False", done.stderr

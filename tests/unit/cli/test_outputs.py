@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from dcinterp.analysis.prediction import Prediction
-from dcinterp.analysis.result import Result, load_result
+from dcinterp.analysis.answers.predict import Prediction
 from dcinterp.cli import main
 from dcinterp.cli._outputs import require_file_place, require_folder_place, require_result_place, save_result, whole
-from dcinterp.errors import UserError
+from dcinterp.results.result import Result, load_result
+from dcinterp.support.errors import UserError
 
 PREDICT = ("analyze", "predict", "dcformer++", "--prompt", "There are tea, meat, meat. Which is not meat? The")
 

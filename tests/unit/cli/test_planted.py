@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer.testing import CliRunner
 
-from dcinterp.analysis.method_scores import MethodScores
+from dcinterp.analysis.circuits.method_benchmark import MethodScores
 from dcinterp.cli import verbs
 from dcinterp.planted import circuits
 

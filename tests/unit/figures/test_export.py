@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import pytest
 
-from dcinterp.figures import export
+from dcinterp.figures.base import export
 
 
 def drawn(*traces, **layout):

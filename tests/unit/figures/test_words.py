@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dcinterp.figures.description import describe
-from dcinterp.figures.grid import grid
+from dcinterp.figures.base.describe import describe
+from dcinterp.figures.base.grid import grid
 
 
 def said(*traces, **layout) -> str:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dcinterp.errors import UserError
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError
 
 WRONG = {
     "heads": (dict(hidden_size=100, num_attention_heads=3), "3 heads do not divide the width 100"),

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import composed_attention, fused, reference_attention, select
 from dcinterp.model.kernels.fused import build
 from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.mask import Sight, attention_mask
+from dcinterp.support.errors import UserError
 
 needs_compiler = pytest.mark.skipif(not fused.available(), reason="no C++ compiler here: the portable path is used")
 

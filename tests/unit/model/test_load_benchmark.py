@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dcinterp.bench import load
-from dcinterp.errors import UserError
-from dcinterp.loading import read_model
+from dcinterp.checkpoints.read import read_model
 from dcinterp.model import presets
+from dcinterp.support.errors import UserError
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory by Linux's /proc")

@@ -5,9 +5,10 @@ import resource
 import pytest
 import torch
 
-from dcinterp.errors import UserError
+from dcinterp.model.build import build_model, count_parameters
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
-from dcinterp.model.presets import build_model, count_parameters, family, preset, presets
+from dcinterp.model.presets import family, preset, presets
+from dcinterp.support.errors import UserError
 
 SIZES = {"m": 1e6, "b": 1e9}
 PAPER = [name for name in presets() if name.rsplit("-", 1)[-1][-1] in SIZES and not name.startswith("tiny")]
@@ -17,14 +18,14 @@ PAPER = [name for name in presets() if name.rsplit("-", 1)[-1][-1] in SIZES and 
 def test_the_count_fits_the_name(name: str) -> None:
     size = name.rsplit("-", 1)[-1]
     stated = float(size[:-1]) * SIZES[size[-1]]
-    count = count_parameters(preset(name).config())
+    count = count_parameters(DCFormerConfig.preset(name))
     # DC models carry the composition on top of the size they are named after; names are rounded.
     assert 0.97 * stated < count < 1.06 * stated
 
 
 def test_the_image_models_are_the_size_of_the_paper() -> None:
-    assert count_parameters(preset("vit-s/16").config()) == pytest.approx(22e6, rel=0.02)
-    assert count_parameters(preset("vit-m/16").config()) == pytest.approx(39e6, rel=0.02)
+    assert count_parameters(DCFormerConfig.preset("vit-s/16")) == pytest.approx(22e6, rel=0.02)
+    assert count_parameters(DCFormerConfig.preset("vit-m/16")) == pytest.approx(39e6, rel=0.02)
 
 
 def test_every_paper_size_is_there() -> None:
@@ -40,7 +41,7 @@ def test_every_paper_size_is_there() -> None:
 def test_33b_takes_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with torch.device("meta"):
-        model = build_model(preset("dcformer++-33b").config())
+        model = build_model(DCFormerConfig.preset("dcformer++-33b"))
     assert sum(p.numel() for p in model.parameters()) > 3.2e10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
 
@@ -56,13 +57,13 @@ def test_the_recipe_of_the_paper(size: str) -> None:
 
 
 def test_the_families_differ_as_the_paper_says() -> None:
-    config = preset("dcpythia-2.8b").config()
+    config = DCFormerConfig.preset("dcpythia-2.8b")
     assert (config.norm_type, config.mlp_type, config.rotary_fraction) == ("layernorm", "gelu", 0.25)
     assert config.use_parallel_residual
     assert config.use_qk_norm
     assert config.use_bias
     assert config.attention_windows == (256, None)
-    baseline = preset("transformer++-405m").config()
+    baseline = DCFormerConfig.preset("transformer++-405m")
     assert (baseline.norm_type, baseline.mlp_type, baseline.use_bias) == ("rmsnorm", "swiglu", False)
     assert baseline.attention_windows == (None,), "the paper's baselines attend globally"
     assert family("dcformer")["position_type"] == "learned"

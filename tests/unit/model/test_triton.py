@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import composed_attention, reference_attention, select
 from dcinterp.model.mask import Sight
+from dcinterp.support.errors import UserError
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not INSTALLED, reason="triton is not installed")
@@ -167,7 +167,7 @@ def test_float64_is_refused() -> None:
 def test_a_cpu_tensor_without_the_interpreter_is_refused() -> None:
     code = """
 import torch
-from dcinterp.errors import UserError
+from dcinterp.support.errors import UserError
 from dcinterp.model.kernels import composed_attention
 x = torch.zeros(1, 2, 3, 4)
 try:

@@ -7,7 +7,6 @@ import torch
 from transformers import AutoModelForImageClassification, Trainer, TrainingArguments
 
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
-from dcinterp.model.presets import preset
 from dcinterp.model.vit import DCViTForImageClassification
 
 SMALL = dict(
@@ -17,7 +16,7 @@ SMALL = dict(
 
 def build(name: str = "tiny-dcvit", seed: int = 0, **changes: object) -> DCViTForImageClassification:
     torch.manual_seed(seed)
-    model = DCViTForImageClassification(preset(name).config(**(SMALL | changes))).eval()
+    model = DCViTForImageClassification(DCFormerConfig.preset(name, **(SMALL | changes))).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn(p.shape) / p.shape[-1] ** 0.5 if p.dim() > 1 else 1 + 0.3 * torch.randn(p.shape))
@@ -76,7 +75,7 @@ def test_save_load_and_auto_class(tmp_path: Path) -> None:
 
 def test_trainer_accepts_image_classifiers(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = DCViTForImageClassification(preset("tiny-dcvit").config(**SMALL))
+    model = DCViTForImageClassification(DCFormerConfig.preset("tiny-dcvit", **SMALL))
     rows = [{"pixel_values": torch.full((3, 12, 12), i / 10), "labels": i} for i in range(10)]
     arguments = TrainingArguments(
         output_dir=str(tmp_path),

@@ -19,16 +19,9 @@ from pathlib import Path
 
 import torch
 
-from dcinterp.progress import Progress, silent
-from dcinterp.train.recipe import (
-    DataSection,
-    EvaluationSection,
-    ModelSection,
-    Phase,
-    RecipeSection,
-    TrainConfig,
-)
-from dcinterp.train.run import train
+from dcinterp.support.progress import Progress, silent
+from dcinterp.train.config.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
+from dcinterp.train.loop.run import train
 
 STEPS = 24
 
@@ -105,7 +98,7 @@ def inside_a_checkpoint(root: Path, name: str, at: int) -> dict:
     def arm() -> None:
         import shutil
 
-        import dcinterp.train.checkpoints as checkpoints
+        import dcinterp.train.loop.checkpoints as checkpoints
 
         places = {
             "optimizer half written": (torch, "save"),

@@ -9,8 +9,8 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from dcinterp.train.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
-from dcinterp.train.run import train
+from dcinterp.train.config.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
+from dcinterp.train.loop.run import train
 
 
 def config(output: Path) -> TrainConfig:

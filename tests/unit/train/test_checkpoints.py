@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dcinterp.errors import UserError
-from dcinterp.train import checkpoints
-from dcinterp.train.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
-from dcinterp.train.resume import check_resumable, differences
-from dcinterp.train.run import train
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
+from dcinterp.train.control.resume import check_resumable, differences
+from dcinterp.train.loop import checkpoints
+from dcinterp.train.loop.run import train
 
 
 class Crashed(Exception):

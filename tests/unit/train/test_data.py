@@ -9,9 +9,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 import synthetic_tasks
-from dcinterp.errors import UserError
-from dcinterp.train.data import NOT_SCORED, SOURCES, Batches, Encoder, TaskMaterial, pad, shuffled
-from dcinterp.train.recipe import DataSection, Phase
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import DataSection, Phase
+from dcinterp.train.data.batches import NOT_SCORED, SOURCES, Batches, Encoder, TaskMaterial, pad, shuffled
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import dcinterp
-from dcinterp.errors import UserError
-from dcinterp.train import cache
-from dcinterp.train.data import Batches
-from dcinterp.train.images import ImageMaterial, scaled
-from dcinterp.train.recipe import DataSection, ImageSection, Phase, build_config
-from dcinterp.train.run import train
-from dcinterp.train.starter import image_run
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.default_run import image_run
+from dcinterp.train.config.recipe import DataSection, ImageSection, Phase, build_config
+from dcinterp.train.data import cache
+from dcinterp.train.data.batches import Batches
+from dcinterp.train.data.images import ImageMaterial, scaled
+from dcinterp.train.loop.run import train
 
 
 @pytest.fixture(autouse=True)

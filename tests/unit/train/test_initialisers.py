@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.model.presets import build_model
-from dcinterp.train.trainer import compose_parameters
+from dcinterp.train.loop.trainer import compose_parameters
 
 WIDTH, HEADS, RANK, LAYERS = 256, 16, 2, 2
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dcinterp.errors import UserError
-from dcinterp.train.recipe import Phase, TrainConfig, read_config, write_config
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import Phase, TrainConfig, read_config, write_config
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 

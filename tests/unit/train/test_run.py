@@ -10,11 +10,9 @@ import pytest
 import torch
 
 import dcinterp
-from dcinterp.errors import UserError
-from dcinterp.progress import Cancelled
-from dcinterp.train import checkpoints
-from dcinterp.train.occupied import occupant
-from dcinterp.train.recipe import (
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Cancelled
+from dcinterp.train.config.recipe import (
     DataSection,
     EvaluationSection,
     ModelSection,
@@ -23,8 +21,10 @@ from dcinterp.train.recipe import (
     TrainConfig,
     read_config,
 )
-from dcinterp.train.run import train
-from dcinterp.train.trainer import compose_parameters
+from dcinterp.train.control.run_lock import occupant
+from dcinterp.train.loop import checkpoints
+from dcinterp.train.loop.run import train
+from dcinterp.train.loop.trainer import compose_parameters
 
 
 def tiny(output, preset="tiny-dcformer++", **recipe) -> TrainConfig:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dcinterp.progress import Cancelled
-from dcinterp.train.occupied import occupant
-from dcinterp.train.stopping import PARENT, stoppable
+from dcinterp.support.progress import Cancelled
+from dcinterp.train.control.run_lock import occupant
+from dcinterp.train.control.signals import PARENT, stoppable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 

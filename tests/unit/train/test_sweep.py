@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import dcinterp
-from dcinterp.errors import UserError
-from dcinterp.model.presets import build_model
-from dcinterp.train.sweep import finished, read_sweep, run_sweep, training_flops
+from dcinterp.model.build import build_model
+from dcinterp.support.errors import UserError
+from dcinterp.train.control.sweep import finished, read_sweep, run_sweep, training_flops
 
 SWEEPS = sorted((Path(__file__).parents[3] / "configs" / "sweeps").glob("*.yaml"))
 BASE = """

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 import dcinterp
 from dcinterp.cli import verbs
-from dcinterp.errors import UserError
-from dcinterp.train import cache
-from dcinterp.train.data import Batches
-from dcinterp.train.recipe import DataSection, Phase, TextSection, build_config
-from dcinterp.train.run import train
-from dcinterp.train.text import SIDES, TextMaterial, find, hash_share, pieces, sided, threshold
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import DataSection, Phase, TextSection, build_config
+from dcinterp.train.data import cache
+from dcinterp.train.data.batches import Batches
+from dcinterp.train.data.text import SIDES, TextMaterial, find, hash_share, pieces, sided, threshold
+from dcinterp.train.loop.run import train
 
 LINES = [f"Line {n} of the text says {n * n % 97} and {'no' * (n % 5)}. Café!\n" for n in range(1200)]
 

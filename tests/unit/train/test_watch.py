@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import dcinterp
-from dcinterp.errors import UserError
+from dcinterp.model.build import build_model
 from dcinterp.model.compose.branches import BRANCHES
-from dcinterp.model.presets import build_model
 from dcinterp.model.spectra import cumulative
-from dcinterp.progress import Cancelled
-from dcinterp.train.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
-from dcinterp.train.run import train
-from dcinterp.train.watch import branch_strengths, layer_variances
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Cancelled
+from dcinterp.train.config.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
+from dcinterp.train.loop.mechanism_log import branch_strengths, layer_variances
+from dcinterp.train.loop.run import train
 
 
 def tiny(output, **changes) -> TrainConfig:

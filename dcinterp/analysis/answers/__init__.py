@@ -1,0 +1,1 @@
+"""What a model answers, and how often it is right."""

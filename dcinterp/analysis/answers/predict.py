@@ -1,0 +1,83 @@
+"""What the model answers: the most likely next tokens, and where a given answer stands among them.
+
+    p = softmax(logits at the last position)
+
+It does not show why; a confident answer may still come from a shortcut (46 of the 74 tasks never need their question).
+
+Identity that the tests assert: the probabilities are those of the model's own logits, and the rank is that of sorting
+them.
+
+    prediction = dcinterp.predict(bridge, "< Ruth has a violin. ...", answer="fruit")
+    prediction.rank                 # 1 when the model answers "fruit"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_id, token_ids
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+
+
+@dataclass(frozen=True)
+class Prediction(Result):
+    """The top next tokens after `position`, most likely first; `rank` of `answer` counts from 1 (0: none was given)."""
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {"top_ids": ("top",), "probability": ("top",), "logit": ("top",)}
+
+    tokens: tuple[str, ...]
+    position: int
+    top_tokens: tuple[str, ...]
+    answer: str
+    answer_id: int
+    rank: int
+    answer_probability: float
+    top_ids: Int[Tensor, " top"]
+    probability: Float[Tensor, " top"]
+    logit: Float[Tensor, " top"]
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.top_tokens) if axis == "top" else None
+
+
+@analysis(title="Prediction")
+def predict(bridge: Any, prompt: Prompt, answer: Token | None = None, *, at: int = -1, k: int = 10) -> Prediction:
+    """The model's `k` most likely tokens after position `at` of the prompt, and the rank of `answer`.
+
+    Args:
+        bridge: any bridge; its heads need not be composed.
+        prompt: text or token ids.
+        answer: the expected next token, as a word or an id.
+        at: the position after which to predict; negative counts from the end.
+        k: how many of the most likely tokens to keep.
+
+    Cost: one forward pass.
+
+    Raises:
+        UserError: the prompt, the answer or the position does not fit the model.
+    """
+    ids = token_ids(bridge, prompt)
+    at = position(at, ids.shape[1], "Position")
+    with torch.no_grad():
+        logits = bridge(ids)[0, at].float().cpu()
+    probability = logits.softmax(-1)
+    top = probability.topk(min(k, len(probability)))
+    chosen = token_id(bridge, answer) if answer is not None else -1
+    return Prediction(
+        tokens=str_tokens(bridge, ids),
+        position=at,
+        top_tokens=str_tokens(bridge, top.indices[None]),
+        answer=str_tokens(bridge, torch.tensor([[chosen]]))[0] if chosen >= 0 else "",
+        answer_id=chosen,
+        rank=int((logits > logits[chosen]).sum()) + 1 if chosen >= 0 else 0,
+        answer_probability=float(probability[chosen]) if chosen >= 0 else 0.0,
+        top_ids=top.indices,
+        probability=top.values,
+        logit=logits[top.indices],
+    )

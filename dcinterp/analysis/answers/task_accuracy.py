@@ -1,0 +1,210 @@
+"""How well a model does the synthetic tasks: right answers per task, row and number of shots, beside naive readers.
+
+    accuracy = answers whose every token is the most likely one / scored answers
+
+The tasks and their scoring are those of the DCMHA paper's synthetic dataset (docs/tasks.md). Intervals are percentiles
+of a bootstrap over clusters: rows of the same number of partner tasks share their facts and are drawn together.
+
+It does not show understanding: 46 of the 74 tasks fall to a reader who never reads the question (`odd_one_out`), so
+compare with the readers of the same tasks, and per QK pattern.
+
+Identity that the tests assert: every table's accuracy is the mean of `right` over the answers that belong to it.
+
+    scores = dcinterp.task_accuracy(model, tasks="same-person", rows=4)
+    scores.table("pattern")
+    dcinterp.figures.plot(scores)                    # QK pattern x transformation
+    dcinterp.figures.plot(scores, kind="shots")      # against the number of shots
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.progress import Progress, silent
+
+READERS = ("fact_unif", "value_unif", "polarity_blind", "odd_one_out")
+GROUPINGS = ("all", "pattern", "transformation", "family", "task", "shots")
+
+
+@dataclass(frozen=True)
+class TaskAccuracy(Result):
+    """right and logprob [task, row, answer]; the expected accuracy of four naive readers [task].
+
+    shots: how many solved examples stand before each answer of a row; patterns, transformations, partners: of the
+    tasks; tasks with the same partner share their facts.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "right": ("task", "row", "answer"),
+        "logprob": ("task", "row", "answer"),
+        **{reader: ("task",) for reader in READERS},
+    }
+
+    tasks: tuple[str, ...]
+    patterns: tuple[str, ...]
+    transformations: tuple[str, ...]
+    partners: tuple[str, ...]
+    shots: tuple[int, ...]
+    split: str
+    seed: int
+    right: Float[Tensor, "task row answer"]
+    logprob: Float[Tensor, "task row answer"]
+    fact_unif: Float[Tensor, " task"]
+    value_unif: Float[Tensor, " task"]
+    polarity_blind: Float[Tensor, " task"]
+    odd_one_out: Float[Tensor, " task"]
+
+    def labels(self, axis: str) -> list[Any] | None:
+        return {"task": list(self.tasks), "answer": [f"{shots} shots" for shots in self.shots]}.get(axis)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers."""
+        return float(self.right.mean())
+
+    def table(self, by: str = "pattern", *, resamples: int = 1000) -> pd.DataFrame:
+        """One line a group: answers, accuracy with its 95 % interval, and the naive readers on the same tasks.
+
+        Args:
+            by: one of GROUPINGS.
+            resamples: of the clusters, for the interval.
+
+        Raises:
+            UserError: there is no such grouping.
+        """
+        if by not in GROUPINGS:
+            raise UserError(f"No table is made by {by!r}; {nearest(by, GROUPINGS)}")
+        lines = []
+        for name, tasks, answers in self._groups(by):
+            right = self.right[tasks][:, :, answers].numpy()
+            low, high = self._interval(tasks, right, resamples)
+            line = {by: name, "answers": right.size, "accuracy": float(right.mean()), "low": low, "high": high}
+            lines.append(line | {reader: float(getattr(self, reader)[tasks].mean()) for reader in READERS})
+        return pd.DataFrame(lines)
+
+    def _groups(self, by: str) -> list[tuple[Any, list[int], list[int]]]:
+        """(name, tasks, answers) of every group."""
+        everything, answers = list(range(len(self.tasks))), list(range(len(self.shots)))
+        if by == "all":
+            return [("all", everything, answers)]
+        if by == "shots":
+            return [(shots, everything, [at]) for at, shots in enumerate(self.shots)]
+        families = [f"{p} x {t}" for p, t in zip(self.patterns, self.transformations, strict=True)]
+        named = {
+            "pattern": self.patterns,
+            "transformation": self.transformations,
+            "family": families,
+            "task": self.tasks,
+        }[by]
+        return [(name, [i for i in everything if named[i] == name], answers) for name in dict.fromkeys(named)]
+
+    def _interval(self, tasks: list[int], right: np.ndarray, resamples: int) -> tuple[float, float]:
+        """Of the accuracy, drawing clusters: (partner, row)."""
+        partners = [self.partners[i] for i in tasks]
+        names = list(dict.fromkeys(partners))
+        sums = np.zeros((len(names), right.shape[1], 2))
+        for partner, row in zip(partners, right, strict=True):
+            sums[names.index(partner)] += np.stack([row.sum(1), np.full(len(row), row.shape[1])], axis=1)
+        clusters = sums.reshape(-1, 2)
+        if len(clusters) < 2:
+            return float("nan"), float("nan")
+        drawn = clusters[np.random.default_rng(self.seed).integers(len(clusters), size=(resamples, len(clusters)))]
+        share = drawn.sum(1)
+        low, high = np.percentile(share[:, 0] / share[:, 1], [2.5, 97.5])
+        return float(low), float(high)
+
+
+@analysis(title="Accuracy on the tasks", ignore=("batch_size",))
+def task_accuracy(
+    bridge: Any,
+    *,
+    tasks: str = "",
+    rows: int = 2,
+    examples: int = 8,
+    seed: int = 0,
+    split: str = "held-out",
+    batch_size: int = 4,
+    progress: Progress = silent,
+) -> TaskAccuracy:
+    """Accuracy on generated rows of the tasks.
+
+    Args:
+        bridge: any bridge whose tokenizer knows the words of the tasks.
+        tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 when empty.
+        rows: rows per task.
+        examples: examples in a row; the third to the last are scored, with the earlier ones as shots.
+        seed: of the rows and of the intervals.
+        split: "held-out" facts, which no shipped model was trained on, or "train".
+        batch_size: rows per forward pass.
+        progress: called after each batch; one with a method `partial` is given the result so far.
+
+    Cost: one forward pass per row.
+
+    Raises:
+        UserError: a task is unknown, a number is too small, or the rows do not fit the model.
+    """
+    from synthetic_tasks import evaluate, generate
+    from synthetic_tasks.evaluate import context_length
+    from synthetic_tasks.selection import chosen
+
+    if rows < 1 or examples < 1:
+        raise UserError(f"rows and examples are at least 1, not {rows} and {examples}.")
+    if split not in ("held-out", "train"):
+        raise UserError(f"There is no split {split!r}; choose held-out or train.")
+    if (context := context_length(bridge)) is not None and examples > context:  # before they are all drawn
+        raise UserError(f"A row of {examples:,} examples does not fit the {context:,} tokens of the model; give fewer.")
+    try:
+        wanted = chosen(tasks)
+        made: list[tuple[Any, Any]] = []
+        for number, task in enumerate(wanted):
+
+            def scored(done: int, _: int, __: str, before: int = number * rows, name: str = task.id) -> None:
+                progress(before + done, len(wanted) * rows, name)
+
+            drawn = generate(task, rows, seed, examples=examples, split=split)  # type: ignore[arg-type]
+            made.append((task, evaluate(bridge, drawn, batch_size=batch_size, progress=scored, bootstrap=0)))
+            partial = getattr(progress, "partial", None)
+            if partial is not None and number % 4 == 3:
+                partial(_gathered(made, rows, split, seed))
+    except ValueError as error:
+        raise UserError(str(error).splitlines()[0]) from error
+    return _gathered(made, rows, split, seed)
+
+
+def _gathered(made: list[tuple[Any, Any]], rows: int, split: str, seed: int) -> TaskAccuracy:
+    """The evaluations of the tasks as one result."""
+    frames = [evaluation.to_dataframe() for _, evaluation in made]
+    shots = tuple(int(k) for k in sorted(frames[0]["shots"].unique()))
+
+    def cube(column: str) -> Tensor:
+        values = [frame.sort_values(["row", "shots"])[column].to_numpy(dtype=np.float32) for frame in frames]
+        return torch.from_numpy(np.stack(values)).reshape(len(made), rows, len(shots))
+
+    baselines: dict[str, Any] = {
+        reader: torch.tensor(
+            [evaluation.baseline[task.id].get(reader.replace("_", "-"), float("nan")) for task, evaluation in made]
+        )
+        for reader in READERS
+    }
+    return TaskAccuracy(
+        tasks=tuple(task.id for task, _ in made),
+        patterns=tuple(task.qk for task, _ in made),
+        transformations=tuple(task.relation for task, _ in made),
+        partners=tuple(task.partner for task, _ in made),
+        shots=shots,
+        split=split,
+        seed=seed,
+        right=cube("correct"),
+        logprob=cube("logprob"),
+        **baselines,
+    )

@@ -1,0 +1,79 @@
+"""The attention matrices of one layer, whole: scores and weights, each before and after the heads are composed.
+
+    scores -> Compose_pre -> composed_scores -> mask, softmax -> weights -> Compose_post -> composed
+
+`weights` are non-negative and their rows add up to 1; `composed` is what multiplies the values: signed, with any sum.
+Where a model lacks a stage, both sides of it are the same. Entries that a query may not look at are zero everywhere
+(a score of zero has no meaning there).
+
+It does not show what is read (the values), nor whether it matters.
+
+Identities that the tests assert: a row is that of `attention_rows`, and weights = softmax(composed_scores).
+
+    patterns = dcinterp.attention_patterns(model, prompt, layer=1)
+    patterns.composed[3]         # head 3, [query, key]
+    dcinterp.figures.plot(patterns, head=3, which="weights")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.mechanism.prompt import Prompt, layer_number, str_tokens, token_ids
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+
+AXIS = ("head", "query", "key")
+MATRICES = ("scores", "composed_scores", "weights", "composed")
+
+
+@dataclass(frozen=True)
+class AttentionPatterns(Result):
+    """Four matrices [head, query, key] of `layer`; `stages` are those at which the model composes."""
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(MATRICES, AXIS)
+
+    tokens: tuple[str, ...]
+    layer: int
+    stages: tuple[str, ...]
+    scores: Float[Tensor, "head query key"]
+    composed_scores: Float[Tensor, "head query key"]
+    weights: Float[Tensor, "head query key"]
+    composed: Float[Tensor, "head query key"]
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.tokens) if axis in ("query", "key") else None
+
+
+@analysis(title="Attention matrices of a layer")
+def attention_patterns(bridge: Any, prompt: Prompt, layer: int) -> AttentionPatterns:
+    """All heads' attention of one layer, from every position to every earlier one, before and after composition.
+
+    Args:
+        bridge: any bridge; its heads need not be composed.
+        prompt: text or token ids.
+        layer: the layer; negative counts from the last.
+
+    Cost: one forward pass that keeps four matrices [head, query, key] of one layer.
+
+    Raises:
+        UserError: the prompt does not fit the model, or the layer does not exist.
+    """
+    ids, layer = token_ids(bridge, prompt), layer_number(bridge, layer)
+    stages = tuple(getattr(bridge, "stages", ()))
+    prefix = f"blocks.{layer}.attn."
+    composed_scores, composed = f"{prefix}hook_attn_scores", f"{prefix}hook_pattern"
+    scores = f"{prefix}pre.hook_in" if "pre" in stages else composed_scores
+    weights = f"{prefix}post.hook_in" if "post" in stages else composed
+    names = dict(zip(MATRICES, (scores, composed_scores, weights, composed), strict=True))
+    with torch.no_grad():
+        _, cache = bridge.run_with_cache(ids, names_filter=sorted(set(names.values())))
+    # What is masked has a score of minus infinity, or the most negative number there is.
+    allowed = cache[composed_scores][0].float().cpu() > -1e9
+    kept = {name: cache[hook][0].float().cpu().where(allowed, torch.zeros(())) for name, hook in names.items()}
+    return AttentionPatterns(tokens=str_tokens(bridge, ids), layer=layer, stages=stages, **kept)

@@ -1,0 +1,1 @@
+"""Which heads and edges make an answer."""

@@ -1,0 +1,348 @@
+r"""Whose attention was lent to whose values, through which branch, and what it did for the answer.
+
+    z[h,t] = sum over s of P[h,t,s] v[h,s],   P[h,t,s] = sum over branches c and heads f of A[f,t,s] C_c[f,h](t,s)
+    score[c,f,h] = sum over t, s of  A[f,t,s] C_c[f,h](t,s) <v[h,s], g[h,t]>
+
+A is the softmax of the layer, C the maps of its post-composition (dcinterp.mechanism.edges), and g the gradient of the
+metric at z: at the actual z ("gradient", which is gradient x edge) or averaged along the path from a baseline ("ig").
+z is linear in the edges once the dynamic weights and the values of the layer are given, and both come from the
+layer's input: so the integrated gradients of all edges of a layer along their joint straight path are exactly these
+products. With stage="pre" the edges are q.k scores lent to the softmax of another head; the composed scores take the
+place of z, and there are no values.
+
+Source: integrated gradients (Sundararajan et al. 2017) on the terms of the DCMHA paper's Compose. Proofs are in
+docs/analyses/edges.md.
+
+It does not show what made the dynamic weights what they are (control flow upstream), and, like every attribution, it is
+no intervention: the strongest edges are ablated along with it, and a banner says where the two disagree, in sign or by
+more than three times in size (see dcinterp.mechanism.magnitude_check).
+Scores of different layers overlap unless path="joint"; scores of the two stages explain different paths and never add.
+
+Identities that the tests assert: the edges into a head add up to its head attribution (stage "post"), those of a layer
+and `gap` to f(x) - f(b) in both stages; gradient x edge equals finite differences; zero weights have zero edges.
+
+    edges = dcinterp.attribute_edges(model, prompt, "elephant", "sweater")
+    edges.top(5)                              # the strongest lent edges, whole lines
+    edges.scores[1, 2, 3, 5]                  # layer 1, branch kp, attention of head 3 with the values of head 5
+    dcinterp.figures.plot(edges)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.mechanism.edge_scores import EdgeExplainer
+from dcinterp.mechanism.edges import BRANCHES
+from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured, references
+from dcinterp.mechanism.interventions import Intervention
+from dcinterp.mechanism.magnitude_check import size_banners
+from dcinterp.mechanism.objective import UNITS, Objective, explained
+from dcinterp.mechanism.path_gradient import Integration, Method, Metric, Path, check_choices
+from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
+from dcinterp.mechanism.statistics import sign_test
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import require_known
+from dcinterp.support.progress import Progress, silent
+
+# Above this share of the largest head score, the branches of a layer do not add up to its composed attention.
+NOTABLE_MISMATCH = 1e-3
+NOTABLE_GAP = 0.05
+# Edges below this share of the largest are zero but for rounding.
+ROUNDING = 1e-6
+
+Stage = Literal["pre", "post"]
+
+
+class EdgeScore(NamedTuple):
+    """One edge and its score; `str(edge.intervention)` is the line that ablates it."""
+
+    layer: int
+    branch: str
+    head_from: int
+    head_to: int
+    score: float
+    stage: str = "post"
+
+    @property
+    def lent(self) -> bool:
+        """Whether the attention is another head's."""
+        return self.head_from != self.head_to
+
+    @property
+    def label(self) -> str:
+        """How figures name the edge: layer.branch from → to."""
+        return f"{self.layer}.{self.branch} {self.head_from} → {self.head_to}"
+
+    @property
+    def intervention(self) -> Intervention:
+        """The removal of this edge."""
+        return Intervention("edge", self.layer, self.stage, self.branch, self.head_to, self.head_from)
+
+
+@dataclass(frozen=True)
+class EdgeAttribution(Result):
+    """Scores of all edges of the chosen layers, in units of the metric (logits).
+
+    scores [layer, branch, head_from, head_to]; by_source has them by source token s too (one entry, the sum, unless
+    they were asked for); heads [layer, head]: what the edges into a head must add up to; mismatch [layer]: by how much
+    they do not. gap, metric_at_baseline, steps [path]: of each integral, one a layer or one for all (path "joint").
+    predicted and measured [checked]: score and effect of ablating the edges named in `checked`.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "scores": ("layer", "branch", "head_from", "head_to"),
+        "by_source": ("layer", "branch", "head_from", "head_to", "source"),
+        "heads": ("layer", "head_to"),
+        "mismatch": ("layer",),
+        "gap": ("path",),
+        "metric_at_baseline": ("path",),
+        "steps": ("path",),
+        "predicted": ("edge",),
+        "measured": ("edge",),
+    }
+
+    tokens: tuple[str, ...]
+    position: int
+    target: str
+    foil: str
+    answer: str
+    objective: str
+    stage: str
+    method: str
+    path: str
+    dynamic_weights: str
+    layers: tuple[int, ...]
+    sources: tuple[str, ...]
+    checked: tuple[str, ...]
+    metric: float
+    scores: Float[Tensor, "layer branch head_from head_to"]
+    by_source: Float[Tensor, "layer branch head_from head_to source"]
+    heads: Float[Tensor, "layer head_to"]
+    mismatch: Float[Tensor, " layer"]
+    gap: Float[Tensor, " path"]
+    metric_at_baseline: Float[Tensor, " path"]
+    steps: Tensor
+    predicted: Float[Tensor, " edge"]
+    measured: Float[Tensor, " edge"]
+
+    @property
+    def relative_gap(self) -> Float[Tensor, " path"]:
+        """|gap| as a share of the metric difference |f(x) - f(b)| of the path."""
+        return self.gap.abs() / (self.metric - self.metric_at_baseline).abs().clamp(min=1e-9)
+
+    def top(self, k: int = 10, *, lent: bool = True, head_to: tuple[int, int] | None = None) -> list[EdgeScore]:
+        """The `k` edges of largest |score|, strongest first; edges that do nothing are not named.
+
+        Args:
+            lent: only attention that another head lent: without the skip, gates and whatever else scales a head's own.
+            head_to: (layer, head): only edges into this head.
+        """
+        chosen = self.scores.abs().clone()
+        if lent:
+            chosen.diagonal(dim1=-2, dim2=-1).fill_(-1)
+        if head_to is not None:
+            keep = torch.zeros_like(chosen, dtype=torch.bool)
+            keep[self.layers.index(head_to[0]), :, :, head_to[1]] = True
+            chosen[~keep] = -1
+        order = chosen.flatten().argsort(descending=True, stable=True)[:k]
+        places = zip(*(axis.tolist() for axis in torch.unravel_index(order, chosen.shape)), strict=True)
+        return [
+            EdgeScore(self.layers[i], BRANCHES[b], f, h, float(self.scores[i, b, f, h]), self.stage)
+            for i, b, f, h in places
+            if chosen[i, b, f, h] > ROUNDING * self.scores.abs().max()
+        ]
+
+    def table(self) -> pd.DataFrame:
+        """One row per edge that composition adds (or head, where nothing is composed), the strongest first.
+
+        lent: the attention is another head's; the others scale a head's own. ablation: where it was measured.
+        """
+        measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
+        every = self.top(self.scores.numel(), lent=False)
+        edges = [edge for edge in every if edge.lent or edge.branch != "skip"] or every
+        rows = [
+            {
+                "edge": edge.intervention.unit,
+                "lent": edge.lent,
+                "score": edge.score,
+                "ablation": measured.get(edge.intervention.unit, measured.get(f"head {edge.layer}.{edge.head_to}")),
+            }
+            for edge in edges
+        ]
+        return pd.DataFrame(rows, columns=["edge", "lent", "score", "ablation"])
+
+    def labels(self, axis: str) -> list[Any] | None:
+        names: dict[str, list[Any]] = {
+            "layer": list(self.layers),
+            "branch": list(BRANCHES),
+            "source": list(self.sources),
+            "edge": list(self.checked),
+        }
+        return names.get(axis)
+
+    def banners(self) -> list[str]:
+        said = []
+        if self.answer != self.target:
+            said.append(
+                f'The model answers "{self.answer}", not "{self.target}": the scores explain a logit that does not win.'
+            )
+        scale = float(self.heads.abs().max()) if self.heads.numel() else 0.0
+        if float(self.mismatch.max()) > NOTABLE_MISMATCH * max(scale, 1e-6):
+            said.append(
+                f"The edges miss {float(self.mismatch.max()):.2g} of what their heads do: a hook changed the "
+                "composition, or the model has a branch that is not known here."
+            )
+        worst = float(self.relative_gap.max())
+        if self.method == "ig" and worst > NOTABLE_GAP:
+            said.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
+        wrong = [
+            name
+            for name, p, m in zip(self.checked, self.predicted.tolist(), self.measured.tolist(), strict=True)
+            if p * m < 0
+        ]
+        if wrong:
+            agreement = sign_test(self.predicted, self.measured)
+            said.append(
+                f"Attribution and ablation disagree in sign for {len(wrong)} of the {agreement.n} strongest edges "
+                f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): believe the ablation."
+            )
+        unit = UNITS[self.objective]
+        return said + size_banners(self.checked, self.predicted, self.measured, method=self.method, unit=unit)
+
+
+@analysis(title="Edge attribution", ignore=("batch_size",))
+def attribute_edges(
+    bridge: Any,
+    prompt: Prompt,
+    target: Token,
+    foil: Token | None = None,
+    *,
+    at: int = -1,
+    objective: Objective = "logit",
+    stage: Stage = "post",
+    method: Method = "ig",
+    path: Path = "layer",
+    baseline: Prompt | None = None,
+    dynamic_weights: DynamicWeights = "recomputed",
+    layers: Sequence[int] | None = None,
+    per_source: bool = True,
+    check: int = 8,
+    steps: int = 32,
+    max_steps: int = 512,
+    tolerance: float = 0.01,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> EdgeAttribution:
+    """Attribute the logit of `target` (minus that of `foil`, if given) to every edge of composition.
+
+    Args:
+        bridge: any bridge; where heads are not composed, every head has the one edge to itself (stage "post").
+        prompt: text or token ids.
+        target: the answer; of one that takes several tokens, all are explained (see dcinterp.mechanism.objective).
+        foil: the answer it competes with.
+        at: the position whose next token is explained.
+        objective: "logit" (with a foil, the difference) or "log-probability".
+        stage: "post" for attention weights lent to values, "pre" for scores lent to another head's softmax.
+        method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
+        path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
+            layers together, so that the scores of all layers add up to one difference.
+        baseline: a counterfactual prompt with as many tokens, whose edges the path starts from; nothing (z = 0, or
+            equal scores for all keys) when None.
+        dynamic_weights: "recomputed" lets later compositions answer the change; "frozen" keeps their dynamic weights.
+        layers: the layers to score, negative ones counted from the last; all when None.
+        per_source: keep the scores by source token.
+        check: how many of the strongest lent edges to ablate (with a baseline, to put to what they are in that prompt;
+            the scores then also count the change of the values).
+        steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
+            below `tolerance` of the metric difference.
+        batch_size: rows of one forward and backward pass; bounds the memory.
+        progress: called after each layer.
+
+    Cost: per layer a forward that keeps its taps, (2 + steps) rows forward and backward, and rank + 2 products as large
+    as composing; `check` + 1 rows forward at the end. Memory: the pre stage keeps a gradient [head, query, key] per row
+    of the batch; by_source has layers * 5 * heads^2 * pos numbers.
+
+    Raises:
+        UserError: prompt, target, foil, position or layer do not fit the model, the baseline has another length, or the
+            model does not compose its heads at that stage.
+    """
+    require_known("stage", stage, ("pre", "post"))
+    check_choices(path, method)
+    if getattr(bridge, "stages", ()) or stage == "pre":
+        require_stage(bridge, stage)
+    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    ids = what.ids
+    other = None if baseline is None else what.baseline(bridge, baseline)
+    chosen = range(bridge.cfg.n_layers) if layers is None else sorted({layer_number(bridge, each) for each in layers})
+    frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
+    integration = Integration(steps, max_steps, tolerance, batch_size)
+    explainer = EdgeExplainer(bridge, ids, other, stage, method, frozen, integration)
+
+    credits, integrals = explainer.scores(what.metric, list(chosen), path, per_source, progress)
+    by_source = torch.stack([each.by_source for each in credits])
+    heads = torch.stack([each.heads for each in credits])
+    scores = by_source.sum(-1)
+    with torch.no_grad():
+        answer = what.answer(bridge, bridge(ids))
+    result = EdgeAttribution(
+        tokens=str_tokens(bridge, ids),
+        position=what.positions[0],
+        target=what.target,
+        foil=what.foil,
+        answer=answer,
+        objective=objective,
+        stage=stage,
+        method=method,
+        path=path,
+        dynamic_weights=dynamic_weights,
+        layers=tuple(chosen),
+        sources=str_tokens(bridge, ids) if per_source else ("all tokens",),
+        checked=(),
+        metric=integrals[0].actual,
+        scores=scores,
+        by_source=by_source,
+        heads=heads,
+        mismatch=(scores.sum((1, 2)) - heads).abs().amax(1),
+        gap=torch.tensor([each.gap for each in integrals]),
+        metric_at_baseline=torch.tensor([each.at_baseline for each in integrals]),
+        steps=torch.tensor([each.steps for each in integrals]),
+        predicted=torch.zeros(0),
+        measured=torch.zeros(0),
+    )
+    return _checked(result, explainer, what.metric, check)
+
+
+def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, check: int) -> EdgeAttribution:
+    """The result with the strongest edges ablated: put to zero, or to what they are in the baseline prompt."""
+    bridge, ids = explainer.bridge, explainer.ids
+    composed = result.stage in getattr(bridge, "stages", ())
+    edges = (result.top(check) if composed else []) or result.top(check, lent=False)
+    if not edges:
+        return result
+    # Where nothing is composed, a head's only edge is all that it reads.
+    ones = [e.intervention if composed else Intervention("head", e.layer, head=e.head_to) for e in edges]
+    if explainer.baseline is not None:
+        ones = [replace(one, kind="counterfactual") for one in ones]
+    effects = measured(
+        bridge,
+        ids,
+        [[one] for one in ones],
+        metric,
+        references(bridge, ones, ids.shape[1], explainer.baseline),
+        frozen=explainer.frozen,
+        batch_size=explainer.integration.batch_size,
+    )
+    return replace(
+        result,
+        checked=tuple(one.unit for one in ones),
+        predicted=torch.tensor([edge.score for edge in edges]),
+        measured=effects.float().cpu(),
+    )

@@ -1,0 +1,339 @@
+r"""Edge attribution averaged over a set of questions, with intervals, a control and ablations of the strongest edges.
+
+    mean[l, c, f, h] = mean over examples of score[l, c, f, h];     low, high: percentile bootstrap over examples
+
+score is that of `attribute_edges`, each example against its own foil, each path from zero.
+
+The control asks what a score means. "labels": every example is scored once more on the target and foil of another one,
+never on its own (see dcinterp.mechanism.label_permutation); [control_low, control_high] is the interval of that mean:
+an edge that scores alike writes something for any answer. "heads": within every example, layer and branch the edges
+change places at random; the interval holds the middle 95 % of the largest mean of a branch (in size, with its sign),
+which is what its best edge must beat.
+
+Source: that of `attribute_edges`; the controls are ours.
+
+It does not show that the examples are alike (`per_example` has them all), nor that an edge is needed: that is
+`ablation`, the measured effect of removing each of the strongest edges, one at a time.
+
+Identity that the tests assert: for one example it is `attribute_edges`; the ablation is that of `attribute_edges`.
+
+    edges = dcinterp.attribute_edges_over(model, "different-in-set n=20")
+    edges.table().head()
+    dcinterp.figures.plot(edges)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dcinterp.mechanism.dataset import Examples, Question, questions
+from dcinterp.mechanism.edge_scores import EdgeExplainer
+from dcinterp.mechanism.edges import BRANCHES
+from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured
+from dcinterp.mechanism.interventions import Intervention
+from dcinterp.mechanism.label_permutation import label_banners, other_answers
+from dcinterp.mechanism.magnitude_check import size_banners
+from dcinterp.mechanism.objective import UNITS, Explained, Objective, explained
+from dcinterp.mechanism.path_gradient import Hooks, Integration, Method, Path, PathGradient, check_choices
+from dcinterp.mechanism.prompt import decoded, require_stage
+from dcinterp.mechanism.statistics import (
+    AgainstControl,
+    bootstrap_interval,
+    exchanged_extremes,
+    few_examples,
+    missed,
+    sign_test,
+)
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import require_known
+from dcinterp.support.progress import Progress, silent
+
+CONTROLS = ("labels", "heads", "none")
+Control = Literal["labels", "heads", "none"]
+
+
+@dataclass(frozen=True)
+class EdgeAttributionSet(AgainstControl, Result):
+    """Scores of all edges over n examples, in units of the metric.
+
+    mean, low, high, control_low, control_high [layer, branch, head_from, head_to] (zero without a control);
+    per_example [example, layer, branch, head_from, head_to]; gap, metric_difference [example, path]; metric and right
+    [example]; ablation [example, edge]: the measured effect of removing each of the edges in `checked`.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **{
+            name: ("layer", "branch", "head_from", "head_to")
+            for name in ("mean", "low", "high", "control_low", "control_high")
+        },
+        "per_example": ("example", "layer", "branch", "head_from", "head_to"),
+        "gap": ("example", "path"),
+        "metric_difference": ("example", "path"),
+        "metric": ("example",),
+        "right": ("example",),
+        "ablation": ("example", "edge"),
+    }
+
+    n: int
+    level: float
+    objective: str
+    stage: str
+    method: str
+    path: str
+    dynamic_weights: str
+    control: str
+    tolerance: float
+    prompts: tuple[str, ...]
+    targets: tuple[str, ...]
+    foils: tuple[str, ...]
+    checked: tuple[str, ...]
+    mean: Float[Tensor, "layer branch head_from head_to"]
+    low: Float[Tensor, "layer branch head_from head_to"]
+    high: Float[Tensor, "layer branch head_from head_to"]
+    control_low: Float[Tensor, "layer branch head_from head_to"]
+    control_high: Float[Tensor, "layer branch head_from head_to"]
+    per_example: Float[Tensor, "example layer branch head_from head_to"]
+    gap: Float[Tensor, "example path"]
+    metric_difference: Float[Tensor, "example path"]
+    metric: Float[Tensor, " example"]
+    right: Bool[Tensor, " example"]
+    ablation: Float[Tensor, "example edge"]
+
+    def labels(self, axis: str) -> list[str] | None:
+        names = {"branch": list(BRANCHES), "example": list(self.prompts), "edge": list(self.checked)}
+        return names.get(axis)
+
+    def banners(self) -> list[str]:
+        said = []
+        wrong = int((~self.right).sum())
+        if wrong:
+            said.append(
+                f"The model's answer is wrong in {wrong} of {self.n} examples: the scores explain the right one."
+            )
+        gaps = missed(self.gap, self.metric_difference, self.tolerance)
+        if self.method == "ig" and gaps.any():
+            said.append(
+                f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
+                "the metric difference on some path: raise max_steps."
+            )
+        table = self.table()
+        ablated = table[table["ablation"].notna()]
+        disagree = ablated[ablated["mean"] * ablated["ablation"] < 0]
+        if len(disagree):
+            signs = sign_test(ablated["mean"].tolist(), ablated["ablation"].tolist())
+            said.append(
+                f"Attribution and ablation disagree in sign for {len(disagree)} of the {signs.n} strongest edges "
+                f"({', '.join(disagree['edge'][:3])}{', ...' if len(disagree) > 3 else ''}): believe the ablation."
+            )
+        unit = UNITS[self.objective]
+        scores, effects = ablated["mean"].tolist(), ablated["ablation"].tolist()
+        said += size_banners(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
+        said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
+        return said
+
+    def table(self) -> pd.DataFrame:
+        """One row per edge that scores anything, the largest means first; `ablation` where it was measured.
+
+        lent: the attention is another head's; the others are a head's own.
+        """
+        ablation = dict(zip(self.checked, self.ablation.mean(0).tolist(), strict=True)) if self.checked else {}
+        rows = []
+        for i, b, f, h in self.mean.nonzero().tolist():
+            name = Intervention("edge", i, self.stage, BRANCHES[b], h, f).unit
+            numbers = {key: float(getattr(self, key)[i, b, f, h]) for key in ("mean", "low", "high")}
+            numbers |= {key: float(getattr(self, key)[i, b, f, h]) for key in ("control_low", "control_high")}
+            rows.append(
+                {
+                    "edge": name,
+                    "lent": f != h,
+                    **numbers,
+                    "ablation": ablation.get(name),
+                    "stands_out": bool(self.stands_out[i, b, f, h]),
+                }
+            )
+        names = ["edge", "lent", "mean", "low", "high", "control_low", "control_high", "ablation", "stands_out"]
+        return pd.DataFrame(rows, columns=names).sort_values("mean", key=abs, ascending=False, ignore_index=True)
+
+
+@analysis(title="Edge attribution over a dataset", needs_composition=True)
+def attribute_edges_over(
+    bridge: Any,
+    examples: Examples,
+    *,
+    objective: Objective = "logit",
+    stage: Literal["pre", "post"] = "post",
+    method: Method = "ig",
+    path: Path = "layer",
+    dynamic_weights: DynamicWeights = "recomputed",
+    control: Control = "labels",
+    check: int = 8,
+    level: float = 0.95,
+    seed: int = 0,
+    steps: int = 16,
+    max_steps: int = 256,
+    tolerance: float = 0.01,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> EdgeAttributionSet:
+    """Attribute the answers of many questions to every edge, and say how sure the mean is.
+
+    Args:
+        bridge: a bridge over a model whose heads are composed at `stage`.
+        examples: a text such as "same-person n=100 seed=1", or a list of examples of the tasks or of (prompt, target,
+            foil); see dcinterp.mechanism.dataset.
+        objective, stage, method, path, dynamic_weights: as for `attribute_edges`.
+        control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
+        check: how many of the lent edges of largest mean to ablate in every example.
+        level: of the bootstrap intervals over examples.
+        seed: of bootstrap and control.
+        steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
+            below `tolerance` of the metric difference.
+        batch_size: rows of one forward and backward pass; bounds the memory.
+        progress: called after each example.
+
+    Cost: that of `attribute_edges` per example, twice with control "labels"; per_example has n * layers * 5 * heads^2
+    numbers.
+
+    Raises:
+        UserError: there are no examples, one does not fit the model, the model does not compose at that stage, or a
+            choice is unknown.
+    """
+    require_known("stage", stage, ("pre", "post"))
+    require_known("control", control, CONTROLS)
+    check_choices(path, method)
+    require_stage(bridge, stage)
+    asked = questions(bridge, examples)
+    integration = Integration(steps, max_steps, tolerance, batch_size)
+    scorer = _Scorer(bridge, objective, stage, method, path, freezes(dynamic_weights), integration)
+    others = other_answers(bridge, asked, seed) if control == "labels" else None
+    control = "none" if control == "labels" and others is None else control
+    total = len(asked) * (1 if others is None else 2)
+    made = []
+    for question in asked:
+        made.append(scorer.score(question, question))
+        progress(len(made), total, f"example {len(made)}")
+    scores = torch.stack([each.scores for each in made])
+    low, high = bootstrap_interval(scores, level=level, seed=seed)
+    if others is not None:
+        elsewhere = []
+        for question, other in zip(asked, others, strict=True):
+            elsewhere.append(scorer.score(question, other).scores)
+            progress(len(asked) + len(elsewhere), total, f"other labels, example {len(elsewhere)}")
+        control_low, control_high = bootstrap_interval(torch.stack(elsewhere), level=level, seed=seed)
+    elif control == "heads":
+        control_low, control_high = _exchanged_edges(scores, seed)
+    else:
+        control_low = control_high = torch.zeros_like(scores[0])
+    strongest, whats = _strongest(scores.mean(0), check, stage), [each.what for each in made]
+    actual, start, gap = (
+        torch.tensor([[getattr(each, name) for each in one.integrals] for one in made])
+        for name in ("actual", "at_baseline", "gap")
+    )
+    return EdgeAttributionSet(
+        n=len(made),
+        level=level,
+        objective=objective,
+        stage=stage,
+        method=method,
+        path=path,
+        dynamic_weights=dynamic_weights,
+        control=control,
+        tolerance=tolerance,
+        prompts=tuple(decoded(bridge, what.ids[0].tolist()) for what in whats),
+        targets=tuple(what.target for what in whats),
+        foils=tuple(what.foil for what in whats),
+        checked=tuple(one.unit for one in strongest),
+        mean=scores.mean(0),
+        low=low.float(),
+        high=high.float(),
+        control_low=control_low.float(),
+        control_high=control_high.float(),
+        per_example=scores,
+        gap=gap,
+        metric_difference=actual - start,
+        metric=actual[:, 0],
+        right=torch.tensor([scorer.right(what) for what in whats]),
+        ablation=torch.stack([scorer.ablated(what, strongest) for what in whats]),
+    )
+
+
+class _Scored(NamedTuple):
+    """An example with its scores [layer, branch, head_from, head_to] and the integrals behind them, one a path."""
+
+    what: Explained
+    scores: Tensor
+    integrals: list[PathGradient]
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """What is done alike to every example."""
+
+    bridge: Any
+    objective: Objective
+    stage: str
+    method: str
+    path: str
+    frozen: bool
+    integration: Integration
+
+    def score(self, question: Question, answers: Question) -> _Scored:
+        """The edges of one question's prompt, explaining the answers of this or of another question."""
+        what = explained(self.bridge, question.prompt, answers.target, answers.foil, objective=self.objective)
+        hooks = self._hooks(what)
+        explainer = EdgeExplainer(self.bridge, what.ids, None, self.stage, self.method, hooks, self.integration)
+        layers = list(range(self.bridge.cfg.n_layers))
+        credits, integrals = explainer.scores(what.metric, layers, self.path, per_source=False)
+        return _Scored(what, torch.stack([each.by_source[..., 0] for each in credits]).float(), integrals)
+
+    def right(self, what: Explained) -> bool:
+        """Whether the model gives the answer that is explained."""
+        with torch.no_grad():
+            return what.answer(self.bridge, self.bridge(what.ids)) == what.target
+
+    def ablated(self, what: Explained, ones: list[Intervention]) -> Float[Tensor, " edge"]:
+        """The measured effect of each removal, alone."""
+        if not ones:
+            return torch.zeros(0)
+        rows, hooks, batch_size = [[one] for one in ones], self._hooks(what), self.integration.batch_size
+        effects = measured(self.bridge, what.ids, rows, what.metric, frozen=hooks, batch_size=batch_size)
+        return effects.float().cpu()
+
+    def _hooks(self, what: Explained) -> Hooks:
+        return frozen_hooks(self.bridge, what.ids) if self.frozen else ()
+
+
+def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, stage: str) -> list[Intervention]:
+    """The removals of the lent edges of largest |mean|."""
+    lent = mean.abs().clone()
+    lent.diagonal(dim1=-2, dim2=-1).fill_(0)
+    order = lent.flatten().argsort(descending=True, stable=True)[:k]
+    places = (torch.unravel_index(place, mean.shape) for place in order if lent.flatten()[place] > 0)
+    return [
+        Intervention("edge", i, stage, BRANCHES[b], h, f)
+        for i, b, f, h in ([int(x) for x in place] for place in places)
+    ]
+
+
+def _exchanged_edges(
+    scores: Float[Tensor, "example layer branch head_from head_to"], seed: int
+) -> tuple[Tensor, Tensor]:
+    """The middle 95 % of a branch's largest mean (in size, signed) when its edges change places in every example."""
+    layers, branches = scores.shape[1:3]
+    flat, generator = scores.flatten(3), torch.Generator().manual_seed(seed)
+    low, high = torch.zeros(layers, branches), torch.zeros(layers, branches)
+    for i in range(layers):
+        for b in range(branches):
+            # Edges that a branch does not have stay out of the draw.
+            some = flat[:, i, b][:, (flat[:, i, b] != 0).any(0)]
+            if some.shape[1] > 1:
+                low[i, b], high[i, b] = exchanged_extremes(some, generator)
+    shape = scores.shape[1:]
+    return low[..., None, None].expand(shape).contiguous(), high[..., None, None].expand(shape).contiguous()

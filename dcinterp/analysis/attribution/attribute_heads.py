@@ -1,0 +1,228 @@
+r"""How much every head contributes to an answer, by integrated gradients on the heads' outputs.
+
+    score[l, h] = sum over pos, d_head of (z - b) * integral_0^1 df/dz(b + a (z - b)) da
+
+z is `blocks.l.attn.hook_z` (what each head reads, before W_O), b its baseline, and f the metric: the logit of the
+target, its difference from the foil's, or the log-probability of the answer (see dcinterp.mechanism.objective). Two
+paths from b to z:
+
+    path="layer"   the heads of one layer move together, layer by layer; everything behind them is computed from what
+                   arrives, later heads included. The scores of layer l add up to f(z) - f(b_l): the layer's whole
+                   effect. So scores of different layers overlap.
+    path="joint"   the heads of all layers move together. Every head's output is set, so no head answers another: a
+                   score is what the head does through the residual stream, the MLPs and the unembedding. The scores
+                   of all layers add up to one difference, f(z) - f(all heads at b).
+
+The baseline b is zero, the mean output of each head over a reference set, or its output on a counterfactual prompt.
+Source: Sundararajan et al. 2017, applied to head outputs as in the DCMHA paper (appendix "Interpretation and
+Visualization"), which does not say which of the two paths it takes.
+
+It does not show why a head matters. An attribution is no intervention either: `ablation` says what happens to f when
+that head alone is put to its baseline, and a banner says where the two disagree, in sign or by more than three times in
+size (see dcinterp.mechanism.magnitude_check).
+
+Identity that the tests assert: on each path the scores add up to f(z) - f(b), up to `gap`, which is returned.
+
+    scores = dcinterp.attribute_heads(model, "< Ruth has a violin. ...", "fruit", "animal")
+    scores.best                  # (layer, head) of the largest score
+    scores.gap                   # what the integral missed, per layer
+    dcinterp.figures.plot(scores)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.mechanism.dataset import prompts
+from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
+from dcinterp.mechanism.magnitude_check import size_banners
+from dcinterp.mechanism.objective import UNITS, Objective, explained
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices
+from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
+
+NOTABLE = 0.1
+"""Scores above this share of the largest are compared in sign with their ablation."""
+
+
+@dataclass(frozen=True)
+class HeadAttribution(Result):
+    """Scores of all heads, in units of the metric (logits, or nats for log-probabilities).
+
+    scores [layer, head]; by_position [layer, head, pos], what each position contributes to them;
+    ablation [layer, head] = f(z) - f(that head alone at its baseline), measured;
+    gap [layer] = f(z) - f(b) - sum of the scores on the path; metric_at_baseline [layer] = f(b); steps [layer]: points
+    at which the path was evaluated. The joint path has one gap, baseline and number of steps, which all layers repeat.
+    metric = f(z); answer: the model's own most likely token (or tokens) where the target is explained.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "scores": ("layer", "head"),
+        "by_position": ("layer", "head", "pos"),
+        "ablation": ("layer", "head"),
+        "gap": ("layer",),
+        "metric_at_baseline": ("layer",),
+        "steps": ("layer",),
+    }
+
+    tokens: tuple[str, ...]
+    position: int
+    target: str
+    foil: str
+    answer: str
+    right: bool
+    objective: str
+    path: str
+    baseline: str
+    method: str
+    tolerance: float
+    metric: float
+    scores: Float[Tensor, "layer head"]
+    by_position: Float[Tensor, "layer head pos"]
+    ablation: Float[Tensor, "layer head"]
+    gap: Float[Tensor, " layer"]
+    metric_at_baseline: Float[Tensor, " layer"]
+    steps: Int[Tensor, " layer"]
+
+    @property
+    def best(self) -> tuple[int, int]:
+        """(layer, head) of the largest score."""
+        layer, head = divmod(int(self.scores.argmax()), self.scores.shape[1])
+        return layer, head
+
+    @property
+    def relative_gap(self) -> Float[Tensor, " layer"]:
+        """|gap| as a share of the metric difference |f(z) - f(b)| of the path."""
+        return self.gap.abs() / (self.metric - self.metric_at_baseline).abs().clamp(min=1e-9)
+
+    @property
+    def disagreements(self) -> list[tuple[int, int]]:
+        """(layer, head) of notable scores whose ablation has the other sign."""
+        notable = self.scores.abs() >= NOTABLE * self.scores.abs().max()
+        opposite = notable & (self.scores.sign() * self.ablation.sign() < 0)
+        return [(int(layer), int(head)) for layer, head in opposite.nonzero()]
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.tokens) if axis == "pos" else None
+
+    def banners(self) -> list[str]:
+        said = []
+        if not self.right:
+            said.append(
+                f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": these scores explain an '
+                "answer that it does not give."
+            )
+        if len(incomplete := [int(i) for i in (self.relative_gap > self.tolerance).nonzero()[:, 0]]):
+            layers_named = f"layer{'s' * (len(incomplete) > 1)} {', '.join(map(str, incomplete))}"
+            where = "all layers" if self.path == "joint" else layers_named
+            said.append(
+                f"The scores of {where} miss up to {float(self.relative_gap.max()):.0%} of the metric difference: "
+                + ("use integrated gradients (method 'ig')." if self.method == "gradient" else "raise max_steps.")
+            )
+        if self.disagreements:
+            heads = ", ".join(f"L{layer}H{head}" for layer, head in self.disagreements)
+            several = len(self.disagreements) > 1
+            said.append(
+                f"Attribution and ablation disagree in sign for {heads}: do not build on {'them' if several else 'it'}."
+            )
+        layers, heads_of_a_layer = self.scores.shape
+        names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
+        return said + size_banners(names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective])
+
+    def table(self) -> pd.DataFrame:
+        """One row a head, the largest scores first."""
+        layers, heads = self.scores.shape
+        index = [(layer, head) for layer in range(layers) for head in range(heads)]
+        frame = pd.DataFrame(index, columns=["layer", "head"])
+        for name in ("scores", "ablation"):
+            frame[name] = getattr(self, name).flatten().tolist()
+        frame["gap of the layer"] = [float(self.gap[layer]) for layer, _ in index]
+        return frame.sort_values("scores", key=abs, ascending=False, ignore_index=True)
+
+
+@analysis(title="Head attribution")
+def attribute_heads(
+    bridge: Any,
+    prompt: Prompt,
+    target: Token,
+    foil: Token | None = None,
+    *,
+    at: int = -1,
+    objective: Objective = "logit",
+    method: Method = "ig",
+    path: Path = "layer",
+    baseline: Prompt | None = None,
+    reference: str | Sequence[Prompt] | None = None,
+    steps: int = 16,
+    max_steps: int = 512,
+    tolerance: float = 0.01,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> HeadAttribution:
+    """Attribute the logit of `target` (minus that of `foil`, if given) to every head of every layer.
+
+    Args:
+        bridge: any TransformerLens bridge; its heads need not be composed.
+        prompt: text or token ids.
+        target: the answer; if it takes several tokens, its tokens are explained together, each after the ones before.
+        foil: the answer it competes with, at the first token where the two differ.
+        at: the position whose next-token logits are explained.
+        objective: "logit", or "log-probability" of the answer (against a foil the two are the same).
+        method: "ig" integrates from the baseline to z; "gradient" is (z - b) * df/dz at z, the one-step approximation.
+        path: "layer" or "joint"; see the head of this module.
+        baseline: a counterfactual prompt with as many tokens, whose head outputs are b.
+        reference: prompts, or a set of examples such as "same-person n=20", whose mean head outputs are b. Without
+            this and `baseline`, b is zero.
+        steps: Gauss-Legendre points per path to start with.
+        max_steps: the points are doubled until the gap is below `tolerance`, but not beyond this.
+        tolerance: acceptable |gap| as a share of the metric difference.
+        batch_size: points evaluated in one forward and backward pass; bounds the memory.
+        progress: called after each layer.
+
+    Cost: one forward for z, one of heads + 1 rows per layer for the ablations and, per path, steps + 2 rows forward and
+    backward. Memory: that of a backward pass of batch_size rows, and one gradient per layer on the path.
+
+    Raises:
+        UserError: prompt, target, foil or position do not fit the model, the baseline has another length, both
+            baselines are given, or a choice is unknown.
+    """
+    check_choices(path, method)
+    if baseline is not None and reference is not None:
+        raise UserError("Give a counterfactual baseline or a reference set for a mean baseline, not both.")
+    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    starts = None
+    if baseline is not None:
+        starts = outputs(bridge, what.baseline(bridge, baseline))[1]
+    elif reference is not None:
+        starts = mean_outputs(bridge, prompts(bridge, reference))
+    integration = Integration(steps, max_steps, tolerance, batch_size)
+    scores = head_scores(bridge, what, starts, path=path, method=method, integration=integration, progress=progress)
+    return HeadAttribution(
+        tokens=str_tokens(bridge, what.ids),
+        position=what.positions[-1],
+        target=what.target,
+        foil=what.foil,
+        answer=scores.answer,
+        right=scores.right,
+        objective=objective,
+        path=path,
+        baseline="counterfactual" if baseline is not None else "mean" if reference is not None else "zero",
+        method=method,
+        tolerance=tolerance,
+        metric=scores.metric,
+        scores=scores.by_position.sum(-1),
+        by_position=scores.by_position,
+        ablation=scores.ablation,
+        gap=scores.gap,
+        metric_at_baseline=scores.at_baseline,
+        steps=scores.steps,
+    )

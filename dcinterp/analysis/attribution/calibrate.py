@@ -1,0 +1,377 @@
+r"""Whether an attribution predicts what interventions do: every unit changed, the effect beside the predicted one.
+
+    measured[u]  = f(clean) - f(u changed)
+    predicted[u] = <x - x_u, g>     x: what u acts on in its layer (head outputs, or the composed scores in stage pre)
+
+x_u is x with the unit changed, computed exactly inside the layer; g is the gradient of f at x, averaged over the
+layer's path ("ig", from zero or, for counterfactuals, from the twin's x) or taken at x itself ("gradient"). For edges
+put to zero predicted is the score of `attribute_edges`, for heads that of `attribute_heads`.
+
+Both are taken twice: with all dynamic weights frozen at their clean values (value flow) and with weights that answer
+the change (recomputed: value and control flow). Source: the comparison of attribution with activation patching in
+Syed et al. 2023 ("Attribution patching outperforms automated circuit discovery").
+
+It does not show effects of several changes at once: each unit is changed alone, so two that stand in for each other
+both measure small. Units of one layer share a path, which an effect of one unit alone need not follow.
+
+Identities that the tests assert: predicted equals the attribution scores; where f is linear in the last layer's output
+predicted = measured there; predictions shuffled among the units lose their correlation.
+
+    calibration = dcinterp.calibrate(model, "different-in-set n=10", "edge")
+    calibration.summary()
+    dcinterp.figures.plot(calibration)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.mechanism.dataset import Examples, Question, questions, twin_prompts
+from dcinterp.mechanism.edges import site
+from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measured, references
+from dcinterp.mechanism.interventions import Intervention, all_units, checked
+from dcinterp.mechanism.objective import Explained, Objective, explained
+from dcinterp.mechanism.path_gradient import Hooks, Integration, path_gradient
+from dcinterp.mechanism.prompt import token_ids
+from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import require_known
+from dcinterp.support.progress import Progress, silent
+
+FLOWS = ("frozen", "recomputed")
+METHODS = ("ig", "gradient")
+# Effects below this share of an example's largest are not asked for their sign.
+NOTABLE = 0.01
+
+STATISTICS = ("agreement", "agreement_low", "agreement_high", "agreement_p", "correlation", "shuffled", "error")
+
+Part = Literal["head", "branch", "edge", "weight"]
+Kind = Literal["zero", "mean", "counterfactual"]
+
+
+@dataclass(frozen=True)
+class Calibration(Result):
+    """Predicted and measured effects of n examples on every unit, in units of the metric.
+
+    predicted [method, flow, example, unit]; measured [flow, example, unit]; their means over examples with intervals
+    [.., unit]. agreement, agreement_low, agreement_high [method, flow]: share of notable units (effect or prediction
+    above 1 % of the example's largest effect) whose prediction has the sign of the effect, mean over examples;
+    agreement_p: sign test over units, on their means. correlation [method, flow]: of the means over units, and
+    shuffled, the 97.5 % point of its size when predictions change places; error: sum |difference| / sum |measured|.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "predicted": ("method", "flow", "example", "unit"),
+        "measured": ("flow", "example", "unit"),
+        **{f"predicted_{name}": ("method", "flow", "unit") for name in ("mean", "low", "high")},
+        **{f"measured_{name}": ("flow", "unit") for name in ("mean", "low", "high")},
+        **dict.fromkeys(STATISTICS, ("method", "flow")),
+    }
+
+    n: int
+    part: str
+    kind: str
+    stage: str
+    objective: str
+    level: float
+    methods: tuple[str, ...]
+    units: tuple[str, ...]
+    left_out: int
+    skipped: int
+    wrong: int
+    prompts: tuple[str, ...]
+    predicted: Float[Tensor, "method flow example unit"]
+    measured: Float[Tensor, "flow example unit"]
+    predicted_mean: Float[Tensor, "method flow unit"]
+    predicted_low: Float[Tensor, "method flow unit"]
+    predicted_high: Float[Tensor, "method flow unit"]
+    measured_mean: Float[Tensor, "flow unit"]
+    measured_low: Float[Tensor, "flow unit"]
+    measured_high: Float[Tensor, "flow unit"]
+    agreement: Float[Tensor, "method flow"]
+    agreement_low: Float[Tensor, "method flow"]
+    agreement_high: Float[Tensor, "method flow"]
+    agreement_p: Float[Tensor, "method flow"]
+    correlation: Float[Tensor, "method flow"]
+    shuffled: Float[Tensor, "method flow"]
+    error: Float[Tensor, "method flow"]
+
+    def labels(self, axis: str) -> list[str] | None:
+        names = {
+            "method": list(self.methods),
+            "flow": list(FLOWS),
+            "unit": list(self.units),
+            "example": list(self.prompts),
+        }
+        return names.get(axis)
+
+    def summary(self) -> pd.DataFrame:
+        """One row per method and flow."""
+        rows = []
+        for m, method in enumerate(self.methods):
+            for f, flow in enumerate(FLOWS):
+                numbers = {name: float(getattr(self, name)[m, f]) for name in STATISTICS}
+                rows.append({"method": method, "weights": flow, **numbers})
+        return pd.DataFrame(rows)
+
+    def table(self) -> pd.DataFrame:
+        """The `summary`; `by_unit` has the effects themselves."""
+        return self.summary()
+
+    def by_unit(self) -> pd.DataFrame:
+        """One row a unit, the largest effects (recomputed) first."""
+        frame = pd.DataFrame({"unit": self.units})
+        for f, flow in enumerate(FLOWS):
+            for name in ("mean", "low", "high"):
+                frame[f"measured_{name}_{flow}"] = getattr(self, f"measured_{name}")[f].tolist()
+            for m, method in enumerate(self.methods):
+                frame[f"{method}_{flow}"] = self.predicted_mean[m, f].tolist()
+        return frame.sort_values("measured_mean_recomputed", key=abs, ascending=False, ignore_index=True)
+
+    def banners(self) -> list[str]:
+        said = []
+        if self.wrong:
+            said.append(
+                f"The model's answer is wrong in {self.wrong} of {self.n} examples: effects on an answer not given."
+            )
+        for m, method in enumerate(self.methods):
+            at = FLOWS.index("recomputed")
+            if float(self.agreement[m, at]) < 0.75:
+                said.append(
+                    f"Attribution ({method}) and ablation agree in sign in only {float(self.agreement[m, at]):.0%} of "
+                    "the notable cases: its scores do not say what an intervention does."
+                )
+            if float(self.error[m, at]) >= 1:
+                said.append(
+                    f"The calibration error of {method} is {float(self.error[m, at]):.2f}: it predicts what a single "
+                    "removal costs no better than 'no effect' does (1.00)."
+                )
+            if float(self.correlation[m, at]) <= float(self.shuffled[m, at]):
+                said.append(f"The predictions of {method} are no closer to the effects than shuffled ones.")
+        said += few_examples(self.n)
+        if self.left_out:
+            said.append(f"{self.left_out} further units were left out at random; raise limit to have them all.")
+        if self.skipped:
+            said.append(f"{self.skipped} examples have no counterfactual twin and were left out.")
+        return said
+
+
+@analysis(title="Calibration against interventions")
+def calibrate(
+    bridge: Any,
+    examples: Examples,
+    part: Part = "edge",
+    *,
+    kind: Kind = "zero",
+    stage: Literal["pre", "post"] = "post",
+    objective: Objective = "logit",
+    methods: Sequence[str] = METHODS,
+    twin: str = "asked",
+    limit: int = 512,
+    level: float = 0.95,
+    seed: int = 0,
+    steps: int = 16,
+    max_steps: int = 64,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Calibration:
+    """Change every unit of one sort, alone, and compare the effects with what attributions predict.
+
+    Args:
+        bridge: any bridge; all parts but "head" need composed heads.
+        examples: a text such as "same-person n=10", or a list of examples of the tasks or of (prompt, target, foil).
+        part: the units: every "head", "branch", "edge" (of one head, or two, in one branch) or "weight" (of one head).
+        kind: "zero", "mean" (over the examples' own prompts) or "counterfactual" (each example's twin).
+        stage: of the composition; heads belong to none.
+        objective: "logit" (difference from the foil where there is one) or "log-probability".
+        methods: "ig" and/or "gradient".
+        twin: kind of counterfactual: asked, source, relation, polarity or position.
+        limit: with more units than this, as many of them are drawn at random.
+        level: of the bootstrap intervals over examples.
+        seed: of the draws.
+        steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %.
+        batch_size: rows of one pass; bounds the memory.
+        progress: called after each example and kind of flow.
+
+    Cost per example, twice: a forward row per unit, and per layer `steps` + 3 rows forward and backward.
+
+    Raises:
+        UserError: there are no examples (with a twin), one does not fit the model, or a choice is unknown.
+    """
+    for name, value, known in (("kind", kind, ("zero", "mean", "counterfactual")), ("stage", stage, ("pre", "post"))):
+        require_known(name, value, known)
+    for method in methods:
+        require_known("method", method, METHODS)
+    asked, skipped = _with_twins(bridge, questions(bridge, examples), kind, twin)
+    units = list(all_units(bridge, part, stage, kind))
+    left_out = max(0, len(units) - limit)
+    if left_out:
+        kept = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))[:limit]
+        units = [units[i] for i in sorted(kept.tolist())]
+    stage = "post" if part == "head" else stage
+    reference = [token_ids(bridge, question.prompt) for question, _ in asked] if kind == "mean" else None
+    rule = Integration(steps, max_steps, 0.01, batch_size)
+    predicted = torch.zeros(len(methods), len(FLOWS), len(asked), len(units))
+    effects = torch.zeros(len(FLOWS), len(asked), len(units))
+    wrong, texts = 0, []
+    for i, (question, other) in enumerate(asked):
+        what = explained(bridge, question.prompt, question.target, question.foil, objective=objective)
+        with torch.no_grad():
+            wrong += what.answer(bridge, bridge(what.ids)) != what.target
+        texts.append(question.prompt if isinstance(question.prompt, str) else f"example {i}")
+        length = what.ids.shape[1]
+        ones = [one for unit in units for one in checked(bridge, unit, length)]
+        values = references(bridge, ones, length, other, reference)
+        frozen = frozen_hooks(bridge, what.ids)
+        for f, flow in enumerate(FLOWS):
+            hooks = frozen if flow == "frozen" else ()
+            run = _Comparison(bridge, what, stage, other, values, hooks, rule)
+            predicted[:, f, i], effects[f, i] = run.of(ones, methods)
+            progress(i * len(FLOWS) + f + 1, len(asked) * len(FLOWS), f"example {i + 1}, {flow}")
+    return _result(
+        predicted,
+        effects,
+        n=len(asked),
+        part=part,
+        kind=kind,
+        stage=stage,
+        objective=objective,
+        level=level,
+        methods=tuple(methods),
+        units=tuple(unit.unit for unit in units),
+        left_out=left_out,
+        skipped=skipped,
+        wrong=int(wrong),
+        prompts=tuple(texts),
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Predicted and measured effects on one prompt, with hooks that freeze the dynamic weights or none."""
+
+    bridge: Any
+    what: Explained
+    stage: str
+    other: Any
+    values: References
+    hooks: Hooks
+    rule: Integration
+
+    def of(self, ones: list[Intervention], methods: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """([method, unit], [unit])."""
+        predicted, effects = torch.zeros(len(methods), len(ones)), torch.zeros(len(ones))
+        for layer in sorted({one.layer for one in ones}):
+            here = [i for i, one in enumerate(ones) if one.layer == layer]
+            gradients = [self._gradient(layer, method) for method in methods]
+
+            def watch(start: int, tensor: Tensor, here: list[int] = here, gradients: list[Tensor] = gradients) -> None:
+                # x of the clean row and of the changed ones; only their products with the gradients are kept.
+                moved = (tensor[:1] - tensor[1:]).detach()
+                where = here[start : start + len(moved)]
+                for m, gradient in enumerate(gradients):
+                    predicted[m, where] = torch.einsum("b...,...->b", moved, gradient).float().cpu()
+
+            effects[here] = (
+                measured(
+                    self.bridge,
+                    self.what.ids,
+                    [[ones[i]] for i in here],
+                    self.what.metric,
+                    self.values,
+                    frozen=self.hooks,
+                    batch_size=self.rule.batch_size,
+                    watch=watch,
+                    watched=site(layer, self.stage),
+                )
+                .float()
+                .cpu()
+            )
+        return predicted, effects
+
+    def _gradient(self, layer: int, method: str) -> Tensor:
+        name = site(layer, self.stage)
+        with torch.no_grad():
+            ends = {name: self.bridge.run_with_cache(self.what.ids, names_filter=[name])[1][name]}
+            starts = None
+            if self.other is not None:
+                starts = {name: self.bridge.run_with_cache(self.other, names_filter=[name])[1][name]}
+        path = path_gradient(
+            self.bridge,
+            self.what.ids,
+            self.what.metric,
+            ends,
+            starts,
+            method=method,
+            hooks=self.hooks,
+            integration=self.rule,
+        )
+        return path.average[name]
+
+
+def _with_twins(bridge: Any, asked: list[Question], kind: str, twin: str) -> tuple[list[tuple[Question, Any]], int]:
+    """Every question with the ids of its twin (None where none is needed), and how many have no twin."""
+    if kind != "counterfactual":
+        return [(question, None) for question in asked], 0
+    twins = zip(asked, twin_prompts(bridge, asked, twin), strict=True)
+    made = [(question, token_ids(bridge, prompt)) for question, prompt in twins if prompt is not None]
+    return made, len(asked) - len(made)
+
+
+def _result(predicted: Tensor, effects: Tensor, *, level: float, seed: int, **rest: Any) -> Calibration:
+    means, true = predicted.mean(2), effects.mean(1)
+    methods, flows = len(predicted), len(FLOWS)
+    statistics: dict[str, Any] = {name: torch.zeros(methods, flows) for name in STATISTICS}
+    for m in range(methods):
+        for f in range(flows):
+            shares = torch.stack([_share(p, e) for p, e in zip(predicted[m, f], effects[f], strict=True)])
+            low, high = bootstrap_interval(shares, level=level, seed=seed)
+            statistics["agreement"][m, f] = shares.mean()
+            statistics["agreement_low"][m, f], statistics["agreement_high"][m, f] = low, high
+            statistics["agreement_p"][m, f] = sign_test(means[m, f], true[f]).p_value
+            statistics["correlation"][m, f] = _correlation(means[m, f], true[f])
+            statistics["shuffled"][m, f] = _shuffled(means[m, f], true[f], seed)
+            statistics["error"][m, f] = calibration_error(means[m, f], true[f]) if bool(true[f].any()) else 0.0
+    p_low, p_high = bootstrap_interval(predicted.permute(2, 0, 1, 3), level=level, seed=seed)
+    e_low, e_high = bootstrap_interval(effects.transpose(0, 1), level=level, seed=seed)
+    return Calibration(
+        predicted=predicted,
+        measured=effects,
+        predicted_mean=means,
+        predicted_low=p_low.float(),
+        predicted_high=p_high.float(),
+        measured_mean=true,
+        measured_low=e_low.float(),
+        measured_high=e_high.float(),
+        level=level,
+        **statistics,
+        **rest,
+    )
+
+
+def _share(predicted: Float[Tensor, " unit"], effects: Float[Tensor, " unit"]) -> Tensor:
+    """The share of notable units whose two numbers have the same sign."""
+    notable = torch.maximum(predicted.abs(), effects.abs()) >= NOTABLE * effects.abs().max()
+    notable &= (predicted != 0) | (effects != 0)
+    return (predicted.sign() == effects.sign())[notable].float().mean() if notable.any() else torch.ones(())
+
+
+def _correlation(a: Tensor, b: Tensor) -> float:
+    x, y = (each.double() - each.double().mean() for each in (a, b))
+    return float((x @ y) / (x.norm() * y.norm()).clamp(min=1e-12))
+
+
+def _shuffled(predicted: Tensor, effects: Tensor, seed: int) -> float:
+    """The correlation that 2.5 % of random orders of the predictions exceed."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [_correlation(predicted[torch.randperm(len(predicted), generator=generator)], effects) for _ in range(1000)]
+    return float(torch.tensor(drawn).quantile(0.975))

@@ -1,0 +1,360 @@
+"""The case study of one answer, as in the appendix "Interpretation and Visualization" of the DCMHA paper.
+
+    answer           what the model answers                                  (prediction)
+    head             which head writes it               (integrated gradients; direct effect and ablation, measured)
+    transformation   what that head does with the source word                (its OV circuit)
+    source           what its attention to the source is made of             (post-composition, branch by branch)
+    lender           which heads lent it, through which projection           (w_k1 gathers, w_k2 shares; w_q1, w_q2 too)
+                     and what that loan alone is worth                       (its edge taken out)
+    attention        where the head looks before and after composition       (attention rows)
+    gate             which gate silences a head that would copy the source   (w_qg, w_kg)
+
+The first line is the question; the other lines are the paper's five steps, with the last of them in two. The story
+strings analyses together and adds one plain sentence a step, made from the numbers, and a verdict: who lent attention
+to the head that writes the answer, and how the answer fares without that loan. Where a step does not hold for an
+example (a wrong answer, a head that attends by itself, a loan worth less than a tenth of the answer's lead), the
+sentence says so.
+
+Which head is followed. Integrated gradients credit a head with all that later layers make of it, so a head may score
+high that only helps a later one to find the source. Among the heads that get a tenth of the largest score or more, the
+one followed is therefore the one with the largest direct effect: its output at the last position is put to zero while
+all other heads keep theirs, so that MLPs and the unembedding alone answer. (Direct logit attribution would stop before
+the MLPs, and what the last of them makes of a head's output would count for no head.)
+
+It follows one head and is no whole circuit: a step that does not hold means that the answer came about otherwise.
+
+    story = dcinterp.case_study(model, example)
+    print(story.verdict)
+    for step in story.steps:
+        print(step.title, "-", step.sentence)
+    dcinterp.intervene(model, example.prompt, story.loan_line).effect       # the loan, taken out
+    story.save("folder")                         # evidence and sentences; dcinterp.load_result reads them back
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.analysis.answers.predict import Prediction, predict
+from dcinterp.analysis.attention.attention_rows import AttentionRows, attention_rows
+from dcinterp.analysis.attribution.attribute_heads import HeadAttribution, attribute_heads
+from dcinterp.analysis.case_study import steps as sentences
+from dcinterp.analysis.case_study.evidence import (
+    SourceAttention,
+    direct_effects,
+    lead,
+    loans,
+    source_attention,
+    uncomposed,
+    without_composition,
+)
+from dcinterp.analysis.case_study.steps import Step
+from dcinterp.analysis.case_study.summary import verdict
+from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, compose_breakdown
+from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
+from dcinterp.analysis.weights.ov_transformations import word_pairs
+from dcinterp.mechanism.objective import explained
+from dcinterp.mechanism.prompt import Prompt, Token, first_token, head_number, layer_number, word_tokens
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from synthetic_tasks import Example
+
+
+@dataclass(frozen=True)
+class CaseStudy(Result):
+    """The evidence of the story and what it says in words: a verdict, and a sentence a step.
+
+    `breakdown` is None where heads are not composed. For every head, [layer, head]: direct, what it writes into the
+    answer by itself (in logits, measured); copy_rank and target_rank, the ranks of the source word and of the answer in
+    what its OV circuit promotes when it reads the source word alone; before, query_gate, key_gate, after: its attention
+    from the last position to the source, and what gates add to it.
+    lead: the answer's logit minus the foil's; lead_without: the same when the followed head's attention to the source
+    is put back to what it was before composition; lead_uncomposed: the same for all attention of its layer's heads.
+    loan [head_from]: what the lead loses without the attention to the source that each other head lends the followed
+    one; loan_everywhere: the same for the whole edge, all positions.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **{
+            name: ("layer", "head")
+            for name in ("direct", "copy_rank", "target_rank", "before", "query_gate", "key_gate", "after")
+        },
+        **{name: ("head_from",) for name in ("loan", "loan_everywhere")},
+    }
+
+    prediction: Prediction
+    attribution: HeadAttribution
+    circuit: OVTopTokens
+    breakdown: ComposeBreakdown | None
+    rows: AttentionRows
+    layer: int
+    head: int
+    key: int
+    lead: float
+    lead_without: float
+    lead_uncomposed: float
+    verdict: str
+    steps: tuple[Step, ...]
+    loan: Float[Tensor, " head_from"]
+    loan_everywhere: Float[Tensor, " head_from"]
+    direct: Float[Tensor, "layer head"]
+    copy_rank: Int[Tensor, "layer head"]
+    target_rank: Int[Tensor, "layer head"]
+    before: Float[Tensor, "layer head"]
+    query_gate: Float[Tensor, "layer head"]
+    key_gate: Float[Tensor, "layer head"]
+    after: Float[Tensor, "layer head"]
+
+    def __post_init__(self) -> None:
+        # A story read from a file has its steps as plain tuples.
+        object.__setattr__(self, "steps", tuple(Step(*step) for step in self.steps))
+
+    def step(self, name: str) -> Step:
+        """The step of a name: answer, head, transformation, source, lender, attention or gate.
+
+        Raises:
+            UserError: there is no such step.
+        """
+        known = {step.name: step for step in self.steps}
+        if name not in known:
+            raise UserError(f"There is no step {name!r}; {nearest(name, known)}")
+        return known[name]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the paper's story is this example's: the right answer, written from attention that was lent, and that
+        is worth a tenth of the answer's lead or more.
+        """
+        return all(self.step(name).holds for name in ("answer", "head", "transformation", "source", "lender"))
+
+    @property
+    def unread(self) -> bool:
+        """Whether the followed head attends to the source neither before composition nor after it."""
+        return sentences.is_unread(self.rows, self.head, self.key)
+
+    @property
+    def looked(self) -> int:
+        """Where the followed head has its largest weight, in size, after composition."""
+        return sentences.largest_weight(self.rows, self.head)
+
+    @property
+    def lender(self) -> int | None:
+        """The other head whose attention adds most, in size, to this head's composed attention to the source."""
+        return None if self.breakdown is None else sentences.strongest_lender(self.breakdown, self.head)
+
+    @property
+    def side(self) -> str:
+        """ "query" or "key": the token whose dynamic weights make the strongest branch of the lending; where no head
+        lends a notable part, of all that composition adds.
+        """
+        if self.breakdown is None or self.lender is None:
+            return "query"
+        lent = sentences.lent_to(self.breakdown, self.head)[self.lender]
+        if sentences.is_notable(lent, self.breakdown, self.head):
+            return sentences.lending_side(self.breakdown, self.lender, self.head)
+        return {"q": "query", "k": "key"}[sentences.largest_branch(self.breakdown, self.head)[2]]
+
+    @property
+    def loan_line(self) -> str | None:
+        """The intervention that takes the lender's loan out: the line that `loan` measures; None without a loan."""
+        if self.lender is None:
+            return None
+        return f"edge {self.layer}.post.added.{self.lender}>{self.head} zero query=-1 key={self.key}"
+
+    def table(self) -> pd.DataFrame:
+        """The verdict, and one row a step."""
+        rows = [("verdict", "", self.verdict)]
+        rows += [(step.name, "yes" if step.holds else "no", step.sentence) for step in self.steps]
+        return pd.DataFrame(rows, columns=["step", "holds", "sentence"])
+
+    def banners(self) -> list[str]:
+        """Those of the evidence; the sentences say the rest."""
+        parts = (self.prediction, self.attribution, self.circuit, self.breakdown, self.rows)
+        return [sentence for part in parts if part is not None for sentence in part.banners()]
+
+
+@analysis(title="The case study", ignore=("attribution", "direct"))
+def case_study(
+    bridge: Any,
+    example: Example | Prompt,
+    answer: str | None = None,
+    *,
+    foil: Token | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    key: int | None = None,
+    attribution: HeadAttribution | None = None,
+    direct: Float[Tensor, "layer head"] | None = None,
+    progress: Progress = silent,
+) -> CaseStudy:
+    """Tell the story of an example of the tasks, or of any prompt with its answer.
+
+    Args:
+        bridge: any bridge; without composed heads the steps about composition say so.
+        example: a `synthetic_tasks.Example`, or a prompt as text or token ids.
+        answer: the expected answer of a prompt; the model's own answer when None.
+        foil: the token the answer competes with; the most likely other token when None.
+        layer: the layer to follow, negative counted from the last; that of the head which writes most directly when
+            None.
+        head: the head to follow; the one (of `layer`) which writes most directly when None: the largest direct effect
+            among the heads whose attribution at the last token is at least a tenth of the largest there.
+        key: the source token; when None, where the followed head looks most, of an example among the tokens of its
+            source.
+        attribution: head scores of this prompt computed before, to be used again.
+        direct: the direct effects of a story told before about this prompt, to be used again.
+        progress: called as the attribution proceeds.
+
+    Cost: that of `attribute_heads`, unless it is given, seven forward passes, and rows of forward passes: one for every
+        head of the model (unless they are given) and two for every head of the layer.
+
+    Raises:
+        UserError: the prompt, the answer or a number does not fit the model.
+    """
+    prompt, answer, sources = _question(bridge, example, answer)
+    prediction = predict(bridge, prompt, first_token(bridge, answer) if answer is not None else None)
+    target = prediction.answer_id if answer is not None else int(prediction.top_ids[0])
+    if foil is None:
+        foil = next(int(i) for i in prediction.top_ids if int(i) != target)
+    if attribution is None:
+        attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
+    what = explained(bridge, prompt, target, foil)
+    ids = what.ids
+    if direct is None:
+        direct = direct_effects(bridge, ids, what.metric)
+    best = _followed(attribution, direct, None, None)
+    layer, head = _followed(
+        attribution,
+        direct,
+        None if layer is None else layer_number(bridge, layer),
+        None if head is None else head_number(bridge, head),
+    )
+    rows = attention_rows(bridge, prompt, layer)
+    if key is None:
+        key = max(sources or range(rows.composed.shape[1]), key=lambda at: abs(float(rows.composed[head, at])))
+    composed = "post" in getattr(bridge, "stages", ())
+    breakdown = compose_breakdown(bridge, prompt, layer, -1, key, "post") if composed else None
+
+    word = int(ids[0, key])
+    circuit = ov_top_tokens(bridge, layer, head, [word], sentences.PROMOTED)
+    whole = ov_top_tokens(bridge, layer, head, [word], bridge.cfg.d_vocab)
+    copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
+    attends = source_attention(bridge, ids, key)
+    lent = None
+    now = without = whole_layer = lead(bridge, ids, what.metric)
+    if breakdown is not None:
+        without = lead(bridge, ids, what.metric, without_composition(layer, head, key, float(breakdown.o_b[head])))
+        whole_layer = lead(bridge, ids, what.metric, uncomposed(layer))
+        lender = sentences.strongest_lender(breakdown, head)
+        lent = loans(bridge, ids, what.metric, layer, head, key, lender)
+    read = example.facts[example.source].item if key in sources else rows.tokens[key]
+    steps = (
+        sentences.answer_step(prediction, answer),
+        sentences.head_step(attribution, direct, layer, head, best),
+        sentences.transformation_step(
+            circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
+        ),
+        sentences.source_step(rows, breakdown, head, key, now, without),
+        sentences.lender_step(breakdown, lent, layer, head, now, whole_layer),
+        sentences.attention_step(rows, head, composed),
+        _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
+    )
+    return CaseStudy(
+        prediction=prediction,
+        attribution=attribution,
+        circuit=circuit,
+        breakdown=breakdown,
+        rows=rows,
+        layer=layer,
+        head=head,
+        key=key,
+        lead=now,
+        lead_without=without,
+        lead_uncomposed=whole_layer,
+        verdict=verdict(attribution, rows, breakdown, lent, head, key, best=best == (layer, head)),
+        steps=steps,
+        loan=lent.here if lent else torch.zeros(bridge.cfg.n_heads),
+        loan_everywhere=lent.everywhere if lent else torch.zeros(bridge.cfg.n_heads),
+        direct=direct,
+        copy_rank=copy_rank,
+        target_rank=target_rank,
+        before=attends.before,
+        query_gate=attends.query_gate,
+        key_gate=attends.key_gate,
+        after=attends.after,
+    )
+
+
+def _question(bridge: Any, example: Any, answer: str | None) -> tuple[Any, str | None, list[int]]:
+    """(prompt, answer, source positions) of an example or of a bare prompt."""
+    if not hasattr(example, "facts"):
+        return example, answer, []
+    return example.prompt, example.answer, source_positions(bridge, example)
+
+
+def source_position(bridge: Any, example: Example) -> int | None:
+    """The last token of the source's item in an example's prompt; None when the tokenizer gives no offsets."""
+    positions = source_positions(bridge, example)
+    return positions[-1] if positions else None
+
+
+def source_positions(bridge: Any, example: Example) -> list[int]:
+    """All tokens of the source's item in an example's prompt; none when the tokenizer gives no offsets."""
+    if not getattr(bridge.tokenizer, "is_fast", False):
+        return []
+    start, end = example.spans.source
+    # With the tokens that open a prompt, so that positions are those of the model's input.
+    special = bool(bridge.cfg.default_prepend_bos)
+    encoding = bridge.tokenizer(example.prompt, return_offsets_mapping=True, add_special_tokens=special)
+    return [i for i, (a, b) in enumerate(encoding["offset_mapping"]) if a < end and b > start]
+
+
+def _followed(
+    attribution: HeadAttribution, direct: Float[Tensor, "layer head"], layer: int | None, head: int | None
+) -> tuple[int, int]:
+    """The head to follow: the one asked for, else the one that writes most directly of those with a notable score."""
+    asked = torch.zeros_like(direct, dtype=torch.bool)
+    asked[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
+    there = attribution.by_position[:, :, attribution.position].where(asked, -torch.inf)
+    candidates = asked & (there >= sentences.NOTABLE_SHARE * there.max().clamp(min=0))
+    # Where every score is negative, the least negative head is the only candidate.
+    candidates |= there == there.max()
+    best, best_head = divmod(int(direct.where(candidates, -torch.inf).argmax()), direct.shape[1])
+    return best, best_head
+
+
+def _readings(bridge: Any, circuit: OVTopTokens, text: str) -> list[sentences.Reading]:
+    """What the relations of the lexicon make of a word, and where the circuit ranks it; the best ranked first."""
+    from synthetic_tasks.relations import RELATIONS
+
+    order = circuit.top_ids[0].tolist()
+    found = []
+    for relation in RELATIONS:
+        for value in dict(word_pairs(relation)).get(text.strip(), ()):
+            try:
+                token = word_tokens(bridge, value)[0]
+            except UserError:  # a value that this vocabulary lacks
+                continue
+            found.append(sentences.Reading(order.index(token) + 1, relation, value, token))
+    return sorted(found)
+
+
+def _gate_step(word: str, copy_rank: Tensor, attends: SourceAttention, **known: bool) -> Step:
+    """The step about the head that copies the source word and whose attention to it the gates cut most."""
+    copying = (copy_rank <= sentences.PROMOTED) & (attends.before >= sentences.NOTABLE_WEIGHT)
+    gates = attends.query_gate + attends.key_gate
+    if not copying.any():
+        return sentences.gate_step(word, None, 0, 0.0, {}, **known)
+    layer, head = divmod(int(gates.where(copying, torch.inf).argmin()), gates.shape[1])
+    by_side = {"query": float(attends.query_gate[layer, head]), "key": float(attends.key_gate[layer, head])}
+    rank, before = int(copy_rank[layer, head]), float(attends.before[layer, head])
+    return sentences.gate_step(word, (layer, head), rank, before, by_side, **known)

@@ -1,0 +1,1 @@
+"""Circuits: methods held to circuits that are known."""

@@ -1,0 +1,137 @@
+"""One entry of the attention matrices taken apart: what each head had, what it was lent, and what it ends up with.
+
+    A'[h] = o_b[h] + o_qp[h] + o_kp[h] + o_qg[h] + o_kg[h]        at one (query, key) pair, for all heads
+
+(the Compose equation of section 2 of the DCMHA paper; `stage` "pre" takes the scores apart, "post" the weights). The
+dynamic weights that made the branches at this pair come along.
+
+It does not show whether the entry matters for the answer: that is head attribution.
+
+Identity that the tests assert: the branches add up to A' to 1e-6 in float32.
+
+    terms = dcinterp.compose_breakdown(model, prompt, layer=1, query=-1, key=7)
+    terms.out[3]                 # what head 3 multiplies the values at position 7 by
+    terms.branches["o_kp"][3]    # the part of it that other heads lent, by the key's choice
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.mechanism.memory import check_fits, slices
+from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
+
+TERMS = ("o_b", "o_qp", "o_kp", "o_qg", "o_kg")
+WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
+
+
+@dataclass(frozen=True)
+class ComposeBreakdown(Result):
+    """All heads' attention from `query` to `key`, before (`a`), by branch and after (`out`) composition.
+
+    w_q1, w_q2, w_k1, w_k2 are [rank, head], w_qg and w_kg [head]. A branch that the model lacks is all zero.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **{name: ("head",) for name in ("a", *TERMS, "out", "w_qg", "w_kg")},
+        **{name: ("rank", "head") for name in WEIGHTS[:4]},
+    }
+
+    tokens: tuple[str, ...]
+    layer: int
+    stage: str
+    query: int
+    key: int
+    a: Float[Tensor, " head"]
+    o_b: Float[Tensor, " head"]
+    o_qp: Float[Tensor, " head"]
+    o_kp: Float[Tensor, " head"]
+    o_qg: Float[Tensor, " head"]
+    o_kg: Float[Tensor, " head"]
+    out: Float[Tensor, " head"]
+    w_q1: Float[Tensor, "rank head"]
+    w_q2: Float[Tensor, "rank head"]
+    w_k1: Float[Tensor, "rank head"]
+    w_k2: Float[Tensor, "rank head"]
+    w_qg: Float[Tensor, " head"]
+    w_kg: Float[Tensor, " head"]
+
+    @property
+    def branches(self) -> dict[str, Float[Tensor, " head"]]:
+        """The terms of the sum by name."""
+        return {name: getattr(self, name) for name in TERMS}
+
+    def table(self) -> pd.DataFrame:
+        """One row a head: its entry before composition, what every branch adds, and what it ends up with."""
+        terms = {"before": self.a, **self.branches, "after": self.out}
+        return pd.DataFrame({"head": range(len(self.a)), **{name: term.tolist() for name, term in terms.items()}})
+
+    def lent(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
+        """What each head's attention adds to each other head through the low-rank branch of one side.
+
+        lent[f, h] = A[f] * sum_r w_1[r, f] w_2[r, h]; its columns add up to o_kp (`side` "key") or o_qp ("query").
+        """
+        w1, w2 = (self.w_k1, self.w_k2) if side == "key" else (self.w_q1, self.w_q2)
+        return self.a[:, None] * (w1.T @ w2)
+
+
+@analysis(title="Composition of one attention entry, branch by branch", needs_composition=True)
+def compose_breakdown(
+    bridge: Any, prompt: Prompt, layer: int, query: int, key: int, stage: str = "post"
+) -> ComposeBreakdown:
+    """Take the composition of all heads apart at one (query, key) pair.
+
+    Args:
+        bridge: a bridge over a DCFormer.
+        prompt: text or token ids.
+        layer: the layer; negative counts from the last.
+        query: the position that attends; negative counts from the end.
+        key: the position attended to, not after `query`.
+        stage: "pre" for scores, "post" for weights.
+
+    Cost: one forward pass that takes one stage of one layer apart (see dcinterp.mechanism.memory) and keeps the pair.
+
+    Raises:
+        UserError: the model does not compose at that stage, a position or layer does not exist, or memory is short.
+    """
+    require_stage(bridge, stage)
+    ids = token_ids(bridge, prompt)
+    layer = layer_number(bridge, layer)
+    query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
+    if key > query:
+        raise UserError(f"Key {key} comes after query {query}, but a token sees only itself and earlier ones.")
+    check_fits(bridge, ids.shape[1], what=f"Taking layer {layer} apart")
+    prefix = f"blocks.{layer}.attn.{stage}.hook_"
+    pair = (0, slice(None), query, key)
+    matrices = [name for name in ("in", "out", *TERMS) if prefix + name in bridge.hook_dict]
+    dynamic = [name for name in WEIGHTS if prefix + name in bridge.hook_dict]
+    wanted = {prefix + name: pair for name in matrices}
+    taps = slices(bridge, ids, wanted | {prefix + n: (0, query if n[2] == "q" else key) for n in dynamic})
+    heads = bridge.cfg.n_heads
+    entry = {name: taps[prefix + name] for name in matrices}
+    weights = {name: taps[prefix + name] for name in dynamic}
+    rank = next((w.shape[0] for name, w in weights.items() if name[-1] in "12"), 1)
+    terms: dict[str, Any] = {name: entry.get(name, torch.zeros(heads)) for name in TERMS}
+    pairs: dict[str, Any] = {name: weights.get(name, torch.zeros(rank, heads)) for name in WEIGHTS[:4]}
+    gates: dict[str, Any] = {name: weights.get(name, torch.zeros(heads)) for name in WEIGHTS[4:]}
+    return ComposeBreakdown(
+        tokens=str_tokens(bridge, ids),
+        layer=layer,
+        stage=stage,
+        query=query,
+        key=key,
+        a=entry["in"],
+        out=entry["out"],
+        **terms,
+        **pairs,
+        **gates,
+    )

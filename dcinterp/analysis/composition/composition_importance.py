@@ -1,0 +1,261 @@
+r"""How much the composition of every layer matters for an answer: integrated gradients on what each Compose adds.
+
+    g(a) = f of the model whose added branches (o_qp, o_kp, o_qg, o_kg) are scaled by knobs a[l, stage, branch, head]
+    score[l, stage, branch, head] = integral_0^1 dg/da[l, stage, branch, head] at knobs (u, ..., u) du
+
+so the path leads from the layer as it would be without its dynamic composition (skip and static map stay) to the layer
+as it is. path="layer" turns the knobs of one stage of one layer, and later layers are computed from what arrives; there
+the score is <branch, average gradient of f at hook_out>. path="joint" turns all knobs of the model at once. Source: the
+DCMHA paper's appendix on interpretation attributes to the composition of each layer by integrated gradients and reports
+that lower layers matter more; it does not give the path.
+
+It does not show that a model trained without composition would be worse: the rest of this model expects it.
+
+Identity that the tests assert: the scores of a path add up to f(model) - f(model whose added branches on the path are
+switched off by hooks), up to the gap.
+
+    importance = dcinterp.composition_importance(model, "different-in-set n=20")
+    importance.by_layer          # [layer, stage], mean over examples
+    dcinterp.figures.plot(importance)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dcinterp.mechanism.dataset import Examples, questions
+from dcinterp.mechanism.edges import ADDED_BRANCHES, TAPS
+from dcinterp.mechanism.memory import check_fits
+from dcinterp.mechanism.objective import Explained, Objective, explained
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
+from dcinterp.mechanism.prompt import decoded
+from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.progress import Progress, silent
+
+ADDED = tuple(TAPS[branch] for branch in ADDED_BRANCHES)
+
+Place = tuple[int, str]
+"""(layer, stage)."""
+
+
+@dataclass(frozen=True)
+class CompositionImportance(Result):
+    """Scores of the composition of every layer, in units of the metric.
+
+    scores [example, layer, stage, branch, head_to], a branch that the model lacks being zero; by_layer, low, high
+    [layer, stage]: mean over examples of what a stage adds, with its bootstrap interval; size [layer, stage]: mean of
+    its size |.|, since helping here and hurting there would cancel; gap, metric_difference [example, layer, stage],
+    the difference f(with) - f(without) being measured (on the joint path all entries of an example repeat one number);
+    right [example]: the model gives the target.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "scores": ("example", "layer", "stage", "branch", "head_to"),
+        "by_layer": ("layer", "stage"),
+        "low": ("layer", "stage"),
+        "high": ("layer", "stage"),
+        "size": ("layer", "stage"),
+        "gap": ("example", "layer", "stage"),
+        "metric_difference": ("example", "layer", "stage"),
+        "right": ("example",),
+    }
+
+    n: int
+    stages: tuple[str, ...]
+    level: float
+    objective: str
+    path: str
+    method: str
+    tolerance: float
+    prompts: tuple[str, ...]
+    targets: tuple[str, ...]
+    foils: tuple[str, ...]
+    scores: Float[Tensor, "example layer stage branch head_to"]
+    by_layer: Float[Tensor, "layer stage"]
+    low: Float[Tensor, "layer stage"]
+    high: Float[Tensor, "layer stage"]
+    size: Float[Tensor, "layer stage"]
+    gap: Float[Tensor, "example layer stage"]
+    metric_difference: Float[Tensor, "example layer stage"]
+    right: Bool[Tensor, " example"]
+
+    @property
+    def by_branch(self) -> Float[Tensor, "layer stage branch"]:
+        """Mean over examples of what every branch adds, summed over heads."""
+        return self.scores.sum(-1).mean(0)
+
+    def labels(self, axis: str) -> list[str] | None:
+        return {"stage": list(self.stages), "branch": list(ADDED), "example": list(self.prompts)}.get(axis)
+
+    def banners(self) -> list[str]:
+        said = []
+        if wrong := int((~self.right).sum()):
+            said.append(f"The model's answer is wrong in {wrong} of {self.n} examples.")
+        gaps = missed(self.gap, self.metric_difference, self.tolerance)
+        if gaps.any():
+            said.append(
+                f"The scores of {int(gaps.sum())} of {self.n} examples miss more than "
+                f"{self.tolerance:.0%} of the metric difference somewhere: raise max_steps."
+            )
+        if self.n > 1:
+            said += few_examples(self.n)
+        return said
+
+    def table(self) -> pd.DataFrame:
+        """One row a stage of a layer, and what each branch adds."""
+        rows = []
+        for layer in range(self.by_layer.shape[0]):
+            for place, stage in enumerate(self.stages):
+                row: dict[str, Any] = {"layer": layer, "stage": stage}
+                row |= {name: float(getattr(self, name)[layer, place]) for name in ("by_layer", "low", "high", "size")}
+                row |= dict(zip(ADDED, self.by_branch[layer, place].tolist(), strict=True))
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+
+@analysis(title="Composition importance by layer", needs_composition=True)
+def composition_importance(
+    bridge: Any,
+    examples: Examples,
+    *,
+    objective: Objective = "logit",
+    method: Method = "ig",
+    path: Path = "layer",
+    level: float = 0.95,
+    seed: int = 0,
+    steps: int = 8,
+    max_steps: int = 256,
+    tolerance: float = 0.01,
+    batch_size: int = 32,
+    progress: Progress = silent,
+) -> CompositionImportance:
+    """Attribute answers to what the composition of every layer adds, before and after softmax.
+
+    Args:
+        bridge: a bridge over a DCFormer.
+        examples: a text such as "same-person n=20 seed=1", or a list of examples of the tasks or of (prompt, target,
+            foil); see dcinterp.mechanism.dataset. One prompt is a list of one.
+        objective: "logit" (difference from the foil where there is one) or "log-probability".
+        method: "ig", or "gradient" at the model as it is.
+        path: "layer" for each stage of each layer by itself, or "joint".
+        level: of the bootstrap intervals over examples.
+        seed: of the bootstrap.
+        steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
+            below `tolerance` of the metric difference.
+        batch_size: rows of one forward and backward pass; bounds the memory.
+        progress: called after each example.
+
+    Cost: per example and stage of a layer (once, "joint"), steps + 2 rows forward and backward. Memory: a row keeps the
+    matrices of one stage for the backward pass (of all stages, "joint").
+
+    Raises:
+        UserError: the model does not compose its heads, there are no examples, one does not fit, or a choice is
+            unknown.
+    """
+    check_choices(path, method)
+    asked, rule = questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
+    what = [explained(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
+    longest = max(each.ids.shape[1] for each in what)
+    layers = bridge.cfg.n_layers * len(bridge.stages) if path == "joint" else 1
+    check_fits(bridge, longest, what="Integrating over compositions", rows=min(batch_size, steps), stages=layers)
+    made = []
+    for done, each in enumerate(what):
+        made.append(_importance(bridge, each, path, method, rule))
+        progress(done + 1, len(what), f"example {done + 1}")
+    scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
+    total = scores.sum((-1, -2))
+    low, high = bootstrap_interval(total, level=level, seed=seed)
+    return CompositionImportance(
+        n=len(what),
+        stages=tuple(bridge.stages),
+        level=level,
+        objective=objective,
+        path=path,
+        method=method,
+        tolerance=tolerance,
+        prompts=tuple(decoded(bridge, each.ids[0].tolist()) for each in what),
+        targets=tuple(each.target for each in what),
+        foils=tuple(each.foil for each in what),
+        scores=scores,
+        by_layer=total.mean(0),
+        low=low.float(),
+        high=high.float(),
+        size=total.abs().mean(0),
+        gap=gap,
+        metric_difference=difference,
+        right=torch.tensor([row[3] for row in made]),
+    )
+
+
+def _importance(
+    bridge: Any, what: Explained, path: Path, method: Method, rule: Integration
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """(scores [layer, stage, branch, head], gap and metric difference [layer, stage], whether the answer is right)."""
+    layers, stages = range(bridge.cfg.n_layers), bridge.stages
+    places = [(layer, stage) for layer in layers for stage in stages]
+    groups = [places] if path == "joint" else [[place] for place in places]
+    scores = torch.zeros(len(layers), len(stages), len(ADDED), bridge.cfg.n_heads)
+    gap, difference = torch.zeros(2, len(layers), len(stages))
+    for group in groups:
+        found, with_added, without = _integrate(bridge, what, group, method, rule)
+        for each, (layer, stage) in zip(found, group, strict=True):
+            column = stages.index(stage)
+            scores[layer, column] = each
+            difference[layer, column] = with_added - without
+            gap[layer, column] = with_added - without - float(found.sum())
+    with torch.no_grad():
+        logits = bridge(what.ids)
+    right = logits[0, list(what.positions)].argmax(-1).tolist() == list(what.expected)
+    return scores, gap, difference, right
+
+
+def _integrate(
+    bridge: Any, what: Explained, group: list[Place], method: Method, rule: Integration
+) -> tuple[Float[Tensor, "place branch head"], float, float]:
+    """(scores of the places on one path, f with all knobs at 1, f with all at 0)."""
+    knobbed = [
+        (name, place, branch)
+        for place, (layer, stage) in enumerate(group)
+        for branch, tap in enumerate(ADDED)
+        if (name := f"blocks.{layer}.attn.{stage}.hook_{tap}") in bridge.hook_dict
+    ]
+
+    def run(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        values = []
+        total = torch.zeros(len(group), len(ADDED), bridge.cfg.n_heads, dtype=torch.float64)
+        for some, weight in zip(points.split(rule.batch_size), weights.split(rule.batch_size), strict=True):
+            knobs = some.to(what.ids.device)[:, None, None, None].repeat(1, *total.shape).requires_grad_()
+
+            def scaled(branch: Tensor, hook: Any, knobs: Tensor = knobs) -> Tensor:
+                _, place, number = next(each for each in knobbed if each[0] == hook.name)
+                return branch * knobs[:, place, number, :, None, None].to(branch)
+
+            with torch.enable_grad():
+                rows = what.ids.expand(len(some), -1)
+                value = what.metric(bridge.run_with_hooks(rows, fwd_hooks=[(name, scaled) for name, _, _ in knobbed]))
+                (gradient,) = torch.autograd.grad(value.sum(), knobs, allow_unused=True)
+            values.append(value.detach().double().cpu())
+            if gradient is not None:
+                total += torch.einsum("p,p...->...", weight, gradient.cpu())
+        return torch.cat(values), total
+
+    one = torch.ones(1, dtype=torch.float64)
+    (with_added,), at_end = run(one, one)
+    (without,), _ = run(0 * one, one)
+    scores, difference = at_end, float(with_added - without)
+    if method == "ig":
+        scores, _, _ = integrate(
+            lambda points, weights: run(points, weights)[1],
+            lambda scores: difference - float(scores.sum()),
+            difference,
+            rule,
+        )
+    return scores.float(), float(with_added), float(without)

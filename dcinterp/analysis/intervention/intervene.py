@@ -1,0 +1,220 @@
+r"""What a change inside the model does to its answer: the causal twin of an attribution.
+
+    effect = f(clean) - f(edited)
+
+f is the metric of dcinterp.mechanism.objective; the change is a list of interventions on heads, branches, edges or
+dynamic weights (dcinterp.mechanism.interventions), in force together in one forward pass. With dynamic_weights="frozen"
+the compositions keep the weights they have on the untouched prompt, so that the effect is what flows through values;
+"recomputed" lets the change steer later compositions too, and the difference of the two effects is control flow.
+Source: ablation and activation patching as in Wang et al. 2022 (IOI) and Heimersheim & Nanda 2024.
+
+It does not show what the part does elsewhere: other prompts, or next to other interventions. Zero may be far from what
+the model ever computes; compare with "mean" and "counterfactual".
+
+Identities that the tests assert: scaling by 1 changes nothing; every edge of a branch put to zero is the branch put to
+zero; a branch put to zero is the model whose weights lack it; every branch taken from another prompt is its pattern.
+
+    effect = dcinterp.intervene(model, prompt, "edge 2.post.kp.2>3 zero", "elephant", "sweater")
+    effect.answer_before, effect.answer_after, effect.effect
+    dcinterp.figures.plot(effect)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.mechanism.dataset import prompts
+from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, intervention_hooks, references
+from dcinterp.mechanism.interventions import Interventions, checked, read_interventions
+from dcinterp.mechanism.objective import Objective, explained
+from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+
+
+@dataclass(frozen=True)
+class InterventionEffect(Result):
+    """The model before and after, at one position.
+
+    top_ids, logit_before, logit_after, probability_before, probability_after [top]: the most likely tokens of either
+    run; attention_before, attention_after [layer, head, key]: the (composed) attention of the position;
+    attention_change [layer, head]: mean over queries of the sum over keys of its |change|; metric_before, metric_after.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **{
+            name: ("top",)
+            for name in ("top_ids", "logit_before", "logit_after", "probability_before", "probability_after")
+        },
+        "attention_before": ("layer", "head", "key"),
+        "attention_after": ("layer", "head", "key"),
+        "attention_change": ("layer", "head"),
+    }
+
+    tokens: tuple[str, ...]
+    position: int
+    interventions: tuple[str, ...]
+    dynamic_weights: str
+    objective: str
+    target: str
+    foil: str
+    answer_before: str
+    answer_after: str
+    metric_before: float
+    metric_after: float
+    top_tokens: tuple[str, ...]
+    top_ids: Int[Tensor, " top"]
+    logit_before: Float[Tensor, " top"]
+    logit_after: Float[Tensor, " top"]
+    probability_before: Float[Tensor, " top"]
+    probability_after: Float[Tensor, " top"]
+    attention_before: Float[Tensor, "layer head key"]
+    attention_after: Float[Tensor, "layer head key"]
+    attention_change: Float[Tensor, "layer head"]
+
+    @property
+    def effect(self) -> float:
+        """What the intervention took away from the metric."""
+        return self.metric_before - self.metric_after
+
+    def table(self) -> pd.DataFrame:
+        """One row per token that is likely in either run."""
+        columns = ("logit_before", "logit_after", "probability_before", "probability_after")
+        return pd.DataFrame({"token": self.top_tokens, **{name: getattr(self, name).tolist() for name in columns}})
+
+    def labels(self, axis: str) -> list[str] | None:
+        return {"top": list(self.top_tokens), "key": list(self.tokens[: self.position + 1])}.get(axis)
+
+    def sentence(self, strong: str = "") -> str:
+        """What the model said before and says after, the metric before and after, and the effect.
+
+        strong: put around answers and numbers, "**" for Markdown.
+        """
+        still = "still" if self.answer_after == self.answer_before else "now"
+        size = round(self.effect, 2)  # as it is shown
+        meaning = "works against the answer" if size > 0 else "favours the answer" if size < 0 else "is neutral"
+        minus = f' minus that of "{self.foil}"' if self.foil else ""
+        before, after, effect = (
+            f"{strong}{text}{strong}"
+            for text in (f"{self.metric_before:.2f}", f"{self.metric_after:.2f}", f"{self.effect:+z.2f}")
+        )
+        return (
+            f"The model said {strong}{self.answer_before}{strong} and {still} says "
+            f'{strong}{self.answer_after}{strong}. The {self.objective} of "{self.target}"{minus} is {before} before '
+            f"and {after} after, so the effect is {effect}: the change {meaning}."
+        )
+
+    def banners(self) -> list[str]:
+        said = []
+        if self.answer_before != self.target:
+            said.append(
+                f'The untouched model answers "{self.answer_before}", not "{self.target}": the effect is on a logit '
+                "that does not win."
+            )
+        if self.metric_before == self.metric_after and bool((self.logit_before == self.logit_after).all()):
+            said.append("The intervention changes no logit here: it acts on what is so already, or does not reach it.")
+        return said
+
+
+@analysis(title="Intervention")
+def intervene(
+    bridge: Any,
+    prompt: Prompt,
+    interventions: Interventions,
+    target: Token | None = None,
+    foil: Token | None = None,
+    *,
+    at: int = -1,
+    objective: Objective = "logit",
+    counterfactual: Prompt | None = None,
+    reference: str | Sequence[Prompt] | None = None,
+    dynamic_weights: DynamicWeights = "recomputed",
+    k: int = 10,
+) -> InterventionEffect:
+    """Change parts of the model on one prompt, and compare.
+
+    Args:
+        bridge: any bridge; all but heads need composed heads.
+        prompt: text or token ids.
+        interventions: one line such as "edge 2.post.kp.2>3 zero", several apart by semicolons, or a list of them.
+        target: the answer; the model's own most likely token when None.
+        foil: the answer it competes with.
+        at: the position whose next token is looked at.
+        objective: "logit" (with a foil, the difference) or "log-probability".
+        counterfactual: the other prompt, with as many tokens, that "counterfactual" takes its values from.
+        reference: prompts, or a set of examples such as "same-person n=20", that "mean" is taken over.
+        dynamic_weights: "recomputed", or "frozen" at their values on the untouched prompt.
+        k: how many of the most likely tokens of either run to keep.
+
+    Cost: two forward passes that keep the attention of every layer, one more for each reference prompt, one for the
+    counterfactual and one for freezing.
+
+    Raises:
+        UserError: an intervention is not one or does not fit the model, a prompt, target or position does not fit, or
+            the values for "mean" or "counterfactual" are not given.
+    """
+    if target is None:
+        ids = token_ids(bridge, prompt)
+        with torch.no_grad():
+            target = int(bridge(ids)[0, position(at, ids.shape[1], "Position")].argmax())
+    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    length = what.ids.shape[1]
+    ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, length)]
+    among = None if reference is None or not any(one.kind == "mean" for one in ones) else prompts(bridge, reference)
+    values = references(bridge, ones, length, counterfactual, among)
+    frozen = list(frozen_hooks(bridge, what.ids)) if freezes(dynamic_weights) else []
+    before, clean = _run(bridge, what.ids, frozen)
+    after, edited = _run(bridge, what.ids, list(intervention_hooks(bridge, [ones], values, frozen=frozen)))
+    place = what.positions[0]
+    rows = torch.stack([logits[0, place].float().cpu() for logits in (before, after)])
+    top = _either_top(rows, k)
+    attention = torch.stack([torch.stack(list(each.values()))[:, 0].float().cpu() for each in (clean, edited)])
+    chances = rows.softmax(-1)
+    return InterventionEffect(
+        tokens=str_tokens(bridge, what.ids),
+        position=place,
+        interventions=tuple(map(str, read_interventions(interventions))),
+        dynamic_weights=dynamic_weights,
+        objective=objective,
+        target=what.target,
+        foil=what.foil,
+        answer_before=what.answer(bridge, before),
+        answer_after=what.answer(bridge, after),
+        metric_before=float(what.metric(before)),
+        metric_after=float(what.metric(after)),
+        top_tokens=str_tokens(bridge, top[None]),
+        top_ids=top,
+        logit_before=rows[0, top],
+        logit_after=rows[1, top],
+        probability_before=chances[0, top],
+        probability_after=chances[1, top],
+        attention_before=attention[0, :, :, place, : place + 1].contiguous(),
+        attention_after=attention[1, :, :, place, : place + 1].contiguous(),
+        attention_change=(attention[1] - attention[0]).abs().sum(-1).mean(-1),
+    )
+
+
+def _run(bridge: Any, ids: Tensor, hooks: list[Any]) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """(logits, composed attention by hook name) under forward hooks."""
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(bridge.cfg.n_layers)]
+    kept: dict[str, Tensor] = {}
+
+    def keep(tensor: Tensor, hook: Any) -> None:
+        kept[hook.name] = tensor.detach()
+
+    with torch.no_grad():
+        logits = bridge.run_with_hooks(ids, fwd_hooks=[*hooks, *((name, keep) for name in names)])
+    return logits, {name: kept[name] for name in names}
+
+
+def _either_top(rows: Float[Tensor, "2 vocabulary"], k: int) -> Int[Tensor, " top"]:
+    """The k most likely tokens of either run, the most likely of the first run first."""
+    ids = torch.cat([row.topk(min(k, len(row))).indices for row in rows]).unique()
+    return ids[rows[0, ids].argsort(descending=True, stable=True)]

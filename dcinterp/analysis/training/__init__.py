@@ -1,0 +1,1 @@
+"""What happened while a model was trained."""

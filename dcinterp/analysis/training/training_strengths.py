@@ -1,0 +1,62 @@
+r"""How much each branch of the composition did while a model was trained, by checkpoint.
+
+    strength   = mean |O| / mean |A|       over heads and visible pairs of the run's probe rows
+
+It reads the watch folder of a training run (dcinterp.train.loop.mechanism_log wrote it) and computes nothing else. It
+does not show that a strong branch matters: a branch that only rescales is strong and may do nothing; ablate it to know.
+The probe rows are a few of the run's first batch.
+
+Identity that the tests assert: the last checkpoint's numbers are those of the trained model, measured afresh.
+
+    dcinterp.training_strengths("runs/mine").strength        # [checkpoint, stage, layer, branch]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.model.compose.branches import BRANCHES
+from dcinterp.model.config import STAGES
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.train.loop.mechanism_log import read_log
+
+
+@dataclass(frozen=True)
+class TrainingStrengths(Result):
+    """strength [checkpoint, stage, layer, branch] of the composition; NaN where the model has no such branch."""
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "step": ("checkpoint",),
+        "strength": ("checkpoint", "stage", "layer", "branch"),
+    }
+
+    run: str
+    step: Int[Tensor, " checkpoint"]
+    strength: Float[Tensor, "checkpoint stage layer branch"]
+
+    def labels(self, axis: str) -> list[Any] | None:
+        names = {"checkpoint": self.step.tolist(), "stage": list(STAGES), "branch": list(BRANCHES)}
+        return names.get(axis)
+
+    def banners(self) -> list[str]:
+        return ["This run's model composes nothing."] if bool(self.strength.isnan().all()) else []
+
+
+@analysis(title="Branch strengths in training")
+def training_strengths(run: str | Path) -> TrainingStrengths:
+    """How much each branch of the composition did, at every checkpoint of a run.
+
+    Args:
+        run: the output folder of `dcinterp train`.
+
+    Raises:
+        UserError: the run recorded nothing of the kind.
+    """
+    steps, found = read_log(run, "strengths")
+    return TrainingStrengths(run=str(run), step=steps, strength=found)

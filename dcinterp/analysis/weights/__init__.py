@@ -1,0 +1,1 @@
+"""What weights alone say: OV circuits and head diversity."""

@@ -1,0 +1,113 @@
+"""Head diversity of several models, side by side: the curves of `head_diversity`, each the mean over its layers.
+
+    share(n) = mean over layers of the share of variance that the first n components capture
+
+It does not show more than the curves that it puts beside each other: models of other widths have other numbers of
+components, and a curve of a narrower model stays 1 beyond its width.
+
+Identity that the tests assert: each row is the mean over layers of that model's `head_diversity`.
+
+    both = dcinterp.compare_head_diversity(model, other="transformer++")
+    dcinterp.figures.plot(both)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.analysis.weights.head_diversity import HeadDiversity, head_diversity
+from dcinterp.checkpoints.load import load
+from dcinterp.model.spectra import Reading
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class HeadDiversityComparison(Result):
+    """The curves of several models, each the mean over its layers; beyond a model's d_model a share stays 1."""
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        **{name: ("model", "component") for name in ("qk", "ov", "random")},
+        **{name: ("model",) for name in ("qk_effective_rank", "ov_effective_rank", "components")},
+    }
+
+    models: tuple[str, ...]
+    reading: str
+    centred: bool
+    qk: Float[Tensor, "model component"]
+    ov: Float[Tensor, "model component"]
+    random: Float[Tensor, "model component"]
+    qk_effective_rank: Float[Tensor, " model"]
+    ov_effective_rank: Float[Tensor, " model"]
+    components: Tensor
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.models) if axis == "model" else None
+
+
+@analysis(title="Head diversity of two models")
+def compare_head_diversity(
+    bridge: Any,
+    *,
+    other: str = "transformer++",
+    reading: Reading = "concatenated",
+    centre: bool = True,
+    progress: Progress = silent,
+) -> HeadDiversityComparison:
+    """Head diversity of this model and of another one, side by side.
+
+    Args:
+        bridge: any bridge.
+        other: what `dcinterp.load` takes.
+        reading, centre, progress: as in `head_diversity`.
+
+    Cost: that of `head_diversity` for both, and loading the other model.
+
+    Raises:
+        UserError: there is no such model, or as `head_diversity` raises.
+    """
+    second = load(other)
+    results = [head_diversity(model, reading=reading, centre=centre, progress=progress) for model in (bridge, second)]
+    return side_by_side({getattr(bridge, "source", None) or bridge.cfg.model_name: results[0], other: results[1]})
+
+
+def side_by_side(results: dict[str, HeadDiversity]) -> HeadDiversityComparison:
+    """Several models' `head_diversity` as one result, to be drawn in one figure.
+
+    Args:
+        results: model name -> its result; the names become the labels.
+
+    Raises:
+        UserError: there is none, or they were not made with the same reading and centring.
+    """
+    kinds = {(result.reading, result.centred) for result in results.values()}
+    if len(kinds) != 1:
+        raise UserError("Head diversities are comparable only when made with one reading and one way of centring.")
+    ((reading, centred),) = kinds
+    longest = max(result.qk.shape[1] for result in results.values())
+
+    def curves(of: Any) -> Tensor:
+        return torch.stack([_padded(of(result), longest) for result in results.values()])
+
+    return HeadDiversityComparison(
+        models=tuple(results),
+        reading=reading,
+        centred=centred,
+        qk=curves(lambda result: result.mean("qk")),
+        ov=curves(lambda result: result.mean("ov")),
+        random=curves(lambda result: result.random),
+        qk_effective_rank=torch.stack([result.qk_effective_rank.mean() for result in results.values()]),
+        ov_effective_rank=torch.stack([result.ov_effective_rank.mean() for result in results.values()]),
+        components=torch.tensor([result.qk.shape[1] for result in results.values()]),
+    )
+
+
+def _padded(curve: Tensor, length: int) -> Tensor:
+    return torch.nn.functional.pad(curve, (0, length - len(curve)), value=1.0)

@@ -1,0 +1,167 @@
+r"""What a head writes when it reads a word: the OV circuit from token to token.
+
+    x(w)  = e_w + MLP_0(norm(e_w))                 the word, enriched by the first MLP (layer 0 reads e_w alone)
+    ov(w) = norm_l(x(w)) W_V^h W_O^h W_U           [d_vocab], in logits before the final norm
+
+Source: the DCMHA paper (appendix "Interpretation and Visualization"), with the first MLP as part of the embedding.
+Biases of values and outputs are the same for every word and are left out, as are positions.
+
+It does not show that the head reads this word in any prompt, that later layers leave what it wrote alone, or that the
+residual stream at a word's position still looks like x(w) in later layers; attention and ablation say more.
+
+Identity that the tests assert: ov(w) is what the head adds to the residual stream, times W_U, in a run on the word
+alone in which attention before it is switched off.
+
+    top = dcinterp.ov_top_tokens(model, layer=1, head=5, words=["violin", "beetle"])
+    top.top_tokens[0]                            # ("musical", "guitar", ...)
+    dcinterp.figures.plot(top)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.mechanism.ov_logits import ov_logits, require_tokens, token_ranks
+from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_tokens, word_tokens
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class OVTopTokens(Result):
+    """The tokens that a head's OV circuit promotes most for each word, and where the word itself stands among all.
+
+    top_ids, logit [word, top]; own_rank [word] counts from 1 (1: the head copies the word). `notes` name the words
+    that were represented by their first token.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "top_ids": ("word", "top"),
+        "logit": ("word", "top"),
+        "own_rank": ("word",),
+    }
+
+    layer: int
+    head: int
+    words: tuple[str, ...]
+    top_tokens: tuple[tuple[str, ...], ...]
+    vocabulary: int
+    notes: tuple[str, ...]
+    top_ids: Int[Tensor, "word top"]
+    logit: Float[Tensor, "word top"]
+    own_rank: Int[Tensor, " word"]
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.words) if axis == "word" else None
+
+    def to_dataframe(self, of: str | None = None) -> pd.DataFrame:
+        """One row per word and place, with the token's text."""
+        frame = super().to_dataframe(of)
+        if "top" in frame:
+            frame["token"] = [token for row in self.top_tokens for token in row]
+        return frame
+
+    def banners(self) -> list[str]:
+        """The words that several tokens stand for."""
+        return list(self.notes)
+
+
+@analysis(title="OV circuit of a head")
+def ov_top_tokens(
+    bridge: Any,
+    layer: int,
+    head: int,
+    words: Sequence[Token],
+    k: int = 10,
+    *,
+    final_norm: bool = False,
+    multi_token: Literal["refuse", "first"] = "refuse",
+) -> OVTopTokens:
+    """The `k` tokens that a head's OV circuit promotes most when it reads each of `words`.
+
+    Args:
+        bridge: any bridge over a language model.
+        layer: the layer; negative counts from the last.
+        head: the head.
+        words: words (as in running text, so with a space before them where the tokenizer knows that) or token ids.
+        k: how many tokens.
+        final_norm: apply the final norm to what the head writes, gain included, before W_U; the paper's equation does
+            not, and a gain far from 1 changes the ranking.
+        multi_token: what to do with a word of several tokens: refuse it, or take its first token and note that.
+
+    Cost: no forward pass; one MLP, one norm and an unembedding of as many vectors as there are words.
+
+    Raises:
+        UserError: the layer or head does not exist, a word is unknown or several tokens, or the model has no tokens.
+    """
+    require_tokens(bridge)
+    layer, head = layer_number(bridge, layer), head_number(bridge, head)
+    if not words:
+        raise UserError("There are no words to read; give at least one.")
+    if k < 1:
+        raise UserError(f"k counts tokens and must be at least 1, not {k}.")
+    ids, notes = _ids_of(bridge, words, multi_token)
+    logits = next(iter(ov_logits(bridge, layer, ids, [head], final_norm)))
+    top = logits.topk(min(k, logits.shape[1]))
+    return OVTopTokens(
+        layer=layer,
+        head=head,
+        words=tuple(word if isinstance(word, str) else str_tokens(bridge, torch.tensor([[word]]))[0] for word in words),
+        top_tokens=tuple(str_tokens(bridge, row[None]) for row in top.indices),
+        vocabulary=logits.shape[1],
+        notes=tuple(notes),
+        top_ids=top.indices,
+        logit=top.values,
+        own_rank=token_ranks(logits, ids[:, None])[:, 0],
+    )
+
+
+def ov_ranks(
+    bridge: Any, words: Sequence[Token], targets: Sequence[Token], *, final_norm: bool = False
+) -> Int[Tensor, "layer head word"]:
+    """Where, from 1, each word's target stands among the tokens that every head promotes when it reads the word.
+
+    Args:
+        bridge, final_norm: as in `ov_top_tokens`.
+        words: what is read, one token each.
+        targets: what is looked for, one for each word; the words themselves say how well a head copies.
+
+    Raises:
+        UserError: as `ov_top_tokens` raises.
+    """
+    require_tokens(bridge)
+    ids, wanted = (_ids_of(bridge, some, "refuse")[0] for some in (words, targets))
+    heads = range(bridge.cfg.n_heads)
+    ranks = [
+        token_ranks(logits, wanted[:, None])[:, 0]
+        for layer in range(bridge.cfg.n_layers)
+        for logits in ov_logits(bridge, layer, ids, heads, final_norm)
+    ]
+    return torch.stack(ranks).unflatten(0, (-1, len(heads)))
+
+
+def _ids_of(bridge: Any, words: Sequence[Token], multi_token: str) -> tuple[Int[Tensor, " word"], list[str]]:
+    """One token for each word, and a note for each that has several."""
+    if multi_token not in ("refuse", "first"):
+        raise UserError(f"multi_token is 'refuse' or 'first', not {multi_token!r}.")
+    ids, notes = [], []
+    for word in words:
+        tokens = word_tokens(bridge, word)
+        if len(tokens) > 1:
+            if multi_token == "refuse":
+                raise UserError(
+                    f"{word!r} is {len(tokens)} tokens in this model's vocabulary; give a word that is one token, or "
+                    "pass multi_token='first'."
+                )
+            first = str_tokens(bridge, torch.tensor([tokens[:1]]))[0]
+            notes.append(f'"{word}" is {len(tokens)} tokens; its first, "{first}", stands for it.')
+        ids.append(tokens[0])
+    return torch.tensor(ids), notes

@@ -1,0 +1,1 @@
+"""Models on the disk: finding, reading, checking, describing and comparing them."""

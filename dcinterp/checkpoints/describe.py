@@ -1,0 +1,218 @@
+"""What a model is and what it takes, from its files alone or from a loaded bridge.
+
+dcinterp.describe("dcformer++").weights_bytes     # before loading: config.json and the headers of the weights
+dcinterp.describe(bridge).composition             # after
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dcinterp.checkpoints.hub import cached_snapshot
+from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, read_foreign_config
+from dcinterp.checkpoints.names import SHIPPED, shipped_models
+from dcinterp.checkpoints.read import OURS, read_config_file
+from dcinterp.model.build import count_parameters
+from dcinterp.model.config import DCFormerConfig, DCViTConfig
+from dcinterp.model.presets import family
+from dcinterp.support.errors import UserError
+
+# What the process of `dcinterp load` takes for a model of no size; tests/unit/cli measures it.
+LIBRARIES_BYTES = 500_000_000
+
+
+@dataclass(frozen=True)
+class Description:
+    """A model in numbers. What cannot be known without loading, or does not apply, is None.
+
+    name: what was asked for; family: one of the families of docs/models.md, or the `model_type` of a foreign model;
+    composition: in words, empty for a model whose heads are not composed; parameters, composition_parameters: counts;
+    dtype: of the stored weights; weights_bytes: memory of the weights in that dtype;
+    attention_bytes: one layer's attention matrices of one full context in float32, which a cache of hooks multiplies.
+    """
+
+    name: str
+    family: str
+    layers: int | None
+    width: int | None
+    heads: int | None
+    head_width: int | None
+    mlp_width: int | None
+    vocabulary: int | None
+    context: int | None
+    windows: tuple[int | None, ...]
+    composition: str
+    parameters: int
+    composition_parameters: int
+    dtype: str
+    weights_bytes: int
+    attention_bytes: int | None
+
+    @property
+    def loading_bytes(self) -> int:
+        """About what a process needs that loads the model: the weights, and the libraries."""
+        return self.weights_bytes + LIBRARIES_BYTES
+
+    def record(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self) | {"loading_bytes": self.loading_bytes}
+
+    def sentences(self) -> list[str]:
+        """The same for a person, a line a topic."""
+        layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
+        shape = f"{layers}, width {self.width}, {self.heads} heads of {self.head_width}, MLP {self.mlp_width}"
+        texts = f", {self.vocabulary:,} tokens, context {self.context}" if self.vocabulary and self.context else ""
+        share = f", {self.composition_parameters:,} of them for composing" if self.composition_parameters else ""
+        lines = [
+            f"{self.name}: {self.family}, {shape}{texts}",
+            f"heads: {self.composition or 'not composed'}",
+            f"parameters: {self.parameters:,}{share}",
+            f"memory: {size(self.weights_bytes)} of weights ({self.dtype}), about {size(self.loading_bytes)} to load",
+        ]
+        if self.attention_bytes:
+            lines.append(
+                f"looking: one attention tap of one layer at full context takes {size(self.attention_bytes)} in float32"
+            )
+        return lines
+
+
+def size(count: float) -> str:
+    """Bytes in words: 2.9 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:,.0f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def describe(model: Any) -> Description:
+    """Describe a shipped model or a folder without loading its weights, or a bridge.
+
+    Args:
+        model: the name of a shipped model, a folder, a hub id that is in the local cache, or what `dcinterp.load`
+            returned.
+
+    Raises:
+        UserError: there is no such model on this machine, or its folder is incomplete or damaged.
+    """
+    if hasattr(model, "original_model"):
+        return _of_bridge(model)
+    folder = SHIPPED / str(model) if str(model) in shipped_models() else Path(model).expanduser()
+    if not folder.is_dir():
+        cached = cached_snapshot(str(model))
+        if cached is None:
+            raise UserError(
+                f"There is no folder {model}, no shipped model of that name, and none in the cache of the hub; what is "
+                "on the hub alone is described once it is loaded: give a folder, or load it."
+            )
+        folder = cached
+    fields = read_config_file(folder)
+    tensors = CheckpointTensors(folder)
+    kind = fields.get("model_type")
+    # The type of the largest tensor; norms and buffers may be stored as another.
+    dtype = tensors.dtype(max(tensors, key=lambda name: prod(tensors.shape(name)))) or torch.float32
+    if kind in LAYOUTS:
+        return _ours(str(model), read_foreign_config(fields, tensors), dtype)
+    if kind in OURS:
+        config = (DCViTConfig if kind == DCViTConfig.model_type else DCFormerConfig).from_dict(fields)
+        return _ours(str(model), config, dtype)
+    return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in tensors), dtype)
+
+
+def _of_bridge(bridge: Any) -> Description:
+    config, name = bridge.original_model.config, str(bridge.cfg.model_name)
+    parameters = list(bridge.original_model.parameters())
+    dtype = max(parameters, key=lambda parameter: parameter.numel()).dtype
+    if isinstance(config, DCFormerConfig):
+        return _ours(name, config, dtype)
+    return _foreign(name, config.to_dict(), sum(parameter.numel() for parameter in parameters), dtype)
+
+
+def _ours(name: str, config: DCFormerConfig, dtype: torch.dtype) -> Description:
+    count, without = count_parameters(config), count_parameters(without_composition(config))
+    images = isinstance(config, DCViTConfig)
+    tokens = config.num_patches if images else config.max_position_embeddings
+    return Description(
+        name=name,
+        family=family_of(config),
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        head_width=config.head_dim,
+        mlp_width=config.intermediate_size,
+        vocabulary=None if images else config.vocab_size,
+        context=None if images else config.max_position_embeddings,
+        windows=tuple(config.attention_windows),
+        composition=composition_of(config),
+        parameters=count,
+        composition_parameters=count - without,
+        dtype=str(dtype).removeprefix("torch."),
+        weights_bytes=count * dtype.itemsize,
+        attention_bytes=4 * config.num_attention_heads * tokens**2,
+    )
+
+
+def _foreign(name: str, fields: dict[str, Any], parameters: int, dtype: torch.dtype) -> Description:
+    """A model of transformers, whose config.json may call things by older names."""
+
+    def first(*names: str) -> int | None:
+        return next((int(fields[n]) for n in names if isinstance(fields.get(n), int)), None)
+
+    heads, width = first("num_attention_heads", "n_head"), first("hidden_size", "n_embd", "d_model")
+    context = first("max_position_embeddings", "n_positions")
+    return Description(
+        name=name,
+        family=str(fields.get("model_type", "unknown")),
+        layers=first("num_hidden_layers", "n_layer"),
+        width=width,
+        heads=heads,
+        head_width=first("head_dim") or (width // heads if width and heads else None),
+        mlp_width=first("intermediate_size", "n_inner", "ffn_dim"),
+        vocabulary=first("vocab_size"),
+        context=context,
+        windows=(),
+        composition="",
+        parameters=parameters,
+        composition_parameters=0,
+        dtype=str(dtype).removeprefix("torch."),
+        weights_bytes=parameters * dtype.itemsize,
+        attention_bytes=4 * heads * context**2 if heads and context else None,
+    )
+
+
+def family_of(config: DCFormerConfig) -> str:
+    """The family whose ingredients a configuration has; "own mixture" where none fits."""
+    composed = config.compose != "none"
+    for name in ("transformer", "transformer++", "pythia", "vit"):
+        images = name == "vit"
+        expected = {"use_parallel_residual": False, "norm_type": "rmsnorm", "mlp_type": "swiglu"} | family(name)
+        parts = ("norm_type", "mlp_type", "use_parallel_residual")
+        if images == isinstance(config, DCViTConfig) and (
+            images or all(getattr(config, part) == expected[part] for part in parts)
+        ):
+            return f"dc{name.removeprefix('trans')}" if composed else name
+    return "own mixture"
+
+
+def composition_of(config: DCFormerConfig) -> str:
+    """How the heads are composed, in words; empty if they are not."""
+    if not config.stages:
+        return ""
+    stages = " and ".join({"pre": "scores (pre)", "post": "weights (post)"}[stage] for stage in config.stages)
+    if config.compose != "dynamic":
+        return f"{stages} composed by a static map" if config.compose == "static" else f"{stages}: {config.compose}"
+    sides = [side for side in ("query", "key") if getattr(config, f"compose_{side}_wise")]
+    kinds = [f"rank {config.compose_rank}"] * config.compose_projection + ["gates"] * config.compose_gate
+    static = " and a static map" if config.compose_static else ""
+    groups = f" in {config.compose_groups} groups" if config.compose_groups > 1 else ""
+    return f"{stages} composed{groups} by {' and '.join(sides)}: {' and '.join(kinds) or 'nothing'}{static}"
+
+
+def without_composition(config: DCFormerConfig) -> DCFormerConfig:
+    """The same configuration as a plain transformer."""
+    return type(config).from_dict(config.to_dict() | {"compose": "none"})

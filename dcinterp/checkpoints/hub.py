@@ -1,0 +1,93 @@
+"""The hub of models, asked only when a person named one of its models, and never for long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dcinterp.checkpoints.layouts import LAYOUTS
+from dcinterp.checkpoints.read import OURS, read_config_file
+
+WEIGHTS = (".safetensors", ".bin")
+"""How the names of files with weights end, the ones that are preferred first."""
+
+HUB_SECONDS = 10.0
+"""How long the hub has to answer at all."""
+
+
+def cached_snapshot(name: str) -> Path | None:
+    """The folder of a hub id in the cache of the hub's client, if its config.json and all its weights are there."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    folder = Path(found).parent if isinstance(found, str) else None
+    return folder if folder is not None and any(_whole(folder, ending) for ending in WEIGHTS) else None
+
+
+def _whole(folder: Path, ending: str) -> bool:
+    """Whether the folder holds weights with that ending, and every file of them that its index names."""
+    parts = set(folder.glob(f"*{ending}"))
+    for index in folder.glob(f"*{ending}.index.json"):
+        try:
+            parts |= {folder / file for file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        except (ValueError, KeyError, AttributeError):
+            return False
+    return bool(parts) and all(part.is_file() for part in parts)
+
+
+def download(name: str) -> Path | None:
+    """The folder of a hub model of ours or of a released layout, fetched; None for others: transformers gets them."""
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    reach_hub()
+    folder = Path(hf_hub_download(name, "config.json")).parent
+    if read_config_file(folder).get("model_type") not in (*OURS, *LAYOUTS):
+        return None
+    files = HfApi().list_repo_files(name)
+    safe = any(file.endswith(WEIGHTS[0]) for file in files)
+    return Path(snapshot_download(name, allow_patterns=["*.json", f"*{WEIGHTS[0] if safe else WEIGHTS[1]}"]))
+
+
+def reach_hub() -> None:
+    """One quick question before the hub's client asks for minutes: is there a hub at all, and may it be asked?
+
+    Raises:
+        OSError: it does not answer within `HUB_SECONDS`, or HF_HUB_OFFLINE is set.
+    """
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    from huggingface_hub import constants
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if constants.HF_HUB_OFFLINE:
+        raise OfflineModeIsEnabled
+    try:
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=HUB_SECONDS).close()
+    except HTTPError:
+        pass  # it answered
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise OSError(f"it cannot be reached ({getattr(reason, 'strerror', None) or reason}).") from error
+
+
+def hub_reason(error: Exception) -> str:
+    """Why the hub's client gave nothing, in a clause that ends with the way out."""
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import RepositoryNotFoundError as NoRepository
+
+    if isinstance(error, GatedRepoError):
+        return "its owner gives it on request only; ask on its page, then log in with `hf auth login`."
+    if isinstance(error, NoRepository):
+        return "it has no model of that name that you may read; check the spelling, or log in with `hf auth login`."
+    if isinstance(error, OfflineModeIsEnabled):
+        return "it is not in the local cache, and HF_HUB_OFFLINE forbids to ask the network."
+    if isinstance(error, LocalEntryNotFoundError):
+        return "it is not in the local cache, and the network does not answer."
+    if isinstance(error, EntryNotFoundError):
+        return "what it has under that name is without a config.json, so it is no model."
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,111 @@
+"""Foreign checkpoint layouts: one module each, named like the `model_type` in its config.json.
+
+A layout module has `FIELDS` (config.json fields it knows), `read_config`, `to_ours`, `write_config` and `to_theirs`;
+its foreign names live nowhere else. Put such a module here, and `dcinterp.load`, `dcinterp convert` and the tests cover
+it. What several released layouts share is in `dcinterp.checkpoints.released`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcinterp.checkpoints.tensor_files import CheckpointTensors
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.file_modes import open_like
+
+LAYOUTS = tuple(sorted(module.name for module in iter_modules(__path__)))
+"""`model_type` in the config.json of each; a module of that name reads it."""
+
+
+def _layout(name: str) -> Any:
+    if name not in LAYOUTS:
+        raise UserError(f"There is no checkpoint layout {name!r}; {nearest(name, LAYOUTS)}")
+    return import_module(f"{__name__}.{name}")
+
+
+def read_foreign(
+    folder: Path, fields: dict[str, Any], *, device: Any = None, dtype: torch.dtype | None = None
+) -> DCFormerForCausalLM:
+    """The model in a folder of a released layout.
+
+    Tensors are read one at a time into a model without memory of its own, so the peak is the model and one tensor.
+
+    Args:
+        folder: holds config.json and weights (safetensors, single or sharded, or .bin).
+        fields: the content of config.json.
+        device, dtype: where to put the weights, and as what; as stored when None.
+
+    Raises:
+        UserError: the folder is incomplete or damaged, or its tensors and config do not belong together.
+    """
+    layout, tensors = _layout(fields["model_type"]), CheckpointTensors(folder)
+    unknown = sorted(name for name in fields if name not in layout.FIELDS)
+    if unknown:
+        warnings.warn(f"{folder / 'config.json'}: ignoring unknown fields {', '.join(unknown)}.", stacklevel=2)
+    config = layout.read_config(fields, tensors)
+    config.architectures = [DCFormerForCausalLM.__name__]
+    with torch.device("meta"):
+        model = DCFormerForCausalLM(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    loaded: dict[str, Tensor] = {}
+    for name in tensors:
+        if name.endswith("_m"):
+            continue  # a merged copy that the released code keeps of other tensors
+        try:
+            parts = list(layout.to_ours(name, tensors.read(name), config))
+        except (KeyError, ValueError, IndexError) as error:
+            raise UserError(
+                f"{folder} has a tensor {name}, which a {fields['model_type']} checkpoint of this config does not; use "
+                "the config.json that belongs to these weights."
+            ) from error
+        for ours, tensor in parts:
+            if expected.get(ours) != tuple(tensor.shape):
+                raise UserError(
+                    f"The weights in {folder} do not fit its config.json ({name}: {tuple(tensor.shape)} for "
+                    f"{expected.get(ours, 'nothing')}); use the pair that belongs together."
+                )
+            loaded[ours] = tensor.to(device=device, dtype=dtype)
+    missing = sorted(set(expected) - set(loaded))
+    if missing:
+        raise UserError(
+            f"The weights in {folder} do not fit its config.json (nothing gives {missing[0]}); use the pair that "
+            "belongs together."
+        )
+    model.load_state_dict(loaded, assign=True)
+    config.dtype = model.lm_head.weight.dtype
+    return model.eval()
+
+
+def read_foreign_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
+    """Our configuration of a checkpoint in a released layout, from its config.json and the shapes of its tensors."""
+    return _layout(fields["model_type"]).read_config(fields, tensors)
+
+
+def write_foreign(model: DCFormerForCausalLM, folder: Path, layout: str) -> None:
+    """Write `model` as a folder of a released layout.
+
+    Raises:
+        UserError: there is no such layout, or it has no place for something in the model.
+    """
+    from huggingface_hub import save_torch_state_dict
+
+    target = _layout(layout)
+    fields = target.write_config(model.config)
+    folder.mkdir(parents=True, exist_ok=True)
+    foreign = dict(target.to_theirs(model.state_dict(), model.config))
+    save_torch_state_dict({name: t.contiguous() for name, t in foreign.items()}, folder)
+    (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    open_like(folder / "config.json")
+
+
+__all__ = ["LAYOUTS", "CheckpointTensors", "DCFormerConfig", "read_foreign", "read_foreign_config", "write_foreign"]

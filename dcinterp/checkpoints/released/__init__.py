@@ -1,0 +1,1 @@
+"""What the released layouts share: tensors of the attention, and tables of names."""

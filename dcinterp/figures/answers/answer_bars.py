@@ -1,0 +1,40 @@
+"""The most likely next tokens as bars."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.answers.predict import Prediction
+from dcinterp.figures.base.style import THEMES, axis, common_layout, visible
+
+RESULT = "Prediction"
+KIND = ""
+
+
+def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figure:
+    """The `shown` most likely tokens, the expected answer in orange.
+
+    Args:
+        result: the prediction.
+        theme: "light" or "dark".
+        shown: how many tokens.
+    """
+    tokens = [visible(token) for token in result.top_tokens[:shown]]
+    right = [int(i) == result.answer_id for i in result.top_ids[:shown]]
+    bars = go.Bar(
+        x=result.probability[:shown].tolist(),
+        y=tokens,
+        orientation="h",
+        marker={"color": ["#cc6633" if hit else THEMES[theme].muted for hit in right]},
+        text=[f"{p:.1%}" for p in result.probability[:shown].tolist()],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{x:.2%}<extra></extra>",
+    )
+    layout = common_layout(theme, 70 + 30 * len(tokens)) | {
+        # Beside the longest bar stands its number.
+        "margin": {"l": 8, "r": 48, "t": 12, "b": 8},
+        "xaxis": axis("probability of the next token", range=[0, 1.02], tickformat=".0%"),
+        "yaxis": axis(autorange="reversed", type="category", ticklabelstandoff=5),
+    }
+    return go.Figure(bars, layout)

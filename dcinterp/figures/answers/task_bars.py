@@ -1,0 +1,57 @@
+"""Accuracy per QK pattern (or another grouping) with intervals, beside readers without understanding."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.answers.task_accuracy import TaskAccuracy
+from dcinterp.figures.base.style import THEMES, axis, common_layout
+
+RESULT = "TaskAccuracy"
+KIND = "bars"
+
+READERS = {
+    "fact_unif": ("random fact, right relation", "x", 7),
+    "odd_one_out": ("never reads the question", "diamond-open", 14),
+}
+
+
+def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> go.Figure:
+    """A bar a group, its 95 % interval, and two naive readers on the same tasks.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        by: a grouping of `TaskAccuracy.table`.
+    """
+    table = result.table(by)
+    names = [str(name) for name in table[by]]
+    bars = go.Bar(
+        x=names,
+        y=table["accuracy"].tolist(),
+        name="the model",
+        marker={"color": "#4477aa"},
+        error_y={
+            "type": "data",
+            "array": (table["high"] - table["accuracy"]).fillna(0).tolist(),
+            "arrayminus": (table["accuracy"] - table["low"]).fillna(0).tolist(),
+            "color": THEMES[theme].muted,
+        },
+        hovertemplate="%{x}: %{y:.1%}<extra></extra>",
+    )
+    marks = [
+        go.Scatter(
+            x=names,
+            y=table[reader].tolist(),
+            mode="markers",
+            name=name,
+            marker={"symbol": symbol, "size": size, "color": THEMES[theme].text, "line": {"width": 2}},
+            hovertemplate=f"{name}: %{{y:.1%}}<extra></extra>",
+        )
+        for reader, (name, symbol, size) in READERS.items()
+    ]
+    layout = common_layout(theme, 360) | {
+        "xaxis": axis({"pattern": "QK pattern"}.get(by, by), type="category"),
+        "yaxis": axis("accuracy", range=[0, 1.05], tickformat=".0%"),
+    }
+    return go.Figure([bars, *marks], layout)

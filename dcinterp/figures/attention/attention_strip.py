@@ -1,0 +1,46 @@
+"""One head's attention over the prompt, before and after composition."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import torch
+
+from dcinterp.analysis.attention.attention_rows import AttentionRows
+from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.style import visible
+
+RESULT = "AttentionRows"
+KIND = ""
+
+
+def plot(
+    result: AttentionRows, *, theme: str = "light", head: int = 0, lender: int | None = None, key: int | None = None
+) -> go.Figure:
+    """Rows are attention vectors, columns the tokens of the prompt; one row where nothing is composed.
+
+    Args:
+        result: the rows of all heads.
+        theme: "light" or "dark".
+        head: the head to show before and after.
+        lender: another head, shown before composition.
+        key: a token to outline in the row after composition.
+    """
+    rows = [(f"head {head} before", result.weights[head]), (f"head {head} after", result.composed[head])]
+    if torch.equal(result.weights, result.composed):
+        # Nothing composes these weights: one row says it all.
+        rows = [(f"head {head}", result.composed[head])]
+    if lender is not None and lender != head:
+        rows.insert(0, (f"head {lender} before", result.weights[lender]))
+    tokens = [visible(token) for token in result.tokens[: result.query + 1]]
+    # Columns are positions: equal words must not fall together.
+    return grid(
+        torch.stack([row for _, row in rows]).numpy(),
+        x=tokens,
+        y=[name for name, _ in rows],
+        x_title="token",
+        y_title="",
+        quantity="attention",
+        theme=theme,
+        selected=(len(rows) - 1, key) if key is not None else None,
+        height=150 + 44 * len(rows),
+    )

@@ -1,0 +1,78 @@
+"""Measured effects of interventions against predicted ones, a point a unit."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import torch
+
+from dcinterp.analysis.attribution.calibrate import FLOWS, Calibration
+from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish
+from dcinterp.support.errors import UserError, nearest
+
+RESULT = "Calibration"
+KIND = ""
+
+METHODS = {"ig": "integrated gradients", "gradient": "the gradient"}
+PLURAL = {"head": "heads", "branch": "branches", "edge": "edges", "weight": "dynamic weights"}
+CHANGES = {"zero": "put to zero", "mean": "put to their mean", "counterfactual": "taken from a counterfactual"}
+MARKS = {"frozen": ("circle-open", BRANCH_COLOURS["o_qp"]), "recomputed": ("circle", BRANCH_COLOURS["o_kp"])}
+
+
+def plot(result: Calibration, *, theme: str = "light", method: str | None = None) -> go.Figure:
+    """Predicted across, measured up, with bootstrap intervals; on the line the prediction is exact.
+
+    Args:
+        result: the effects.
+        theme: "light" or "dark".
+        method: whose predictions; the first of the result when None.
+    """
+    method = method or result.methods[0]
+    if method not in result.methods:
+        raise UserError(f"There is no method {method!r} in this result; {nearest(method, result.methods)}")
+    m, colours, figure = result.methods.index(method), THEMES[theme], go.Figure()
+    both = torch.cat([result.predicted_mean[m].flatten(), result.measured_mean.flatten()])
+    low, high = float(both.min()), float(both.max())
+    figure.add_scatter(
+        x=[low, high],
+        y=[low, high],
+        mode="lines",
+        name="predicted = measured",
+        line={"color": colours.muted, "width": 1, "dash": "dot"},
+        hoverinfo="skip",
+    )
+    for f, flow in enumerate(FLOWS):
+        symbol, colour = MARKS[flow]
+        mean = result.measured_mean[f]
+        figure.add_scatter(
+            x=result.predicted_mean[m, f].tolist(),
+            y=mean.tolist(),
+            mode="markers",
+            name=f"weights {flow}: same sign {result.agreement[m, f]:.0%}, r {result.correlation[m, f]:.2f}",
+            text=list(result.units),
+            marker={"symbol": symbol, "color": colour, "size": 7},
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": (result.measured_high[f] - mean).tolist(),
+                "arrayminus": (mean - result.measured_low[f]).tolist(),
+                "thickness": 0.6,
+                "width": 0,
+            },
+            hovertemplate="%{text}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
+        )
+    figure.update_xaxes(title=f"effect predicted by {METHODS[method]} (logits)")
+    figure.update_yaxes(title="measured effect (logits)")
+    finish(
+        figure,
+        theme,
+        height=540,
+        title=f"{PLURAL[result.part]} {CHANGES[result.kind]}, mean over {_examples(result.n)}",
+    )
+    zero = {"zeroline": True, "zerolinecolor": colours.muted, "zerolinewidth": 1}
+    # The legend is a list below the figure: its lines are long, and the window may be narrow.
+    below = {"orientation": "v", "y": -0.17, "yanchor": "top"}
+    return figure.update_layout(xaxis=zero, yaxis=zero, legend=below, margin_b=130)
+
+
+def _examples(n: int) -> str:
+    return "one example" if n == 1 else f"{n} examples"

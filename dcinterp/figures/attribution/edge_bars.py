@@ -1,0 +1,59 @@
+"""The strongest edges of composition, with what ablating them did."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+
+RESULT = "EdgeAttribution"
+KIND = ""
+
+
+def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bool = True) -> go.Figure:
+    """One bar an edge, the strongest on top, in the colour of its branch; the diamond is the measured effect.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        k: how many edges.
+        lent: only attention that another head lent, where there is any.
+    """
+    # A model without composition has nothing lent.
+    edges = result.top(k, lent=lent) or result.top(k, lent=False)
+    names = [edge.label for edge in edges]
+    figure = go.Figure()
+    for branch in dict.fromkeys(edge.branch for edge in edges):
+        tap = {"skip": "o_b"}.get(branch, f"o_{branch}")
+        mine = [i for i, edge in enumerate(edges) if edge.branch == branch]
+        figure.add_bar(
+            x=[edges[i].score for i in mine],
+            y=[names[i] for i in mine],
+            orientation="h",
+            name=f"{BRANCH_NAMES[tap]} ({branch})",
+            marker_color=BRANCH_COLOURS[tap],
+            hovertemplate="%{y}<br>score %{x:.3f}<extra></extra>",
+        )
+    measured = dict(zip(result.checked, result.measured.tolist(), strict=True))
+    effects = [(name, measured.get(edge.intervention.unit)) for name, edge in zip(names, edges, strict=True)]
+    found = [(name, effect) for name, effect in effects if effect is not None]
+    if found:
+        figure.add_scatter(
+            x=[effect for _, effect in found],
+            y=[name for name, _ in found],
+            mode="markers",
+            orientation="h",
+            name="measured by ablation",
+            marker={"symbol": "diamond", "size": 10, "color": THEMES[theme].selected},
+            hovertemplate="%{y}<br>ablation takes away %{x:.3f}<extra></extra>",
+        )
+    figure.update_layout(barmode="overlay")
+    figure.add_vline(x=0, line_width=1, line_color=THEMES[theme].muted)
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=names[::-1], title="layer.branch from → to"
+    )
+    # Diamonds make Plotly leave room for half of their size in rows, which is much where there are many.
+    figure.update_yaxes(range=[-0.6, len(names) - 0.4])
+    figure.update_xaxes(title="contribution (logits)")
+    return finish(figure, theme, height=120 + 24 * len(edges))

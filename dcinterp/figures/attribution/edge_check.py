@@ -1,0 +1,104 @@
+"""What attribution predicts for the strongest edges, against what their ablation does."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, SERIES, THEMES, axis, common_layout, zero_line
+
+RESULT = "EdgeAttribution"
+KIND = "check"
+
+
+def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
+    """A point an edge, in the colour of its branch; on the dashed line attribution and ablation agree.
+
+    Thin lines stand at zero: in the upper left and the lower right quarter the two differ in sign.
+
+    Args:
+        result: the scores, with the edges that were ablated.
+        theme: "light" or "dark".
+    """
+    predicted, measured = result.predicted.tolist(), result.measured.tolist()
+    across, up = _range(predicted), _range(measured)
+    ends = [min(across[0], up[0]), max(across[1], up[1])]
+    line = go.Scatter(
+        x=ends,
+        y=ends,
+        mode="lines",
+        name="agreement",
+        line={"dash": "dash", "color": THEMES[theme].muted, "width": 1},
+        hoverinfo="skip",
+    )
+    parts = [name.removeprefix("edge ").removesuffix(" zero").split(".") for name in result.checked]
+    branches = [branch for _, _, branch, _ in parts]
+    names = [f"{layer}.{branch} {heads.replace('>', ' → ')}" for layer, _, branch, heads in parts]
+    sides = _label_sides(list(zip(_shares(predicted, across), _shares(measured, up), strict=True)), names)
+    points = []
+    for branch in dict.fromkeys(branches):
+        tap = "o_b" if branch == "skip" else f"o_{branch}"
+        mine = [i for i, other in enumerate(branches) if other == branch]
+        points.append(
+            go.Scatter(
+                x=[predicted[i] for i in mine],
+                y=[measured[i] for i in mine],
+                mode="markers+text",
+                text=[names[i] for i in mine],
+                textposition=[sides[i] for i in mine],
+                cliponaxis=False,
+                name=BRANCH_NAMES.get(tap, branch),
+                marker={"size": 10, "color": BRANCH_COLOURS.get(tap, SERIES[0])},
+                hovertemplate="%{text}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
+            )
+        )
+    layout = common_layout(theme, 420) | {
+        "xaxis": axis("predicted by attribution (logits)", range=across),
+        "yaxis": axis("measured by ablation (logits)", range=up),
+        "shapes": [zero_line(theme), zero_line(theme, upright=True)],
+    }
+    return go.Figure([line, *points], layout)
+
+
+def _range(values: list[float]) -> list[float]:
+    """From the least to the largest value and zero, with room for points and names at the border."""
+    low, high = min([0.0, *values]), max([0.0, *values])
+    room = 0.15 * (high - low) or 1e-6
+    return [low - room, high + room]
+
+
+def _shares(values: list[float], ends: list[float]) -> list[float]:
+    """Places along an axis, from -1 at its one end to 1 at the other."""
+    return [2 * (value - ends[0]) / (ends[1] - ends[0]) - 1 for value in values]
+
+
+SIDES = {
+    "middle right": (0.06, 0.0),
+    "middle left": (-0.06, 0.0),
+    "top center": (0.0, 0.09),
+    "bottom center": (0.0, -0.09),
+}
+"""Where a name can stand, and how far from its point, in halves of the figure."""
+
+
+def _label_sides(points: list[tuple[float, float]], names: list[str]) -> list[str]:
+    """For each name the first side of its point on which it covers least of other points, names and the border."""
+    taken = [(x - 0.02, y - 0.03, x + 0.02, y + 0.03) for x, y in points]
+    sides = []
+    for (x, y), name in zip(points, names, strict=True):
+        # A letter is about a hundredth of the figure's width, a line a twenty-fifth of its height.
+        width, height = 0.02 * len(name), 0.08
+        boxes = {}
+        for side, (right, up) in SIDES.items():
+            left = x + right - width * (right < 0) - width / 2 * (right == 0)
+            low = y + up - height / 2
+            boxes[side] = (left, low, left + width, low + height)
+        border = (1, -1, 9, 1)
+        sides.append(min(SIDES, key=lambda side: sum(_overlap(boxes[side], other) for other in [border, *taken])))
+        taken.append(boxes[sides[-1]])
+    return sides
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> float:
+    """The area that two boxes (left, low, right, high) share."""
+    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))

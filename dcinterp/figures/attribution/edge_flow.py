@@ -1,0 +1,53 @@
+"""The strongest edges as a flow: heads that attend, heads that use it, and the answer."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, common_layout, see_through
+
+RESULT = "EdgeAttribution"
+KIND = "flow"
+
+
+def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bool = True) -> go.Figure:
+    """Left the head that computed the attention, middle the head that uses it, right the answer.
+
+    A band is as wide as the edge's score is large and has the colour of its branch; what speaks against the answer
+    flows to the node below it.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        k: how many edges.
+        lent: only attention that another head lent, where there is any.
+    """
+    edges = result.top(k, lent=lent) or result.top(k, lent=False)
+    names: list[str] = []
+
+    def node(name: str) -> int:
+        if name not in names:
+            names.append(name)
+        return names.index(name)
+
+    links: list[tuple[int, int, float, str, str]] = []
+    onward: dict[tuple[str, bool], float] = {}
+    for edge in edges:
+        giver, taker = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} uses it"
+        branch = f"o_{edge.branch}" if edge.branch != "skip" else "o_b"
+        label = f"{BRANCH_NAMES[branch]}: {edge.score:+.3f}"
+        links.append((node(giver), node(taker), abs(edge.score), see_through(BRANCH_COLOURS[branch]), label))
+        onward[taker, edge.score > 0] = onward.get((taker, edge.score > 0), 0.0) + abs(edge.score)
+    grey = see_through("#8c8c8c", 0.35)
+    for (taker, speaks_for), size in onward.items():
+        end = f"for {result.target}" if speaks_for else f"against {result.target}"
+        links.append((node(taker), node(end), size, grey, f"{size if speaks_for else -size:+.3f}"))
+    columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]
+    flow = go.Sankey(
+        arrangement="snap",
+        node={"label": names, "pad": 14, "thickness": 14, "color": THEMES[theme].muted, "line": {"width": 0}},
+        link=dict(zip(("source", "target", "value", "color", "label"), columns, strict=True)),
+        textfont={"color": THEMES[theme].text, "size": 13},
+    )
+    return go.Figure(flow, common_layout(theme, 160 + 22 * len(edges)))

@@ -1,0 +1,59 @@
+"""The edges of one layer as a head x head heatmap, of one branch or of all that composition adds."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
+from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.style import BRANCH_NAMES
+from dcinterp.mechanism.edges import BRANCHES
+from dcinterp.support.errors import UserError, nearest
+
+RESULT = "EdgeAttribution"
+KIND = "map"
+
+NAMES = {name: BRANCH_NAMES[f"o_{'b' if name == 'skip' else name}"] for name in BRANCHES} | {
+    "added": "all that projections and gates add",
+    "all": "everything",
+}
+
+
+def plot(
+    result: EdgeAttribution,
+    *,
+    theme: str = "light",
+    layer: int | None = None,
+    branch: str = "added",
+    selected: tuple[int, int] | None = None,
+) -> go.Figure:
+    """Rows lend their attention, columns use it with their values.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        layer: the layer; the one with the strongest edge when None.
+        branch: "skip", "qp", "kp", "qg", "kg", "added" (their sum without the skip) or "all".
+        selected: (head_from, head_to) to outline.
+    """
+    choices = {"added": list(BRANCHES[1:]), "all": list(BRANCHES)} | {name: [name] for name in BRANCHES}
+    if branch not in choices:
+        raise UserError(f"There is no branch {branch!r}; {nearest(branch, choices)}")
+    chosen = result.scores[:, [BRANCHES.index(name) for name in choices[branch]]].sum(1)
+    if layer is None:
+        layer = result.layers[int(chosen.abs().amax((1, 2)).argmax())]
+    if layer not in result.layers:
+        raise UserError(f"Layer {layer} was not scored; choose from {', '.join(map(str, result.layers))}.")
+    heads = [str(head) for head in range(result.scores.shape[-1])]
+    return grid(
+        chosen[result.layers.index(layer)].numpy(),
+        x=heads,
+        y=heads,
+        x_title="to head",
+        y_title="from head",
+        quantity="contribution (logits)",
+        theme=theme,
+        selected=selected,
+        numbers=len(heads) <= 12,
+        title=f"Layer {layer}, {result.stage}: {NAMES[branch]}",
+    )

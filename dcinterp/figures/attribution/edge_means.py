@@ -1,0 +1,78 @@
+"""The edges of largest mean over a dataset, with intervals, the control's range and what ablating them did."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.attribution.attribute_edges_over import EdgeAttributionSet
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+
+RESULT = "EdgeAttributionSet"
+KIND = ""
+
+
+def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, lent: bool = True) -> go.Figure:
+    """One bar an edge, the strongest on top, with its interval; grey: the control's interval; diamond: the ablation.
+
+    Args:
+        result: the means.
+        theme: "light" or "dark".
+        k: how many edges.
+        lent: only attention that another head lent, where there is any.
+    """
+    table = result.table()
+    if lent and table["lent"].any():
+        table = table[table["lent"]]
+    table = table.head(k)
+    names = [name.removeprefix("edge ") for name in table["edge"]]
+    branches = [name.split(".")[2] for name in names]
+    taps = [{"skip": "o_b"}.get(branch, f"o_{branch}") for branch in branches]
+    colours, mean = THEMES[theme], table["mean"].to_numpy()
+    figure = go.Figure()
+    above, below = (table["high"] - mean).to_numpy(), (mean - table["low"]).to_numpy()
+    for tap in dict.fromkeys(taps):
+        mine = [i for i, other in enumerate(taps) if other == tap]
+        figure.add_bar(
+            x=mean[mine],
+            y=[names[i] for i in mine],
+            orientation="h",
+            name=f"mean score, {BRANCH_NAMES[tap]}",
+            marker_color=BRANCH_COLOURS[tap],
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": above[mine].tolist(),
+                "arrayminus": below[mine].tolist(),
+                "color": colours.text,
+                "thickness": 1,
+            },
+            hovertemplate="%{y}<br>mean %{x:.3f}<extra></extra>",
+        )
+    figure.update_layout(barmode="overlay")
+    if result.control != "none":
+        for name, low, high in zip(names, table["control_low"], table["control_high"], strict=True):
+            figure.add_scatter(
+                x=[low, high],
+                y=[name, name],
+                mode="lines",
+                orientation="h",
+                line={"color": colours.muted, "width": 5},
+                name=f"control ({result.control})",
+                showlegend=name == names[0],
+                hovertemplate="control %{x:.3f}<extra></extra>",
+            )
+    found = table[table["ablation"].notna()]
+    if len(found):
+        figure.add_scatter(
+            x=found["ablation"],
+            y=[name.removeprefix("edge ") for name in found["edge"]],
+            mode="markers",
+            orientation="h",
+            name="measured by ablation (mean)",
+            marker={"symbol": "diamond", "size": 10, "color": colours.selected},
+            hovertemplate="%{y}<br>ablation takes away %{x:.3f}<extra></extra>",
+        )
+    figure.add_vline(x=0, line_width=1, line_color=colours.muted)
+    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], title="edge")
+    figure.update_xaxes(title="contribution (logits)")
+    return finish(figure, theme, height=120 + 26 * len(names))

@@ -1,0 +1,37 @@
+"""One edge, or the strongest ones, by the source token whose attention was lent."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
+from dcinterp.figures.base.grid import grid
+from dcinterp.mechanism.edges import BRANCHES
+
+RESULT = "EdgeAttribution"
+KIND = "sources"
+
+
+def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, lent: bool = True) -> go.Figure:
+    """Rows are edges, the strongest on top; columns are source tokens.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        k: how many edges.
+        lent: only attention that another head lent, where there is any.
+    """
+    edges = result.top(k, lent=lent) or result.top(k, lent=False)
+    rows = [
+        result.by_source[result.layers.index(e.layer), BRANCHES.index(e.branch), e.head_from, e.head_to].tolist()
+        for e in edges
+    ]
+    return grid(
+        rows,
+        x=list(result.sources),
+        y=[edge.label for edge in edges],
+        x_title="source token",
+        y_title="edge",
+        quantity="contribution (logits)",
+        theme=theme,
+    )

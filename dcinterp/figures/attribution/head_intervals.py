@@ -1,0 +1,62 @@
+"""The strongest heads of a dataset: mean score with its interval, the measured effect, and the control."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
+from dcinterp.figures.base.style import THEMES, finish
+
+RESULT = "HeadAttributionSet"
+KIND = "intervals"
+
+
+def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -> go.Figure:
+    """One row a head, the largest mean in size on top; grey bars span the control.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        shown: how many heads.
+    """
+    frame = result.table().head(shown)
+    names = [f"{layer}.{head}" for layer, head in zip(frame["layer"], frame["head"], strict=True)]
+    colours = THEMES[theme]
+    figure = go.Figure()
+    if result.control != "none":
+        figure.add_bar(
+            y=names,
+            x=(frame["control_high"] - frame["control_low"]).tolist(),
+            base=frame["control_low"].tolist(),
+            orientation="h",
+            name="control (exchanged heads)" if result.control == "heads" else "control (other labels)",
+            marker_color=colours.muted,
+            opacity=0.35,
+            hovertemplate="head %{y}<br>control up to %{x:.3f}<extra></extra>",
+        )
+    figure.add_scatter(
+        y=names,
+        x=frame["mean"].tolist(),
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": (frame["high"] - frame["mean"]).tolist(),
+            "arrayminus": (frame["mean"] - frame["low"]).tolist(),
+        },
+        mode="markers",
+        name=f"attribution, {result.level:.0%} interval",
+        marker={"size": 9, "color": "#cc6633"},
+        hovertemplate="head %{y}<br>mean score %{x:.3f}<extra></extra>",
+    )
+    figure.add_scatter(
+        y=names,
+        x=frame["ablation_mean"].tolist(),
+        mode="markers",
+        name="measured by ablation",
+        marker={"size": 9, "symbol": "diamond-open", "color": colours.selected},
+        hovertemplate="head %{y}<br>measured effect %{x:.3f}<extra></extra>",
+    )
+    figure.add_vline(x=0, line_width=1, line_color=colours.muted)
+    figure.update_xaxes(title=f"mean over {result.n} examples ({'logits' if result.objective == 'logit' else 'nats'})")
+    figure.update_yaxes(title="head (layer.head)", autorange="reversed", type="category")
+    return finish(figure, theme, height=130 + 28 * len(names))

@@ -1,0 +1,95 @@
+"""A labelled heatmap: the part that the kinds of figure share.
+
+The app draws it on a canvas whose cells can be clicked and walked with the arrow keys (app/workbench/heatmap.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import ArrayLike
+
+from dcinterp.figures.base.style import THEMES, axis, common_layout, diverging, sequential
+
+NAMED_CELLS = 16384
+"""Above this the names of rows and columns would weigh more than the numbers, and hovering shows indices."""
+
+
+def grid(
+    values: ArrayLike,
+    *,
+    x: Sequence[str],
+    y: Sequence[str],
+    x_title: str,
+    y_title: str,
+    quantity: str,
+    theme: str,
+    signed: bool = True,
+    limit: float | None = None,
+    selected: tuple[int, ...] | None = None,
+    numbers: bool = False,
+    height: int | None = None,
+    title: str = "",
+) -> go.Figure:
+    """A heatmap [y, x]; signed data symmetric around zero, weights from zero.
+
+    Args:
+        values: the numbers, rows first; a cell that is NaN stays empty.
+        x: labels of the columns.
+        y: labels of the rows, the first on top.
+        x_title: what the columns are.
+        y_title: what the rows are.
+        quantity: what a number is, for the colour bar and the hover text.
+        theme: "light" or "dark".
+        signed: whether negative values have a meaning.
+        limit: the value of the strongest colour; the largest magnitude when None.
+        selected: (row, column) of a cell to outline, or (row, column, rows, columns) of several.
+        numbers: whether to write the value into each cell.
+        height: in pixels; from the number of rows when None.
+        title: above the figure.
+    """
+    z = np.asarray(values, dtype=float)
+    rows, columns = z.shape
+    top = limit or (float(np.nanmax(np.abs(z))) if np.isfinite(z).any() else 0.0) or 1.0
+    named = z.size <= NAMED_CELLS
+    trace = go.Heatmap(
+        z=z,
+        colorscale=diverging(theme) if signed else sequential(theme),
+        zmin=-top if signed else 0.0,
+        zmax=top,
+        # Columns are positions, so that equal words do not fall together; their names come with the cell.
+        hovertext=_names(x, y, x_title, y_title) if named else None,
+        hovertemplate=("%{hovertext}" if named else f"{y_title} %{{y}}, {x_title} %{{x}}")
+        + f"<br>{quantity} %{{z:.3f}}<extra></extra>",
+        xgap=1 if columns <= 128 else 0,
+        ygap=1 if rows <= 128 else 0,
+        texttemplate="%{z:.2f}" if numbers else None,
+        textfont={"size": 11},
+        colorbar={"title": {"text": quantity, "side": "right", "font": {"size": 12}}, "thickness": 12, "len": 0.95},
+    )
+    layout = common_layout(theme, height or min(110 + 34 * rows, 900), title) | {
+        "dragmode": False,
+        "xaxis": _axis(x, x_title) | {"range": [-0.5, columns - 0.5]},
+        "yaxis": _axis(y, y_title) | {"range": [rows - 0.5, -0.5]},
+        "shapes": [] if selected is None else [_frame(selected, THEMES[theme].selected)],
+    }
+    return go.Figure(trace, layout)
+
+
+def _axis(names: Sequence[str], title: str) -> dict[str, Any]:
+    ticks = {"tickvals": list(range(len(names))), "ticktext": list(names)}
+    return axis(title, fixedrange=True) | ticks
+
+
+def _frame(at: tuple[int, ...], colour: str) -> dict[str, Any]:
+    row, column, *size = at
+    rows, columns = size or (1, 1)
+    corners = {"x0": column - 0.5, "x1": column - 0.5 + columns, "y0": row - 0.5, "y1": row - 0.5 + rows}
+    return corners | {"type": "rect", "line": {"color": colour, "width": 3}}
+
+
+def _names(x: Sequence[str], y: Sequence[str], x_title: str, y_title: str) -> list[list[str]]:
+    return [[f"{y_title} {row}, {x_title} {column}" for column in x] for row in y]

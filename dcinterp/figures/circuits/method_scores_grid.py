@@ -1,0 +1,56 @@
+"""How well attribution methods recover planted circuits, as a method x setting heatmap."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.circuits.method_benchmark import MethodScores
+from dcinterp.figures.base.grid import grid
+
+RESULT = "MethodScores"
+KIND = ""
+
+QUANTITIES = {
+    "auroc": ("AUROC", "1 is perfect, 0.5 is chance"),
+    "precision": ("precision", "share of the circuit among as many highest scores"),
+    "auroc_shuffled": ("AUROC", "labels shuffled: 0.5 is expected"),
+    "sign_agreement": ("agreement", "share of the signs that agree with ablation"),
+    "calibration_error": ("error", "of predicted effects: 0 is exact, 1 as good as predicting none"),
+}
+"""A word for the colours, and what its numbers mean."""
+
+
+def plot(
+    result: MethodScores,
+    *,
+    theme: str = "light",
+    question: str = "edges",
+    quantity: str = "auroc",
+    numbers: bool = True,
+) -> go.Figure:
+    """Settings downwards, methods across.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        question: "edges", "finds", "writes" or "branches".
+        quantity: "auroc", "precision", "auroc_shuffled", "sign_agreement" or "calibration_error".
+        numbers: whether to write the value into each cell.
+    """
+    methods, values = result.of(question, quantity)
+    word, meaning = QUANTITIES.get(quantity, (quantity, ""))
+    return grid(
+        values.numpy(),
+        x=methods,
+        y=list(result.settings),
+        x_title="method",
+        y_title="planted",
+        quantity=word,
+        theme=theme,
+        signed=False,
+        # A method that is off by ten times would make all others look perfect.
+        limit=1.0 if quantity != "effects" else None,
+        numbers=numbers,
+        height=180 + 34 * len(result.settings),
+        title=f"The {question} of planted circuits, {word}{f' ({meaning})' if meaning else ''}",
+    )

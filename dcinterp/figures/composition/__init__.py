@@ -1,0 +1,1 @@
+"""Figures of `dcinterp.analysis.composition`."""

@@ -1,0 +1,36 @@
+"""A composition map, or one of its parts, as a head x head heatmap."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.composition.composition_map import CompositionMap
+from dcinterp.figures.base.grid import grid
+
+RESULT = "CompositionMap"
+KIND = ""
+
+
+def plot(
+    result: CompositionMap, *, theme: str = "light", part: str = "total", selected: tuple[int, int] | None = None
+) -> go.Figure:
+    """Rows lend, columns receive.
+
+    Args:
+        result: the map.
+        theme: "light" or "dark".
+        part: "total" or the name of a part.
+        selected: (head_from, head_to) to outline.
+    """
+    heads = [str(head) for head in range(result.total.shape[0])]
+    return grid(
+        getattr(result, part).numpy(),
+        x=heads,
+        y=heads,
+        x_title="to head",
+        y_title="from head",
+        quantity="weight",
+        theme=theme,
+        selected=selected,
+        numbers=len(heads) <= 12,
+    )

@@ -1,0 +1,38 @@
+"""What accuracy each part of the composition is worth, by QK pattern."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.intervention.branch_ablation import BranchAblation
+from dcinterp.figures.base.grid import grid
+
+RESULT = "BranchAblation"
+KIND = ""
+
+
+def plot(result: BranchAblation, *, theme: str = "light") -> go.Figure:
+    """Rows are parts removed, columns patterns; blue is worse, a star marks an interval that leaves out zero.
+
+    Args:
+        result: the accuracies.
+        theme: "light" or "dark".
+    """
+    change = 100 * result.change[1:]
+    figure = grid(
+        change.numpy(),
+        x=list(result.patterns),
+        y=[f"without {part}" if result.kind == "zero" else f"{part} rotated" for part in result.parts[1:]],
+        x_title="QK pattern",
+        y_title="",
+        quantity="change of accuracy (points)",
+        theme=theme,
+        height=150 + 34 * len(change),
+    )
+    outside = (result.change_low[1:] > 0) | (result.change_high[1:] < 0)
+    text = [
+        [f"{value:+.1f}{'*' if star else ''}" for value, star in zip(*row, strict=True)]
+        for row in zip(change.tolist(), outside.tolist(), strict=True)
+    ]
+    figure.data[0].update(text=text, texttemplate="%{text}", textfont={"size": 11})
+    return figure

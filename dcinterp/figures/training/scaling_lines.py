@@ -1,0 +1,65 @@
+"""Loss against compute for two families, both logarithmic, with the multiplier at the lowest common loss."""
+
+from __future__ import annotations
+
+import math
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.training.scaling_fit import ScalingFit
+from dcinterp.figures.base.style import THEMES, finish
+
+RESULT = "ScalingFit"
+KIND = ""
+
+COLOURS = ("#0072b2", "#d55e00")
+
+
+def plot(result: ScalingFit, *, theme: str = "light") -> go.Figure:
+    """A point for every run, a line for every family, and an arrow from one line to the other.
+
+    Args:
+        result: the fits.
+        theme: "light" or "dark".
+    """
+    figure = go.Figure()
+    for number, family in enumerate(result.families):
+        flops = [c for name, c, _ in result.points if name == family]
+        losses = [loss for name, _, loss in result.points if name == family]
+        ends = [min(flops), max(flops)]
+        line = [math.exp(result.log_coefficient[number] - result.exponent[number] * math.log(c)) for c in ends]
+        colour = COLOURS[number]
+        figure.add_scatter(
+            x=flops,
+            y=losses,
+            mode="markers",
+            name=family,
+            marker={"color": colour, "size": 9, "symbol": ("circle", "diamond")[number]},
+            hovertemplate=f"{family}: %{{y:.4f}} at %{{x:.3g}} FLOPs<extra></extra>",
+        )
+        figure.add_scatter(
+            x=ends,
+            y=line,
+            mode="lines",
+            showlegend=False,
+            line={"color": colour, "width": 2, "dash": ("solid", "dash")[number]},
+            hoverinfo="skip",
+        )
+    loss = float(result.loss[0])
+    ends = [float(result.other_flops[0]), float(result.base_flops[0])]
+    figure.add_scatter(
+        x=ends,
+        y=[loss, loss],
+        mode="lines+text",
+        showlegend=False,
+        line={"color": THEMES[theme].text, "width": 1, "dash": "dot"},
+        text=[f"{float(result.multiplier[0]):.2f}x", ""],
+        textposition="bottom right",
+        hovertemplate=(
+            f"{float(result.multiplier[0]):.2f}x the compute "
+            f"({float(result.multiplier_low[0]):.2f} to {float(result.multiplier_high[0]):.2f})<extra></extra>"
+        ),
+    )
+    figure.update_xaxes(title="compute of training, FLOPs", type="log", exponentformat="power")
+    figure.update_yaxes(title="loss, nats per token", type="log")
+    return finish(figure, theme, height=380)

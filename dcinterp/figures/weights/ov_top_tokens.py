@@ -1,0 +1,35 @@
+"""The tokens that a head promotes for each word it reads."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens
+from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.style import visible
+
+RESULT = "OVTopTokens"
+KIND = ""
+
+
+def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Figure:
+    """Rows are words read, columns ranks; a cell names the promoted token, its colour is the logit.
+
+    Args:
+        result: the tokens.
+        theme: "light" or "dark".
+        shown: how many places.
+    """
+    places = min(shown, result.logit.shape[1])
+    figure = grid(
+        result.logit[:, :places].numpy(),
+        x=[str(place + 1) for place in range(places)],
+        y=[word.strip() for word in result.words],
+        x_title="rank",
+        y_title="reads",
+        quantity="logit",
+        theme=theme,
+    )
+    tokens = [[visible(token.strip(" ")) for token in row[:places]] for row in result.top_tokens]
+    figure.data[0].update(text=tokens, texttemplate="%{text}", textfont={"size": 11})
+    return figure

@@ -1,0 +1,1 @@
+"""What analyses share: prompts, branches, head maps, path gradients, interventions, statistics."""

@@ -1,0 +1,170 @@
+"""Questions to average over: examples of the tasks, or prompts of one's own with their answers.
+
+    questions(bridge, "same-person n=100 seed=1 split=held-out shots=2")
+    questions(bridge, [example, ...])                              # synthetic_tasks.Example
+    questions(bridge, [("The dog is an", "animal", "fruit"), ...])    # prompt, target and, if wanted, foil
+
+The text form is `TASKS key=value ...`: TASKS as in `dcinterp tasks` (ids, numbers, ranges, patterns, relations or
+`all`), n examples spread evenly over them, and shots worked examples before each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dcinterp.mechanism.prompt import Prompt, Token, first_token, token_ids
+from dcinterp.support.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from synthetic_tasks import Example
+
+Examples = str | Sequence[Any]
+"""The text form, or a list of `Example`s, (prompt, target) or (prompt, target, foil)."""
+
+KEYS = ("n", "seed", "shots", "split")
+MOST_EXAMPLES, MOST_SHOTS = 100_000, 1_000
+"""A slip of the finger is not to fill the memory."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt, the answer that is explained and the wrong answer that it competes with.
+
+    target and foil are words or token ids; foil is None where nothing competes. task is empty for a prompt of one's
+    own, and example None. With shots, `prompt` holds more than `example.prompt`.
+    """
+
+    prompt: Prompt
+    target: Token
+    foil: Token | None
+    task: str = ""
+    example: Example | None = None
+
+
+def questions(bridge: Any, examples: Examples) -> list[Question]:
+    """What an analysis over a dataset runs on.
+
+    The foil of an example of the tasks is the answer that another of its facts would give (the first whose first token
+    differs); None when there is no such fact.
+
+    Raises:
+        UserError: there are no examples, the text names no tasks, or an entry is neither an example nor a pair.
+    """
+    if isinstance(examples, str):
+        made = [_of_example(bridge, example, prompt) for example, prompt in drawn(examples)]
+    else:
+        made = [_question(bridge, each) for each in examples]
+    if not made:
+        raise UserError("There are no examples; give at least one, or a text such as 'same-person n=20'.")
+    return made
+
+
+def prompts(bridge: Any, reference: str | Sequence[Prompt]) -> list[Any]:
+    """The token ids [1, pos] of a reference set: prompts, or the text form of a set of examples.
+
+    Raises:
+        UserError: the set is empty, or a prompt does not fit the model.
+    """
+    texts: Sequence[Any] = [p for _, p in drawn(reference)] if isinstance(reference, str) else reference
+    if not len(texts):
+        raise UserError("The reference set is empty; give prompts, or a text such as 'same-person n=20'.")
+    return [token_ids(bridge, getattr(each, "prompt", each)) for each in texts]
+
+
+def twin_prompts(bridge: Any, asked: Sequence[Question], kind: str) -> list[str | None]:
+    """The prompt of every question's counterfactual twin, behind the question's own shots; None where it has no twin.
+
+    Args:
+        kind: of the twin: asked, source, relation, polarity or position (see synthetic_tasks.corrupt).
+
+    Raises:
+        UserError: there is no such kind, a question is no example of the tasks, or none of them has a twin.
+    """
+    from synthetic_tasks import KINDS, NoTwin, corrupt
+
+    if kind not in KINDS:
+        raise UserError(f"There is no twin {kind!r}; {nearest(kind, KINDS)}")
+    made: list[str | None] = []
+    for question in asked:
+        if question.example is None:
+            raise UserError("Only examples of the tasks have twins; choose 'zero' or 'mean' for prompts of your own.")
+        try:
+            twin = corrupt(question.example, kind, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
+            made.append(str(question.prompt).removesuffix(question.example.prompt) + twin.prompt)
+        except NoTwin:
+            made.append(None)
+    if not any(made):
+        raise UserError(f"None of the examples has a twin of kind {kind!r}; choose another kind, or 'zero' or 'mean'.")
+    return made
+
+
+def drawn(text: str) -> list[tuple[Example, str]]:
+    """(example, prompt with its shots) for the text form of a set of examples.
+
+    Raises:
+        UserError: a task, key or value is unknown.
+    """
+    from synthetic_tasks import TASKS, generate
+    from synthetic_tasks.selection import chosen
+
+    words = text.split()
+    options = {"n": "20", "seed": "0", "shots": "0", "split": ""}
+    for word in (each for each in words if "=" in each):
+        key, _, value = word.partition("=")
+        if key not in options:
+            raise UserError(f"There is no {key!r} in {text!r}; {nearest(key, KEYS)}")
+        options[key] = value
+    try:
+        n, seed, shots = (int(options[key]) for key in KEYS[:3])
+    except ValueError as error:
+        raise UserError(f"n, seed and shots are whole numbers, in {text!r} one is not.") from error
+    if not 1 <= n <= MOST_EXAMPLES or not 0 <= shots <= MOST_SHOTS:
+        raise UserError(f"n is from 1 to {MOST_EXAMPLES:,} and shots from 0 to {MOST_SHOTS}, in {text!r} they are not.")
+    names = ",".join(each for each in words if "=" not in each)
+    try:
+        tasks = list(TASKS.values()) if names in ("", "all") else chosen(names)
+        rounds = -(-n // len(tasks))
+        split: Any = options["split"] or None
+        rows = [generate(task, rounds, seed, examples=shots + 1, split=split) for task in tasks]
+    except (ValueError, KeyError) as error:
+        raise UserError(str(error.args[0])) from error
+    # One of every task in turn, so that the first n are spread evenly.
+    return [(row.examples[-1], with_shots(row.examples)) for turn in zip(*rows, strict=True) for row in turn][:n]
+
+
+def with_shots(examples: Sequence[Example]) -> str:
+    """The prompt of the last example with the others, answered, on the lines before it, as in the tasks' rows."""
+    *before, last = examples
+    if not before:
+        return last.prompt
+    return "\n" + "".join(f"{example.text}\n" for example in before) + last.prompt
+
+
+def other_answers(example: Example) -> list[str]:
+    """The answers that the facts beside the source would give, wrong ones only, in the order of the text."""
+    from synthetic_tasks import find
+
+    grammar = find(example.task_id).grammar
+    facts = (fact for place, fact in enumerate(example.facts) if place != example.source)
+    answers = [grammar.accepted(*fact)[0] for fact in facts if grammar.defined(fact.item)]
+    return [answer for answer in dict.fromkeys(answers) if answer not in example.accepted]
+
+
+def _question(bridge: Any, each: Any) -> Question:
+    if hasattr(each, "facts"):
+        return _of_example(bridge, each, each.prompt)
+    if isinstance(each, str) or not 2 <= len(each) <= 3:
+        raise UserError(
+            f"{each!r} is no question; give an example of the tasks, or (prompt, target) or (prompt, target, foil)."
+        )
+    prompt, target, *foil = each
+    return Question(prompt, target, foil[0] if foil else None)
+
+
+def _of_example(bridge: Any, example: Example, prompt: str) -> Question:
+    target = first_token(bridge, example.answer)
+    foils = (first_token(bridge, answer) for answer in other_answers(example))
+    foil = next((token for token in foils if token != target), None)
+    return Question(prompt, target, foil, example.task_id, example)

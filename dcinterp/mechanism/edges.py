@@ -1,0 +1,151 @@
+r"""What composition edges are made of, and how a credit on composed entries is shared among them. No metric, no path.
+
+One entry of a composed matrix is a sum over edges, one for every branch and lending head:
+
+    P[h,t,s] = sum over branches c and heads f of  A[f,t,s] * C_c[f,h](t,s)
+
+    C_skip = 1 on the diagonal + W_b          C_qp(t) = sum_r w_q1[t,r,f] w_q2[t,r,h]      C_qg(t) = diag w_qg[t]
+                                              C_kp(s) = sum_r w_k1[s,r,f] w_k2[s,r,h]      C_kg(s) = diag w_kg[s]
+
+A is the softmax in the `post` stage and the scores in the `pre` stage. With a credit G[h,t,s] for every composed entry
+(its gradient, say) an edge gets sum over t, s of A * C_c * G; sums over edges are then sums of P * G, exactly.
+The [head_from, head_to, query, key] tensor of all edges is never built: every branch is a product of small factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, einsum
+
+from dcinterp.mechanism.head_maps import base_map
+from dcinterp.shapes import HeadMap
+
+BRANCHES = ("skip", "qp", "kp", "qg", "kg")
+"""A head's own attention (and W_b, where a model has one), query and key low rank, query and key gate."""
+
+ADDED_BRANCHES = BRANCHES[1:]
+"""What composition adds to the skip."""
+
+TAPS = {"skip": "o_b", "qp": "o_qp", "kp": "o_kp", "qg": "o_qg", "kg": "o_kg"}
+"""The hook of every branch."""
+
+WEIGHTS_OF = {"skip": (), "qp": ("w_q1", "w_q2"), "kp": ("w_k1", "w_k2"), "qg": ("w_qg",), "kg": ("w_kg",)}
+"""The dynamic weights that every branch is made of."""
+
+Weights = Mapping[str, Float[Tensor, "..."]]
+
+
+@dataclass(frozen=True)
+class EdgeState:
+    """One stage of one layer on one prompt: everything its edges are made of.
+
+    attention: A, before composition; weights: w_q1, w_q2, w_k1, w_k2 [pos, rank, head] and w_qg, w_kg [pos, head], as
+    far as the model has them; base: C_skip; same_group [head, head]: 1 where two heads may be composed at all.
+    values: what multiplies the composed entries, None in the `pre` stage.
+    """
+
+    stage: str
+    attention: Float[Tensor, "head query key"]
+    weights: Weights
+    base: HeadMap
+    same_group: HeadMap
+    values: Float[Tensor, "key head d_head"] | None
+
+
+def site(layer: int, stage: str) -> str:
+    """The hook that all edges of a stage add up to: `hook_z` through the values, or the composed scores."""
+    return f"blocks.{layer}.attn.{'hook_z' if stage == 'post' else 'pre.hook_out'}"
+
+
+def layer_taps(bridge: Any, layer: int, stage: str) -> list[str]:
+    """Names of the hooks that an `EdgeState` is read from, the site included."""
+    own = [site(layer, stage)] + ([f"blocks.{layer}.attn.hook_v"] if stage == "post" else [])
+    if stage not in getattr(bridge, "stages", ()):
+        return [*own, f"blocks.{layer}.attn.hook_pattern"]
+    prefix = f"blocks.{layer}.attn.{stage}.hook_"
+    return own + [name for name in bridge.hook_dict if name == f"{prefix}in" or name.startswith(f"{prefix}w_")]
+
+
+def edge_state(bridge: Any, cache: Mapping[str, Tensor], layer: int, stage: str) -> EdgeState:
+    """The state of one layer out of a cache that holds its `layer_taps`.
+
+    In a model whose heads are not composed the only edges are those of every head to itself.
+    """
+    heads, composed = bridge.cfg.n_heads, stage in getattr(bridge, "stages", ())
+    prefix = f"blocks.{layer}.attn.{stage}.hook_"
+    attention = cache[f"{prefix}in" if composed else f"blocks.{layer}.attn.hook_pattern"][0]
+    base, same_group = torch.eye(heads).to(attention), torch.ones(heads, heads).to(attention)
+    if composed:
+        composer = getattr(bridge.blocks[layer].attn, stage).original_component
+        base = base_map(composer, heads).to(attention)
+        groups = getattr(composer, "groups", 1)
+        same_group = torch.block_diag(*torch.ones(groups, heads // groups, heads // groups)).to(attention)
+    values = None
+    if stage == "post":
+        values = cache[f"blocks.{layer}.attn.hook_v"][0]
+        # Grouped-query models share values among heads.
+        values = values.repeat_interleave(heads // values.shape[1], dim=1)
+    weights = {name.removeprefix(prefix): cache[name][0] for name in cache if name.startswith(f"{prefix}w_")}
+    return EdgeState(stage, attention, weights, base, same_group, values)
+
+
+def head_map(state: EdgeState, branch: str) -> Float[Tensor, "*pos head_from head_to"]:
+    """C of one branch: [pos, head_from, head_to] at the positions that choose it, [head_from, head_to] for the skip.
+
+    Zero where the model has no such branch.
+    """
+    names, heads = WEIGHTS_OF[branch], len(state.base)
+    if branch == "skip":
+        return state.base
+    if any(name not in state.weights for name in names):
+        return torch.zeros_like(state.base).expand(state.attention.shape[1], heads, heads)
+    if len(names) == 1:
+        return torch.diag_embed(state.weights[names[0]])
+    gathers, shares = (state.weights[name] for name in names)
+    return einsum("prf,prh->pfh", gathers, shares) * state.same_group
+
+
+def composed(state: EdgeState) -> Float[Tensor, "head query key"]:
+    """P, as the sum over all edges."""
+    a = state.attention
+    by_query = state.base + head_map(state, "qp") + head_map(state, "qg")
+    by_key = head_map(state, "kp") + head_map(state, "kg")
+    return einsum("fts,tfh->hts", a, by_query) + einsum("fts,sfh->hts", a, by_key)
+
+
+def credit(state: EdgeState, gradient: Tensor) -> Float[Tensor, "head query key"]:
+    """G, the gradient at the composed entries, from the (averaged) gradient at the `site` of the stage.
+
+    Args:
+        gradient: [query, head, d_head] at hook_z in the `post` stage; at the composed entries already in the `pre` one.
+    """
+    return gradient if state.values is None else einsum("thd,shd->hts", gradient, state.values)
+
+
+def edge_scores(
+    state: EdgeState, g: Float[Tensor, "head query key"]
+) -> Float[Tensor, "branch head_from head_to source"]:
+    """sum over queries of A[f,t,s] C_c[f,h](t,s) G[h,t,s], for every branch, pair of heads and source token.
+
+    Cost: rank + 2 products over heads, each as large as composing once, and one copy of A and of G beside them.
+    """
+    a, w = state.attention, state.weights
+    at_source = einsum("fts,hts->sfh", a, g)
+    scores = {"skip": at_source * state.base}
+    for branch in ("kp", "kg"):
+        scores[branch] = at_source * head_map(state, branch)
+    if "w_q1" in w and "w_q2" in w:
+        by_rank = (
+            einsum("fts,hts->sfh", a * w["w_q1"][:, r].T[:, :, None], g * w["w_q2"][:, r].T[:, :, None])
+            for r in range(w["w_q1"].shape[1])
+        )
+        scores["qp"] = sum(by_rank, torch.zeros_like(at_source)) * state.same_group
+    if "w_qg" in w:
+        scores["qg"] = torch.diag_embed(einsum("hts,hts,th->sh", a, g, w["w_qg"]))
+    none = torch.zeros_like(at_source)
+    return torch.stack([scores.get(branch, none) for branch in BRANCHES]).permute(0, 2, 3, 1)

@@ -1,0 +1,300 @@
+"""Interventions as forward hooks, a different set for every row of a batch, and what they do to a metric.
+
+    with applied(bridge, ["edge 1.post.kp.2>3 zero"], prompt):      # hooks are gone afterwards
+        logits = bridge(prompt)
+
+    effects = measured(bridge, ids, rows, metric)                    # f(clean) - f(edited), one number per row
+
+With `dynamic_weights="frozen"` every dynamic weight of the model keeps the value it has on the untouched prompt, so
+that only what flows through values (and attention's own queries and keys) can answer the change; "recomputed" lets the
+change steer the compositions of later layers too. The difference between the two is control flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.mechanism.edges import WEIGHTS_OF, edge_state, head_map, layer_taps
+from dcinterp.mechanism.head_maps import base_map
+from dcinterp.mechanism.interventions import PARTS, Intervention, Interventions, checked, read_interventions, tap
+from dcinterp.mechanism.path_gradient import Hooks, Metric
+from dcinterp.mechanism.prompt import Prompt, token_ids
+from dcinterp.support.errors import UserError
+
+DynamicWeights = Literal["recomputed", "frozen"]
+
+Taps = dict[str, Tensor]
+"""Tensors of the running forward pass by hook name, [batch, ...]."""
+
+Edit = Callable[[Tensor, int, Taps], None]
+"""Changes the row of a tensor in place: (row's tensor, number of the row, taps so far)."""
+
+
+@dataclass
+class References:
+    """What interventions of the kinds "mean" and "counterfactual" put in: values from other prompts.
+
+    counterfactual: taps of the other prompt, [1, ...] by hook name. means: by hook name, or "layer.stage.branch" for
+    the mean map over heads of a branch.
+    """
+
+    counterfactual: Mapping[str, Tensor] = field(default_factory=dict)
+    means: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def references(
+    bridge: Any,
+    interventions: Sequence[Intervention],
+    length: int,
+    counterfactual: Prompt | None = None,
+    reference: Sequence[Prompt] | None = None,
+) -> References:
+    """Run the other prompts and keep what these (checked) interventions need of them.
+
+    Raises:
+        UserError: an intervention needs a counterfactual or a reference set that was not given, or the counterfactual
+            has another number of tokens than `length`.
+    """
+    kinds = {one.kind: one for one in interventions}
+    if "counterfactual" in kinds and counterfactual is None:
+        raise UserError(f"'{kinds['counterfactual']}' takes its values from another prompt; give counterfactual=.")
+    if "mean" in kinds and not reference:
+        raise UserError(f"'{kinds['mean']}' takes its mean over other prompts; give reference=, a list of prompts.")
+    other: Mapping[str, Tensor] = {}
+    if counterfactual is not None and "counterfactual" in kinds:
+        ids = token_ids(bridge, counterfactual)
+        if ids.shape[1] != length:
+            raise UserError(
+                f"The counterfactual is {ids.shape[1]} tokens long and the prompt {length}; give one with as many."
+            )
+        names = {name for one in interventions if one.kind == "counterfactual" for name in _read_by(bridge, one)}
+        with torch.no_grad():
+            other = bridge.run_with_cache(ids, names_filter=sorted(names))[1]
+    means: Mapping[str, Tensor] = {}
+    if "mean" in kinds:
+        means = _means(bridge, [one for one in interventions if one.kind == "mean"], reference or ())
+    return References(other, means)
+
+
+def frozen_hooks(bridge: Any, ids: Tensor) -> Hooks:
+    """Hooks that keep every dynamic weight at its value on this prompt, whatever the batch size."""
+    names = [name for name in bridge.hook_dict if ".hook_w_" in name]
+    if not names:
+        return []
+    with torch.no_grad():
+        cache = bridge.run_with_cache(ids, names_filter=names)[1]
+    return [(name, partial(_keep, value=cache[name])) for name in names]
+
+
+def intervention_hooks(
+    bridge: Any, rows: Sequence[Sequence[Intervention]], values: References | None = None, *, frozen: Hooks = ()
+) -> Hooks:
+    """Forward hooks for a batch of as many rows, in which row i undergoes the (checked) interventions `rows[i]`.
+
+    frozen: hooks of `frozen_hooks`, which act before the interventions.
+    """
+    values = values or References()
+    seen: Taps = {}
+    edits: dict[str, list[tuple[int, Edit]]] = {}
+    for row, interventions in enumerate(rows):
+        for one in sorted(interventions, key=lambda one: PARTS.index(one.part)):
+            edits.setdefault(tap(one), []).append((row, _edit(bridge, one, values)))
+    needed = {name for row in rows for one in row if one.part in ("edge", "branch") for name in _inside(bridge, one)}
+    changes = [(name, partial(_change, edits=some, seen=seen)) for name, some in edits.items()]
+    # What an edge is made of is seen after the weights were changed, in the order of the computation.
+    return [*frozen, *changes, *((name, partial(_remember, seen=seen)) for name in sorted(needed))]
+
+
+@contextmanager
+def applied(
+    bridge: Any,
+    interventions: Interventions,
+    prompt: Prompt,
+    *,
+    counterfactual: Prompt | None = None,
+    reference: Sequence[Prompt] | None = None,
+    dynamic_weights: DynamicWeights = "recomputed",
+) -> Iterator[Any]:
+    """The bridge with the interventions in force for runs of this one prompt; no hook is left behind.
+
+    Raises:
+        UserError: as `intervene`.
+    """
+    ids = token_ids(bridge, prompt)
+    ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, ids.shape[1])]
+    values = references(bridge, ones, ids.shape[1], counterfactual, reference)
+    frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
+    with bridge.hooks(fwd_hooks=list(intervention_hooks(bridge, [ones], values, frozen=frozen))):
+        yield bridge
+
+
+def measured(
+    bridge: Any,
+    ids: Tensor,
+    rows: Sequence[Sequence[Intervention]],
+    metric: Metric,
+    values: References | None = None,
+    *,
+    frozen: Hooks = (),
+    batch_size: int = 64,
+    watch: Callable[[int, Tensor], None] | None = None,
+    watched: str = "",
+) -> Float[Tensor, " row"]:
+    """f(clean) - f(edited) for every row of (checked) interventions.
+
+    Args:
+        watch: called with the number of the first row and the tensor at the hook `watched`, [1 + rows, ...], of every
+            batch; its first entry is the clean one.
+
+    Cost: a forward pass of `batch_size` rows for every batch_size - 1 rows; the clean prompt runs along in each batch.
+    """
+    effects = []
+    size = max(batch_size - 1, 1)
+    for start in range(0, len(rows), size):
+        some = [[], *rows[start : start + size]]
+        hooks = list(intervention_hooks(bridge, some, values, frozen=frozen))
+        if watch is not None:
+            hooks.append((watched, lambda tensor, hook, start=start: watch(start, tensor)))
+        with torch.no_grad():
+            value = metric(bridge.run_with_hooks(ids.expand(len(some), -1), fwd_hooks=hooks))
+        effects.append(value[0] - value[1:])
+    return torch.cat(effects)
+
+
+def freezes(dynamic_weights: str) -> bool:
+    if dynamic_weights not in ("recomputed", "frozen"):
+        raise UserError(f"Dynamic weights are 'recomputed' or 'frozen', not {dynamic_weights!r}.")
+    return dynamic_weights == "frozen"
+
+
+def _keep(tensor: Tensor, hook: Any, value: Tensor) -> Tensor:
+    return value.expand_as(tensor)
+
+
+def _remember(tensor: Tensor, hook: Any, seen: Taps) -> None:
+    seen[hook.name] = tensor
+
+
+def _change(tensor: Tensor, hook: Any, edits: list[tuple[int, Edit]], seen: Taps) -> Tensor:
+    out = tensor.clone()
+    for row, edit in edits:
+        edit(out[row], row, seen)
+    return out
+
+
+def _inside(bridge: Any, one: Intervention) -> list[str]:
+    """Hooks of the same stage that say what an edge or the mean of a branch is made of."""
+    if one.part == "branch" and one.kind != "mean":
+        return []
+    prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
+    weights = [] if one.part == "branch" else [f"{prefix}{name}" for name in WEIGHTS_OF[one.name]]
+    return [f"{prefix}in", *weights]
+
+
+def _read_by(bridge: Any, one: Intervention) -> list[str]:
+    """Hooks that a counterfactual value is read from."""
+    return _inside(bridge, one) if one.part == "edge" else [tap(one)]
+
+
+def _edit(bridge: Any, one: Intervention, values: References) -> Edit:
+    if one.part == "edge":
+        return partial(_edit_edge, one=one, values=values, pair=_pair(bridge, one))
+    if one.part == "branch" and one.kind == "mean":
+        return partial(_edit_branch_mean, one=one, mean=values.means[_map_name(one)])
+    where = _where(one)
+    if one.kind == "mean":
+        mean = values.means[tap(one)]
+        new = mean if one.head is None else mean[..., one.head, :] if one.part == "head" else mean[..., one.head]
+        return lambda tensor, row, seen: _put(tensor, where, new)
+    if one.kind == "counterfactual":
+        other = values.counterfactual[tap(one)][0][where]
+        return lambda tensor, row, seen: _put(tensor, where, other)
+    return lambda tensor, row, seen: _put(tensor, where, tensor[where] * one.factor)
+
+
+def _put(tensor: Tensor, where: tuple[Any, ...], new: Tensor) -> None:
+    tensor[where] = new.to(tensor)
+
+
+def _slice(at: int | None) -> slice:
+    return slice(None) if at is None else slice(at, at + 1)
+
+
+def _where(one: Intervention) -> tuple[Any, ...]:
+    """The entries of one row of the tap that the intervention changes."""
+    if one.part == "head":  # [pos, head, d_head]
+        return _slice(one.query), one.head
+    if one.part == "branch":  # [head, query, key]
+        return slice(None), _slice(one.query), _slice(one.key)
+    at = _slice(one.query if one.name[2] == "q" else one.key)  # [pos, rank, head] or [pos, head]
+    return at, ..., slice(None) if one.head is None else one.head
+
+
+def _edit_edge(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, values: References, pair: float) -> None:
+    """Replace what one head's attention adds to another through one branch, in [head, query, key]."""
+    old = _edge(one, {name: t[row] for name, t in seen.items()}, pair)
+    if one.kind == "mean":
+        prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
+        new = seen[f"{prefix}in"][row][one.head_from] * values.means[_map_name(one)][one.head_from, one.head].to(old)
+    elif one.kind == "counterfactual":
+        new = _edge(one, {name: t[0] for name, t in values.counterfactual.items()}, pair)
+    else:
+        new = old * one.factor
+    where = (_slice(one.query), _slice(one.key))
+    tensor[one.head][where] += (new - old)[where]
+
+
+def _edge(one: Intervention, taps: Taps, pair: float) -> Float[Tensor, "query key"]:
+    """A[f,t,s] C_c[f,h](t,s) of one edge. `pair` is the entry of the skip's map, or whether the heads share a group."""
+    prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
+    attention, f, h = taps[f"{prefix}in"][one.head_from], one.head_from, one.head
+    weights = [taps[f"{prefix}{name}"] for name in WEIGHTS_OF[one.name]]
+    if one.name == "skip":
+        return attention * pair
+    chosen = weights[0][:, h] if len(weights) == 1 else (weights[0][:, :, f] * weights[1][:, :, h]).sum(1) * pair
+    return attention * (chosen[:, None] if one.name[0] == "q" else chosen[None, :])
+
+
+def _pair(bridge: Any, one: Intervention) -> float:
+    if one.name != "skip":
+        return 1.0  # `checked` refuses edges between groups
+    composer = getattr(bridge.blocks[one.layer].attn, one.stage).original_component
+    return float(base_map(composer, bridge.cfg.n_heads)[one.head_from, one.head])
+
+
+def _edit_branch_mean(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, mean: Tensor) -> None:
+    attention = seen[f"blocks.{one.layer}.attn.{one.stage}.hook_in"][row]
+    _put(tensor, _where(one), torch.einsum("fts,fh->hts", attention, mean.to(attention))[_where(one)])
+
+
+def _map_name(one: Intervention) -> str:
+    return f"{one.layer}.{one.stage}.{one.name}"
+
+
+def _means(bridge: Any, interventions: Sequence[Intervention], reference: Sequence[Prompt]) -> dict[str, Tensor]:
+    """Means over all positions of all prompts: of taps for heads and weights, of maps for branches and edges."""
+    plain = sorted({tap(one) for one in interventions if one.part in ("head", "weight")})
+    maps = {_map_name(one): one for one in interventions if one.part in ("edge", "branch")}
+    stages = sorted({(one.layer, one.stage) for one in maps.values()})
+    names = [*plain, *(name for layer, stage in stages for name in layer_taps(bridge, layer, stage))]
+    total: dict[str, Tensor] = {}
+    positions = 0
+    for prompt in reference:
+        ids = token_ids(bridge, prompt)
+        with torch.no_grad():
+            cache = bridge.run_with_cache(ids, names_filter=sorted(set(names)))[1]
+        states = {(layer, stage): edge_state(bridge, cache, layer, stage) for layer, stage in stages}
+        found = {name: cache[name][0] for name in plain}
+        found |= {name: head_map(states[one.layer, one.stage], one.name) for name, one in maps.items()}
+        for name, value in found.items():
+            total[name] = total.get(name, 0) + value.double().sum(0)
+        positions += ids.shape[1]
+    return {name: value / positions for name, value in total.items()}

@@ -1,0 +1,247 @@
+r"""Interventions as plain data: what to change in a model, written as one line, and the hooks that change it.
+
+    head 1.3 zero                       what head 3 of layer 1 reads (hook_z)
+    branch 1.post.kp mean               one branch of a composition, for all heads
+    branch 1.post.added zero            all of a composition but the skip: plain attention in its place
+    edge 1.post.kp.2>3 zero             what head 2's attention adds to head 3 by one branch ("added": all but the skip)
+    weight 1.post.w_k1.2 scale=2        a dynamic weight, of one head or (without ".2") of all
+
+and after it, where the change is to be confined to some positions, `query=-1` and/or `key=7`.
+
+Kinds of change:
+    zero              nothing in its place
+    scale=X           X times itself
+    mean              its mean over the positions of a reference set of prompts. For a branch or an edge that is the
+                      mean of its map over heads, C[f,h], applied to the attention of this prompt: composition that no
+                      longer depends on the token. The skip is such a map already, so it has no mean ablation.
+    counterfactual    what it is, at the same positions, in another prompt with as many tokens (activation patching)
+
+Several interventions act in the order of the computation: weights, then edges, then whole branches, then heads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dcinterp.mechanism.edges import ADDED_BRANCHES, BRANCHES, TAPS, WEIGHTS_OF
+from dcinterp.mechanism.head_maps import base_map
+from dcinterp.mechanism.prompt import layer_number, position, require_stage
+from dcinterp.support.errors import UserError, nearest
+
+PARTS = ("weight", "edge", "branch", "head")
+"""In the order of the computation."""
+
+KINDS = ("zero", "mean", "counterfactual", "scale")
+WEIGHTS = tuple(name for names in WEIGHTS_OF.values() for name in names)
+ADDED = "added"
+"""Stands for every branch that the model has but the skip."""
+
+_HELP = (
+    "write it as in 'head 1.3 zero', 'branch 1.post.kp mean', 'edge 1.post.kp.2>3 zero' or "
+    "'weight 1.post.w_k1.2 scale=2'"
+)
+_LINE = re.compile(r"(\w+)\s+(\S+)\s+(\w+)(?:=(\S+))?((?:\s+(?:query|key)=-?\d+)*)\s*")
+_PLACES = {
+    "head": re.compile(r"(?P<layer>-?\d+)\.(?P<head>\d+)"),
+    "branch": re.compile(r"(?P<layer>-?\d+)\.(?P<stage>\w+)\.(?P<name>\w+)"),
+    "edge": re.compile(r"(?P<layer>-?\d+)\.(?P<stage>\w+)\.(?P<name>\w+)\.(?P<head_from>\d+)>(?P<head>\d+)"),
+    "weight": re.compile(r"(?P<layer>-?\d+)\.(?P<stage>\w+)\.(?P<name>\w+)(?:\.(?P<head>\d+))?"),
+}
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One change to a model; `str` gives its line and `parse` reads it.
+
+    part: "head", "branch", "edge" or "weight"; stage and name (a branch or a dynamic weight): where there is one.
+    head: the head that is changed, of an edge the one that receives; head_from: the one that lends.
+    query, key: positions that the change is confined to; None for all.
+    """
+
+    part: str
+    layer: int
+    stage: str = ""
+    name: str = ""
+    head: int | None = None
+    head_from: int | None = None
+    kind: str = "zero"
+    factor: float = 0.0
+    query: int | None = None
+    key: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Intervention:
+        """The intervention of a line such as "edge 1.post.kp.2>3 zero query=-1".
+
+        Raises:
+            UserError: the line is not one; the message shows how they are written.
+        """
+        line = _LINE.fullmatch(text.strip())
+        if line is None:
+            raise UserError(f"{text!r} is no intervention; {_HELP}.")
+        part, place, kind, factor, where = line.groups()
+        if part not in _PLACES:
+            raise UserError(f"There is nothing called {part!r} to intervene on; {nearest(part, _PLACES)}")
+        found = _PLACES[part].fullmatch(place)
+        if found is None:
+            raise UserError(f"{place!r} names no {part}; {_HELP}.")
+        if kind not in KINDS:
+            raise UserError(f"There is no kind of change {kind!r}; {nearest(kind, KINDS)}")
+        numbers = {k: int(v) for k, v in found.groupdict().items() if k not in ("stage", "name") and v is not None}
+        words = {k: v for k, v in found.groupdict().items() if k in ("stage", "name")}
+        where_numbers = {k: int(v) for k, v in (pair.split("=") for pair in where.split())}
+        return cls(part, kind=kind, factor=_factor(kind, factor), **numbers, **words, **where_numbers)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        place = [str(self.layer), *filter(None, (self.stage, self.name))]
+        if self.part == "edge":
+            place.append(f"{self.head_from}>{self.head}")
+        elif self.head is not None:
+            place.append(str(self.head))
+        kind = f"scale={self.factor:g}" if self.kind == "scale" else self.kind
+        where = [f"{name}={at}" for name in ("query", "key") if (at := getattr(self, name)) is not None]
+        return " ".join([self.part, ".".join(place), kind, *where])
+
+    def plain(self) -> str:
+        """The line, which is how records of calls keep an intervention."""
+        return str(self)
+
+    @property
+    def unit(self) -> str:
+        """What is changed, without how: "edge 1.post.kp.2>3"."""
+        return " ".join(str(self).split()[:2])
+
+
+Interventions = str | Intervention | Sequence[str | Intervention]
+"""Lines, `Intervention`s, or one text with lines apart by semicolons."""
+
+
+def read_interventions(given: Interventions) -> list[Intervention]:
+    """All of them as `Intervention`s.
+
+    Raises:
+        UserError: a line is none, or there are none at all.
+    """
+    if isinstance(given, Intervention):
+        return [given]
+    lines = re.split(r"[;\n]", given) if isinstance(given, str) else list(given)
+    read = [
+        each if isinstance(each, Intervention) else Intervention.parse(each)
+        for each in lines
+        if isinstance(each, Intervention) or each.strip()
+    ]
+    if not read:
+        raise UserError(f"There is no intervention; {_HELP}.")
+    return read
+
+
+def checked(bridge: Any, given: Intervention, length: int) -> list[Intervention]:
+    """The intervention with its positions counted from the start and "added" spelt out, if this model can have it.
+
+    Raises:
+        UserError: the layer, head, stage, branch, weight or position does not exist in this model and prompt.
+    """
+    layer = layer_number(bridge, given.layer)
+    for head in (given.head, given.head_from):
+        if head is not None and not 0 <= head < bridge.cfg.n_heads:
+            raise UserError(f"There is no head {head}; this model has heads 0..{bridge.cfg.n_heads - 1}.")
+    query = None if given.query is None else position(given.query, length, "Query")
+    key = None if given.key is None else position(given.key, length, "Key")
+    one = replace(given, layer=layer, query=query, key=key)
+    _refuse_meaningless_positions(one)
+    if one.part == "head":
+        return [one]
+    require_stage(bridge, one.stage)
+    if one.part == "weight":
+        if one.name not in WEIGHTS:
+            raise UserError(f"There is no dynamic weight {one.name!r}; {nearest(one.name, WEIGHTS)}")
+        if tap(one) not in bridge.hook_dict:
+            raise UserError(f"This model has no dynamic weight {one.name} in its {one.stage} composition.")
+        return [one]
+    if one.name == ADDED:
+        present = [b for b in ADDED_BRANCHES if tap(replace(one, name=b)) in bridge.hook_dict]
+        named = [replace(one, name=b) for b in present]
+        if one.part == "edge":  # a gate scales a head by itself: it leads from no head to another
+            named = [edge for edge in named if edge_exists(bridge, edge)]
+        if not named:
+            raise UserError(f"The {one.stage} composition of this model adds nothing to {one.unit!r}.")
+        return named
+    if one.name not in BRANCHES:
+        raise UserError(f"There is no branch {one.name!r}; {nearest(one.name, (*BRANCHES, ADDED))}")
+    if tap(one) not in bridge.hook_dict or (one.part == "edge" and not edge_exists(bridge, one)):
+        raise UserError(f"This model has no {one.unit!r}; a gate, and the skip, lead from a head to itself only.")
+    if one.name == "skip" and one.kind == "mean":
+        raise UserError("The skip is the same for every token: its mean changes nothing; use zero or counterfactual.")
+    return [one]
+
+
+def edge_exists(bridge: Any, edge: Intervention) -> bool:
+    """Whether a branch of the model leads from `head_from` to `head` at all."""
+    composer = getattr(bridge.blocks[edge.layer].attn, edge.stage).original_component
+    if tap(edge) not in bridge.hook_dict:
+        return False
+    assert edge.head is not None
+    assert edge.head_from is not None
+    if edge.name == "skip":
+        return bool(base_map(composer, bridge.cfg.n_heads)[edge.head_from, edge.head] != 0)
+    if edge.name in ("qg", "kg"):
+        return edge.head_from == edge.head
+    per_group = bridge.cfg.n_heads // getattr(composer, "groups", 1)
+    return edge.head_from // per_group == edge.head // per_group
+
+
+def tap(one: Intervention) -> str:
+    """The hook at which the intervention acts."""
+    if one.part == "head":
+        return f"blocks.{one.layer}.attn.hook_z"
+    name = one.name if one.part == "weight" else TAPS.get(one.name, one.name)
+    return f"blocks.{one.layer}.attn.{one.stage}.hook_{name}"
+
+
+def all_units(bridge: Any, part: str, stage: str = "post", kind: str = "zero") -> Iterator[Intervention]:
+    """Every unit of one sort that the model has: its heads, branches, edges, or dynamic weights of single heads.
+
+    Raises:
+        UserError: there is no such sort, or the model does not compose its heads at that stage.
+    """
+    if part not in PARTS:
+        raise UserError(f"There is no sort of unit {part!r}; {nearest(part, PARTS)}")
+    layers, heads = range(bridge.cfg.n_layers), range(bridge.cfg.n_heads)
+    if part == "head":
+        yield from (Intervention("head", layer, head=head, kind=kind) for layer in layers for head in heads)
+        return
+    require_stage(bridge, stage)
+    names = WEIGHTS if part == "weight" else [b for b in BRANCHES if not (b == "skip" and kind == "mean")]
+    for layer in layers:
+        for name in names:
+            whole = Intervention(part, layer, stage, name, kind=kind)
+            if tap(whole) not in bridge.hook_dict:
+                continue
+            if part == "branch":
+                yield whole
+            elif part == "weight":
+                yield from (replace(whole, head=head) for head in heads)
+            else:
+                pairs = (replace(whole, head_from=f, head=h) for f in heads for h in heads)
+                yield from (edge for edge in pairs if edge_exists(bridge, edge))
+
+
+def _refuse_meaningless_positions(one: Intervention) -> None:
+    side = {"head": "query", "weight": {"q": "query", "k": "key"}.get(one.name[2:3], "")}.get(one.part)
+    for name in ("query", "key"):
+        if side is not None and name != side and getattr(one, name) is not None:
+            raise UserError(f"{one.unit!r} has no {name} position; leave {name}= out.")
+
+
+def _factor(kind: str, text: str | None) -> float:
+    if (kind == "scale") != (text is not None):
+        raise UserError(f"{kind!r} takes {'a factor, as in scale=2' if kind == 'scale' else 'no factor'}; {_HELP}.")
+    if text is None:
+        return 0.0
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{text!r} is no factor; write a number, as in scale=2.") from None

@@ -1,0 +1,96 @@
+r"""The control of other answers: every example scored once more for a target and foil that mean nothing there.
+
+    partners = other_places(labels, seed=0)           # labels[partners[i]] != labels[i] for every i
+    others = other_answers(bridge, asked, seed=0)     # the questions whose answers are taken; None: there is only one
+
+Sets of questions hold the same facts several times ("Laura has a shotgun", "The shotgun is Laura's"), with the same
+target and foil. A control that takes the answer of the next example would often score an example for its own; here
+none gets its own (target, foil), and the pairs share as few words as any of a hundred random orders offers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from dcinterp.mechanism.dataset import Question
+from dcinterp.mechanism.objective import answer_tokens
+from dcinterp.support.errors import UserError
+
+Label = tuple[Hashable, ...]
+
+
+def other_answers(bridge: Any, asked: Sequence[Question], seed: int) -> list[Question] | None:
+    """For every question another one, with another target or foil; None when all have the same.
+
+    Raises:
+        UserError: a target or foil is not a token of the model.
+    """
+    labels = [_label(bridge, question) for question in asked]
+    if len(set(labels)) < 2:
+        return None
+    return [asked[place] for place in other_places(labels, seed=seed)]
+
+
+def other_places(labels: Sequence[Label], *, seed: int = 0, draws: int = 100) -> list[int]:
+    """For every place another one whose label differs.
+
+    Every place is taken once, unless one label is on more than half of them: then the few others are taken in turn.
+
+    Args:
+        labels: (target, foil) of every example; None for no foil.
+        seed: of the random orders.
+        draws: how many orders are tried; the one whose pairs have fewest words in common wins.
+
+    Raises:
+        UserError: all labels are the same.
+    """
+    groups: dict[Label, list[int]] = {}
+    for place, label in enumerate(labels):
+        groups.setdefault(label, []).append(place)
+    if len(groups) < 2:
+        raise UserError("All examples have the same target and foil, so there is no other answer to score them for.")
+    words = [{word for word in label if word is not None} for label in labels]
+
+    def in_common(partners: list[int]) -> int:
+        return sum(len(words[place] & words[other]) for place, other in enumerate(partners))
+
+    generator = torch.Generator().manual_seed(seed)
+    return min((_rotated(list(groups.values()), generator) for _ in range(draws)), key=in_common)
+
+
+def _rotated(groups: list[list[int]], generator: torch.Generator) -> list[int]:
+    """The groups in a row, the largest first, and every place paired with the one that many places on.
+
+    No group is longer than the step, so nobody meets its own group, as long as the step is at most half of the row.
+    """
+    shuffled = [[group[i] for i in torch.randperm(len(group), generator=generator).tolist()] for group in groups]
+    order = torch.randperm(len(groups), generator=generator).tolist()
+    row = [place for i in sorted(order, key=lambda i: -len(groups[i])) for place in shuffled[i]]
+    step, n = max(map(len, groups)), len(row)
+    partners = [0] * n
+    for at, place in enumerate(row):
+        # Of a group that is more than half of the row, some would meet each other: they share the other places.
+        partners[place] = row[step + at % (n - step)] if 2 * step > n and at < step else row[(at + step) % n]
+    return partners
+
+
+def label_banners(targets: Sequence[str], foils: Sequence[str], control: str) -> list[str]:
+    """What is to be known about the control "labels" over these examples."""
+    most = max(Counter(zip(targets, foils, strict=True)).values())
+    if control == "none" and most == len(targets):
+        return ["There is no control: all examples have the same target and foil, so no other answer to compare with."]
+    if control == "labels" and 2 * most > len(targets):
+        return [
+            f"{most} of {len(targets)} examples have the same target and foil: the control scores them for the "
+            f"{len(targets) - most} others' answers, each several times."
+        ]
+    return []
+
+
+def _label(bridge: Any, question: Question) -> Label:
+    foil = None if question.foil is None else tuple(answer_tokens(bridge, question.foil))
+    return tuple(answer_tokens(bridge, question.target)), foil

@@ -1,0 +1,140 @@
+r"""What an attribution explains: one number per row of logits.
+
+    logit, with a foil       f = logit[target] - logit[foil]
+    logit, without           f = sum over the answer's tokens of logit[token]
+    log-probability          f = sum over the answer's tokens of log p(token)      (with a foil: as for logits)
+
+each at the position before the token. An answer of several tokens is read with its own earlier tokens in the prompt
+(teacher forcing). Against a foil only the first token that differs counts, after the tokens that both share: "the
+United States" against "the United Kingdom" is " States" against " Kingdom" behind "the United".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from dcinterp.mechanism.path_gradient import Metric
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, str_tokens, token_id, token_ids, word_tokens
+from dcinterp.shapes import TokenIds
+from dcinterp.support.errors import UserError
+
+Objective = Literal["logit", "log-probability"]
+UNITS = {"logit": "logits", "log-probability": "nats"}
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A prompt with the number that is explained.
+
+    ids: the prompt with the answer tokens that are read before the last explained one, [1, pos].
+    metric: from logits [batch, pos, vocabulary] to [batch].
+    positions: of the logits that are explained; expected: the answer's token at each.
+    read: how many answer tokens `ids` ends with.
+    target, foil: as text; foil is empty without one.
+    """
+
+    ids: TokenIds
+    metric: Metric
+    positions: tuple[int, ...]
+    expected: tuple[int, ...]
+    read: int
+    target: str
+    foil: str
+
+    def answer(self, bridge: Any, logits: Tensor) -> str:
+        """What the model says there: its most likely token at every explained position, as text."""
+        said = logits[0, list(self.positions)].argmax(-1)
+        return "".join(str_tokens(bridge, said[None]))
+
+    def baseline(self, bridge: Any, prompt: Prompt) -> TokenIds:
+        """A counterfactual prompt, read with the same answer tokens, [1, pos].
+
+        Raises:
+            UserError: it does not have as many tokens as the prompt that is explained.
+        """
+        ids, length = token_ids(bridge, prompt), self.ids.shape[1] - self.read
+        if ids.shape[1] != length:
+            raise UserError(
+                f"The baseline is {ids.shape[1]} tokens long and the prompt {length}; give a counterfactual with as "
+                "many tokens."
+            )
+        return torch.cat([ids, self.ids[:, length:]], 1)
+
+
+def explained(
+    bridge: Any,
+    prompt: Prompt,
+    target: Token,
+    foil: Token | None = None,
+    *,
+    at: int = -1,
+    objective: Objective = "logit",
+) -> Explained:
+    """The number that an attribution explains, for an answer of one token or several.
+
+    Args:
+        bridge: any bridge.
+        prompt: text or token ids.
+        target: the answer, a word or a token id.
+        foil: the answer it competes with.
+        at: the position whose next token is explained; an answer of several tokens needs the last.
+        objective: "logit" or "log-probability".
+
+    Raises:
+        UserError: prompt, target, foil, position or objective do not fit, or target and foil are the same.
+    """
+    if objective not in get_args(Objective):
+        raise UserError(f"There is no objective {objective!r}; choose 'logit' or 'log-probability'.")
+    ids = token_ids(bridge, prompt)
+    at = position(at, ids.shape[1], "Position")
+    plus, minus = answer_tokens(bridge, target), answer_tokens(bridge, foil) if foil is not None else None
+    shared = 0
+    if minus is not None:
+        if plus == minus:
+            raise UserError(
+                "Target and foil are the same token, so their difference is always zero; choose another foil."
+            )
+        shared = next((i for i, pair in enumerate(zip(plus, minus, strict=False)) if pair[0] != pair[1]), -1)
+        if shared < 0:
+            raise UserError(f"{target!r} and {foil!r} begin alike and one ends there; choose another foil.")
+    # With a foil, one token is explained, after those that both share; without, all tokens of the answer.
+    first, chosen = shared, plus[shared : shared + 1] if minus is not None else plus
+    read = plus[: first + len(chosen) - 1]
+    if read and at != ids.shape[1] - 1:
+        raise UserError(f"{target!r} is {len(plus)} tokens, which only fit behind the prompt; leave out the position.")
+    ids = torch.cat([ids, torch.tensor([read], dtype=ids.dtype, device=ids.device)], 1) if read else ids
+    # Refuse what the added tokens have made too long.
+    ids = token_ids(bridge, ids)
+    places = [at + first + i for i in range(len(chosen))]
+    other = minus[shared] if minus is not None else None
+
+    def metric(logits: Tensor) -> Tensor:
+        rows = logits[:, places]
+        if objective == "log-probability":
+            rows = rows.log_softmax(-1)
+        value = rows.gather(-1, torch.tensor(chosen, device=rows.device).expand(len(rows), -1)[..., None])
+        return value.sum((1, 2)) - (rows[:, 0, other] if other is not None else 0)
+
+    return Explained(
+        ids=ids,
+        metric=metric,
+        positions=tuple(places),
+        expected=tuple(chosen),
+        read=len(read),
+        target=decoded(bridge, plus if minus is None else chosen),
+        foil="" if other is None else decoded(bridge, [other]),
+    )
+
+
+def answer_tokens(bridge: Any, answer: Token) -> list[int]:
+    """The tokens of an answer: the single token it is as written or after a space, else its tokens after a space."""
+    if isinstance(answer, int):
+        return [token_id(bridge, answer)]
+    try:
+        return [token_id(bridge, answer)]
+    except UserError:
+        return list(word_tokens(bridge, answer))

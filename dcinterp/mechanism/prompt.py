@@ -1,0 +1,176 @@
+"""From what a person gives (text, ids, a word, a negative position) to what a model takes, with clear refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcinterp.shapes import TokenIds
+from dcinterp.support.errors import UserError
+from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
+
+Prompt = str | Sequence[int] | Tensor
+"""A text, or its token ids [pos] or [1, pos]."""
+
+Token = str | int
+"""A word that is one token, or a token id."""
+
+
+def token_ids(bridge: Any, prompt: Prompt) -> TokenIds:
+    """The prompt as ids [1, pos] on the bridge's device.
+
+    Raises:
+        UserError: the prompt is empty, has a word that the tokenizer does not know, is longer than the context, or has
+            an id outside the vocabulary.
+    """
+    if isinstance(prompt, str):
+        ids = _encode(bridge, prompt)
+    else:
+        given = torch.as_tensor(prompt)
+        if given.is_floating_point() and given.numel():
+            raise UserError("The prompt has a token id that is no whole number.")
+        ids = given.long()
+        ids = ids[None] if ids.dim() == 1 else ids
+    if ids.dim() != 2 or ids.shape[0] != 1:
+        raise UserError(f"A prompt is one sequence of token ids, but this one has shape {tuple(ids.shape)}.")
+    if ids.shape[1] == 0:
+        raise UserError("The prompt is empty; type some text.")
+    vocabulary = bridge.cfg.d_vocab
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise UserError(f"The prompt has a token id outside 0..{vocabulary - 1}, the vocabulary of this model.")
+    if ids.shape[1] > bridge.cfg.n_ctx:
+        raise UserError(
+            f"The prompt is {ids.shape[1]} tokens long, but this model's context is {bridge.cfg.n_ctx}; shorten it."
+        )
+    return ids.to(next(bridge.original_model.parameters()).device)
+
+
+def token_id(bridge: Any, token: Token) -> int:
+    """The id of a word that is a single token, tried as written and with a space before it.
+
+    Raises:
+        UserError: the word is unknown or takes several tokens, or the id is outside the vocabulary.
+    """
+    if isinstance(token, int):
+        if not 0 <= token < bridge.cfg.d_vocab:
+            raise UserError(f"Token id {token} is outside 0..{bridge.cfg.d_vocab - 1}, the vocabulary of this model.")
+        return token
+    for form in (token, f" {token}"):
+        ids = _encode(bridge, form, special=False)[0]
+        if len(ids) == 1:
+            return int(ids[0])
+    raise UserError(
+        f"{token!r} is {len(ids)} tokens in this model's vocabulary; give a word that is one token, or its id."
+    )
+
+
+def token_word(bridge: Any, token: int) -> Token:
+    """The word that `token_id` reads as this token, which is what a person writes; the id itself if there is none."""
+    if bridge.tokenizer is None:
+        return token
+    word = bridge.tokenizer.decode([token]).strip()
+    try:
+        return word if word and token_id(bridge, word) == token else token
+    except UserError:
+        return token
+
+
+def first_token(bridge: Any, answer: str) -> int:
+    """The id of the first token of an answer that may take several, which is where the model has to choose.
+
+    Raises:
+        UserError: the answer is empty or has a word that the tokenizer does not know.
+    """
+    ids = _encode(bridge, f" {answer.strip()}", special=False)[0]
+    if not answer.strip() or len(ids) == 0:
+        raise UserError("The answer is empty; give at least one word.")
+    return int(ids[0])
+
+
+def word_tokens(bridge: Any, word: Token) -> tuple[int, ...]:
+    """The tokens of a word as it stands in running text: after a space, unless it takes fewer tokens without one.
+
+    Raises:
+        UserError: the word is empty or unknown, or the id is outside the vocabulary.
+    """
+    if isinstance(word, int):
+        return (token_id(bridge, word),)
+    if not word.strip():
+        raise UserError("A word is empty; give at least one letter.")
+    forms: list[list[int]] = [
+        _encode(bridge, form, special=False)[0].tolist() for form in (f" {word.strip()}", word.strip())
+    ]
+    shorter = forms[0] if len(forms[0]) <= len(forms[1]) else forms[1]
+    return tuple(shorter)
+
+
+def decoded(bridge: Any, tokens: list[int]) -> str:
+    """Tokens as text; as numbers where the model has no tokenizer."""
+    return bridge.tokenizer.decode(tokens) if bridge.tokenizer is not None else " ".join(map(str, tokens))
+
+
+def position(index: int, length: int, name: str) -> int:
+    """A position in 0..length-1 from one that may count from the end.
+
+    Raises:
+        UserError: it lies outside the prompt.
+    """
+    if not -length <= index < length:
+        raise UserError(
+            f"{name} {index} is outside the prompt, whose positions are 0..{length - 1} (or -{length}..-1)."
+        )
+    return index % length
+
+
+def layer_number(bridge: Any, layer: int) -> int:
+    """A layer in 0..n-1 from one that may count from the end; UserError when there is no such layer."""
+    n = bridge.cfg.n_layers
+    if not -n <= layer < n:
+        raise UserError(f"There is no layer {layer}; this model has layers 0..{n - 1}.")
+    return layer % n
+
+
+def head_number(bridge: Any, head: int) -> int:
+    """A head in 0..n-1 from one that may count from the end; UserError when there is no such head."""
+    n = bridge.cfg.n_heads
+    if not -n <= head < n:
+        raise UserError(f"There is no head {head}; this model has heads 0..{n - 1}.")
+    return head % n
+
+
+def require_stage(bridge: Any, stage: str) -> str:
+    """`stage`, if the model composes its heads there.
+
+    Raises:
+        UserError: the model has no such composition (a plain transformer, say).
+    """
+    stages = getattr(bridge, "stages", ())
+    if stage not in ("pre", "post"):
+        raise UserError(f"There is no stage {stage!r}; choose 'pre' (scores) or 'post' (weights).")
+    if stage not in stages:
+        has = f"only {stages[0]!r}" if stages else "none: its heads are not composed"
+        raise UserError(f"This needs the compose taps of stage {stage!r}, but this model has {has}. Load a DCFormer.")
+    return stage
+
+
+def str_tokens(bridge: Any, ids: TokenIds) -> tuple[str, ...]:
+    """The tokens of a prompt as text, for labels."""
+    tokenizer = bridge.tokenizer
+    if tokenizer is None:
+        return tuple(str(int(i)) for i in ids[0])
+    return tuple(tokenizer.decode([int(i)]) for i in ids[0])
+
+
+def _encode(bridge: Any, text: str, special: bool | None = None) -> TokenIds:
+    """The ids of a text; with the tokens that open a prompt where the model expects them, unless `special` says."""
+    special = bool(bridge.cfg.default_prepend_bos) if special is None else special
+    if bridge.tokenizer is None:
+        raise UserError("This model came without a tokenizer; give token ids instead of text.")
+    ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=special)["input_ids"].long()
+    if has_unknown(bridge.tokenizer, ids):
+        words = unknown_words(bridge.tokenizer, text)
+        raise UserError(f"This model does not know {unknown_clause(words)}; use words of its tasks.")
+    return ids

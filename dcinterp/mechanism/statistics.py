@@ -1,0 +1,304 @@
+r"""The statistics that score tables carry: how sure a mean is, and whether a score does better than chance.
+
+Pure functions of tensors (or anything that becomes one); no model, no hidden randomness: every draw has a seed.
+
+    low, high = bootstrap_interval(scores)                  # scores [example, layer, head]: intervals [layer, head]
+    auroc(predicted, is_part_of_the_circuit)                # 1: every positive above every negative; 0.5: chance
+    top_precision(predicted, is_part_of_the_circuit)        # share of true ones among as many of the highest
+    sign_test(predicted, measured)                          # do attribution and ablation agree in sign?
+    calibration_error(predicted, measured)                  # by how much do they differ, as a share of the effects?
+    shuffled_control(auroc, predicted, labels)              # the same statistic when the labels mean nothing
+    random_control(effects, chosen=[3, 17])                 # the chosen heads against as many random ones
+    exchanged_extremes(scores, generator)                   # the best head's mean when no head is the same head twice
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dcinterp.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class SignAgreement:
+    """Of `n` pairs with two signs, `agree` have the same one; `p_value` is the chance of at least as many by coin."""
+
+    n: int
+    agree: int
+    p_value: float
+
+    @property
+    def share(self) -> float:
+        """Share of the pairs that agree; NaN without any pair."""
+        return self.agree / self.n if self.n else math.nan
+
+
+@dataclass(frozen=True)
+class Control:
+    """A statistic beside the same statistic of data that mean nothing.
+
+    `value` is the real one; `mean`, `low`, `high` (95 %) describe the meaningless ones; `p_value` is the share of
+    those, the real one included, that reach `value`.
+    """
+
+    value: float
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+
+def bootstrap_interval(
+    values: Any, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[Float[Tensor, "*axes"], Float[Tensor, "*axes"]]:
+    """The percentile interval of the mean over examples.
+
+    Args:
+        values: [n, ...], one entry an example; examples are drawn whole, so that what belongs together stays together.
+        level: probability that the interval should cover.
+        resamples: how often n examples are drawn with replacement.
+        seed: of the draws.
+
+    Returns:
+        (low, high), each of the shape [...]. With one example both are that example: there is nothing to resample.
+
+    Raises:
+        UserError: there are no values, or `level` or `resamples` make no interval.
+    """
+    x = _float(values)
+    if not x.dim() or not len(x):
+        raise UserError("There are no values to take an interval of; give at least one example.")
+    if not 0 < level < 1 or resamples < 1:
+        raise UserError(f"No interval at level {level:g} from {resamples} resamples; use e.g. 0.95 and 1000.")
+    n = len(x)
+    drawn = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
+    # How often each example was drawn, so that all resampled means are one matrix product.
+    counts = torch.zeros(resamples, n, dtype=x.dtype).scatter_add_(1, drawn, torch.ones_like(drawn, dtype=x.dtype))
+    means = (counts @ x.reshape(n, -1)) / n
+    tail = (1 - level) / 2
+    low, high = (_quantile(means, at).reshape(x.shape[1:]) for at in (tail, 1 - tail))
+    return low, high
+
+
+def sign_test(predicted: Any, measured: Any) -> SignAgreement:
+    """Whether two lists of numbers agree in sign more often than a coin would (exact, one-sided).
+
+    Pairs in which either number is exactly zero have no two signs and are left out.
+
+    Raises:
+        UserError: the two have different shapes.
+    """
+    p, m = _pair(predicted, measured)
+    two_signs = (p != 0) & (m != 0)
+    n = int(two_signs.sum())
+    agree = int((p.sign() == m.sign())[two_signs].sum())
+    # log C(n, k) - n log 2, summed in the log domain: n may be in the thousands.
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(agree, n + 1)
+    ]
+    return SignAgreement(n=n, agree=agree, p_value=min(1.0, math.fsum(map(math.exp, logs))))
+
+
+def auroc(scores: Any, labels: Any) -> float:
+    """The chance that a random positive scores above a random negative (area under the ROC curve); ties count half.
+
+    Args:
+        scores: any shape; larger should mean positive.
+        labels: of that shape; true (or nonzero) for positives.
+
+    Raises:
+        UserError: the shapes differ, a score is NaN, or all labels are the same.
+    """
+    s, y = _pair(scores, labels)
+    positive: Bool[Tensor, " n"] = y != 0
+    ones = int(positive.sum())
+    if ones in (0, len(y)):
+        raise UserError("All labels are the same, so nothing can rank them; AUROC needs positives and negatives.")
+    if s.isnan().any():
+        raise UserError("Some scores are NaN and have no rank; leave those entries out.")
+    _, place, counts = s.unique(return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[place]  # tied scores share the mean of their ranks
+    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * (len(y) - ones)))
+
+
+def top_precision(scores: Any, labels: Any) -> float:
+    """Share of positives among the k highest scores, where k is the number of positives; ties count what chance gives.
+
+    Stricter than AUROC where positives are rare: ten false ones above a true one among thousands hardly move AUROC.
+
+    Args:
+        scores: any shape; larger should mean positive.
+        labels: of that shape; true (or nonzero) for positives.
+
+    Raises:
+        UserError: the shapes differ, a score is NaN, or there are no positives.
+    """
+    s, y = _pair(scores, labels)
+    positive = y != 0
+    k = int(positive.sum())
+    if k == 0:
+        raise UserError("No label is positive, so there is nothing to find.")
+    if s.isnan().any():
+        raise UserError("Some scores are NaN and have no rank; leave those entries out.")
+    last = s.sort(descending=True).values[k - 1]
+    above, tied = s > last, s == last
+    room = k - int(above.sum())
+    return (int(positive[above].sum()) + room * float(positive[tied].double().mean())) / k
+
+
+def calibration_error(predicted: Any, measured: Any) -> float:
+    """sum |predicted - measured| / sum |measured|: 0 is exact, 1 is what predicting no effect at all scores.
+
+    Raises:
+        UserError: the shapes differ, or nothing was measured but zeros.
+    """
+    p, m = _pair(predicted, measured)
+    size = float(m.abs().sum())
+    if size == 0:
+        raise UserError("Every measured effect is zero, so no error is a share of them; measure something that acts.")
+    return float((p - m).abs().sum()) / size
+
+
+def shuffled_control(
+    statistic: Callable[[Tensor, Tensor], float],
+    predicted: Any,
+    measured: Any,
+    *,
+    shuffles: int = 1000,
+    seed: int = 0,
+) -> Control:
+    """`statistic(predicted, measured)` beside its values when `measured` is put in random order.
+
+    Args:
+        statistic: such as `auroc`; larger must mean better.
+        predicted: scores, any shape.
+        measured: labels or effects, of that shape.
+        shuffles: number of random orders.
+        seed: of the orders.
+
+    Raises:
+        UserError: the shapes differ, or as `statistic` raises.
+    """
+    p, m = _pair(predicted, measured)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [statistic(p, m[torch.randperm(len(m), generator=generator)]) for _ in range(shuffles)]
+    return _control(float(statistic(p, m)), drawn)
+
+
+def random_control(values: Any, chosen: Sequence[int], *, draws: int = 1000, seed: int = 0) -> Control:
+    """The summed values of the chosen heads (or edges) beside those of as many random ones.
+
+    Args:
+        values: [n], or any shape that flattens to it.
+        chosen: their indices in the flattened values.
+        draws: how many random sets of the same size are drawn, each without repeats.
+        seed: of the draws.
+
+    Raises:
+        UserError: nothing is chosen, or an index does not exist.
+    """
+    x = _float(values).flatten()
+    picked = sorted(set(chosen))
+    if not picked or picked[0] < 0 or picked[-1] >= len(x):
+        raise UserError(f"Choose between 1 and {len(x)} of the {len(x)} values, by indices from 0 to {len(x) - 1}.")
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [float(x[torch.randperm(len(x), generator=generator)[: len(picked)]].sum()) for _ in range(draws)]
+    return _control(float(x[picked].sum()), drawn)
+
+
+def exchanged_extremes(
+    scores: Float[Tensor, "example *group unit"], generator: torch.Generator, *, draws: int = 1000
+) -> tuple[Float[Tensor, "*group"], Float[Tensor, "*group"]]:
+    """What the best unit of a group must beat: the largest mean (in size, with its sign) when units mean nothing.
+
+    In every draw and within every example the units of a group change places at random, so that none is the same unit
+    twice.
+
+    Args:
+        scores: of the units (heads, edges) of every group (a layer, say) in every example.
+        generator: of the draws.
+        draws: how many; a multiple of 50.
+
+    Returns:
+        (low, high): the middle 95 % of the extremes; zero lies inside, since a group whose scores lean to one side has
+        extremes on that side only.
+    """
+    drawn = []
+    for _ in range(draws // 50):
+        # 50 draws at a time: one by one takes long, all at once much memory in a large model.
+        order = torch.rand(50, *scores.shape, generator=generator).argsort(-1)
+        means = scores.expand(50, *scores.shape).gather(-1, order).mean(1)
+        drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[..., 0])
+    extremes = torch.cat(drawn).double()
+    return torch.quantile(extremes, 0.025, dim=0).clamp(max=0), torch.quantile(extremes, 0.975, dim=0).clamp(min=0)
+
+
+def _control(value: float, drawn: list[float]) -> Control:
+    others = torch.tensor(drawn, dtype=torch.float64)
+    reached = int((others >= value).sum())
+    return Control(
+        value=value,
+        mean=float(others.mean()),
+        low=float(_quantile(others[:, None], 0.025)),
+        high=float(_quantile(others[:, None], 0.975)),
+        p_value=(reached + 1) / (len(others) + 1),
+    )
+
+
+def _quantile(x: Tensor, at: float) -> Tensor:
+    """The quantile over the first axis; torch's own refuses inputs of more than 16 million entries."""
+    ordered = x.sort(0).values
+    place = at * (len(x) - 1)
+    below, above = math.floor(place), math.ceil(place)
+    return ordered[below].lerp(ordered[above], place - below)
+
+
+def _float(values: Any) -> Tensor:
+    return torch.as_tensor(values).detach().cpu().double()
+
+
+def _pair(first: Any, second: Any) -> tuple[Tensor, Tensor]:
+    a, b = _float(first), _float(second)
+    if a.shape != b.shape:
+        raise UserError(f"The two lists have shapes {tuple(a.shape)} and {tuple(b.shape)}; they must be the same.")
+    return a.flatten(), b.flatten()
+
+
+def few_examples(n: int) -> list[str]:
+    """The banner of results over so few examples that their intervals are rough; empty for 20 and more."""
+    said = "One example says little" if n == 1 else f"{n} examples are few"
+    return [f"{said}: the intervals are rough."] if n < 20 else []
+
+
+def missed(
+    gap: Float[Tensor, example * path], difference: Float[Tensor, example * path], tolerance: float
+) -> Bool[Tensor, " example"]:
+    """Examples whose integral misses more than `tolerance` of the metric difference on some path.
+
+    A share of a difference near zero says nothing: such a path is measured by a tenth of its example's largest one.
+    """
+    size = difference.abs().flatten(1)
+    return (gap.abs().flatten(1) > tolerance * torch.maximum(size, 0.1 * size.amax(1, keepdim=True))).any(1)
+
+
+class AgainstControl:
+    """What means with an interval and a control have in common; `control` is "none" where there is none."""
+
+    control: str
+    low: Tensor
+    high: Tensor
+    control_low: Tensor
+    control_high: Tensor
+
+    @property
+    def stands_out(self) -> Bool[Tensor, "*score"]:
+        """Scores whose interval lies outside the control's, on one side; all False without a control."""
+        beyond = (self.low > self.control_high) | (self.high < self.control_low)
+        return beyond & (self.control != "none")

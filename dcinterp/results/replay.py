@@ -1,0 +1,131 @@
+"""Make a saved result again from its own record, and compare.
+
+    report = dcinterp.replay("saved/scores")
+    report.same                 # every tensor within the tolerance, every other field equal
+    report.differences          # per tensor: the largest difference, as a share of its largest entry
+
+A result remembers the analysis, its arguments and where the model came from; weights that are no longer those are
+named, because then other numbers are to be expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dcinterp.checkpoints.fingerprint import fingerprint
+from dcinterp.results.call import Call, from_plain
+from dcinterp.results.registry import ANALYSES
+from dcinterp.results.result import Result, load_result
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A saved result beside the one made now.
+
+    differences: per tensor, the largest difference as a share of the tensor's largest entry; infinite where shapes
+        differ. changed: the other fields that differ. weights_changed: the model is not the one that was used.
+    """
+
+    saved: Result
+    again: Result
+    differences: Mapping[str, float]
+    changed: tuple[str, ...]
+    weights_changed: bool
+    tolerance: float
+
+    @property
+    def same(self) -> bool:
+        """Whether every tensor agrees within the tolerance and every other field exactly."""
+        return not self.changed and all(difference <= self.tolerance for difference in self.differences.values())
+
+
+def replay(folder: str | Path, *, tolerance: float = 1e-4, progress: Progress = silent) -> Replay:
+    """Make the result in `folder` again and compare the two.
+
+    Args:
+        folder: what `Result.save` wrote.
+        tolerance: largest difference of a tensor, as a share of its largest entry, that counts as the same. Other
+            numbers of threads and other versions of torch differ by rounding.
+        progress: called as the analysis proceeds, where it takes one.
+
+    Cost: that of the analysis, and of loading the model.
+
+    Raises:
+        UserError: there is no result, or it cannot be made again (the message says why), or its model is gone.
+    """
+    saved = load_result(folder)
+    call = saved.call
+    if call is None:
+        raise UserError(f"The result in {folder} does not say how it was made, so it cannot be made again.")
+    if call.obstacle:
+        raise UserError(call.obstacle.replace("by a snippet", "from its record"))
+    bridge, again = _run(call, progress)
+    differences, changed = _compare(saved, again, "")
+    return Replay(
+        saved=saved,
+        again=again,
+        differences=differences,
+        changed=changed,
+        weights_changed=bridge is not None and fingerprint(bridge) != call.fingerprint,
+        tolerance=tolerance,
+    )
+
+
+def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
+    from dcinterp.checkpoints.load import load
+
+    entry = ANALYSES[call.analysis]
+    unknown = [name for name in call.arguments if name not in entry.parameters]
+    if unknown:
+        raise UserError(f"This version's {call.analysis} has no argument {unknown[0]!r}; use the version that made it.")
+    arguments = {name: from_plain(value) for name, value in call.arguments.items()}
+    if "progress" in entry.signature.parameters:
+        arguments["progress"] = progress
+    if not entry.takes_model:
+        return None, entry.function(**arguments)
+    bridge = load(str(call.model), dtype=getattr(torch, call.dtype) if call.dtype is not None else None)
+    return bridge, entry.function(bridge, **arguments)
+
+
+def _compare(saved: Result, again: Result, prefix: str) -> tuple[dict[str, float], tuple[str, ...]]:
+    """(relative differences of the tensors, names of the other fields that differ); parts are compared in turn."""
+    differences: dict[str, float] = {}
+    changed: list[str] = []
+    for name in [f.name for f in fields(saved) if f.name != "call"]:
+        mine, theirs = getattr(saved, name), getattr(again, name, None)
+        if isinstance(mine, Result) and isinstance(theirs, Result):
+            inner, others = _compare(mine, theirs, f"{prefix}{name}.")
+            differences |= inner
+            changed += others
+        elif isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+            differences[prefix + name] = _difference(mine, theirs)
+        elif not _close(mine, theirs):
+            changed.append(prefix + name)
+    return differences, tuple(changed)
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    if a.shape != b.shape:
+        return float("inf")
+    both_nan = a.isnan() & b.isnan() if a.is_floating_point() else torch.zeros_like(a, dtype=torch.bool)
+    apart = (a.double() - b.double()).abs().masked_fill(both_nan, 0)
+    if not apart.numel() or not apart.any():
+        return 0.0
+    return float(apart.max() / a.double().nan_to_num().abs().max().clamp(min=1e-12))
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Equal, or numbers that agree to rounding."""
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or abs(a - b) <= 1e-4 * max(abs(a), abs(b), 1e-6) or (a != a and b != b)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(_close, a, b))
+    return bool(a == b)

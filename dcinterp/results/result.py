@@ -1,0 +1,264 @@
+"""What every analysis returns: a frozen record of tensors, labels and the inputs that made them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, fields, replace
+from html import escape
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pandas as pd
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dcinterp.results.call import Call
+from dcinterp.results.catalogue import import_all
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.file_modes import open_like
+
+TENSORS, RECORD = "tensors.safetensors", "result.json"
+SHOWN_ROWS = 8
+"""Of the table, where a notebook shows a result."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Base of all results. Tensors are detached and on the CPU; everything else is plain JSON data.
+
+    A subclass is a frozen dataclass that lists its fields and says in `AXES` which axes each tensor has; by that
+    `to_dataframe` builds the long table and the contract test checks the labels. A field may be another result.
+    `call` says how the result was made (see dcinterp.results.call); None for one that was put together by hand.
+
+    Two results are equal when they are of one kind and all their fields but `call` are, tensors entry by entry.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
+    kinds: ClassVar[dict[str, type[Result]]] = {}
+
+    call: Call | None = field(default=None, kw_only=True, compare=False, repr=False)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Result.kinds[cls.__name__] = cls
+        # A dataclass would write its own, which print every number and cannot compare tensors, but keeps what is there.
+        for name in ("__repr__", "__eq__", "__hash__"):
+            if name not in vars(cls):
+                setattr(cls, name, getattr(Result, name))
+
+    def __repr__(self) -> str:
+        """Kind, shapes, call, the head of the table and the sentence: a few lines, however large the result."""
+        alike: dict[str, list[str]] = {}
+        for name, axes in self.AXES.items():
+            pairs = zip(axes, getattr(self, name).shape, strict=True)
+            alike.setdefault(" ".join(f"{axis}={size}" for axis, size in pairs), []).append(name)
+        shapes = "; ".join(f"{', '.join(names)} [{sizes}]" for sizes, names in alike.items())
+        lines = [f"{type(self).__name__}: {shapes}"]
+        if self.call is not None:
+            how = "" if self.call.obstacle else f": {_short(self.call.command())}"
+            lines.append(f"made by dcinterp.{self.call.analysis}{how}")
+        if type(self).table is not Result.table and len(frame := self.table()):
+            first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
+            lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
+        lines += [sentence] if (sentence := self.sentence()) else []
+        said = self.banners()
+        lines += [f"! {_short(sentence)}" for sentence in said[:2]]
+        lines += [f"! and {len(said) - 2} more of banners()"] if len(said) > 2 else []
+        return "\n  ".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: banners, the sentence and the first rows of the table."""
+        frame = self.table()
+        said = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.banners())
+        said += f"<p>{escape(sentence)}</p>" if (sentence := self.sentence()) else ""
+        rows = frame.head(SHOWN_ROWS).to_html(index=False, float_format="{:.3g}".format)
+        return (
+            f"<p><b>{type(self).__name__}</b></p>{said}{rows}"
+            f"<p>{min(SHOWN_ROWS, len(frame))} of {len(frame)} rows of <code>table()</code></p>"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self) if f.compare)
+
+    def __hash__(self) -> int:
+        # Of what equal results have in common for certain: 0.0 and -0.0 are equal, and NaN is here.
+        plain = [v for f in fields(self) if f.compare and isinstance(v := getattr(self, f.name), str)]
+        return hash((type(self).__name__, *plain, *(tuple(t.shape) for t in self.tensors().values())))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensor fields by name."""
+        return {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
+
+    def labels(self, axis: str) -> list[Any] | None:
+        """Names along an axis, where numbers would not do (tokens along `pos`, say)."""
+        return None
+
+    def sentence(self) -> str:
+        """The finding in words, for a kind of result that comes down to one number; empty for the others."""
+        return ""
+
+    def banners(self) -> list[str]:
+        """What a reader must know before believing the numbers, one sentence each; empty when nothing is amiss."""
+        return []
+
+    def with_call(self, call: Call) -> Self:
+        """The same result, which remembers how it was made."""
+        return replace(self, call=call)
+
+    def to_dataframe(self, of: str | None = None) -> pd.DataFrame:
+        """One row per entry, one column per axis and one per tensor.
+
+        Args:
+            of: the name of a tensor: a row per entry of that one, with the others that have the same axes. Without it,
+                a row per entry of the tensor with most axes, on which those with fewer axes repeat their numbers.
+
+        Raises:
+            UserError: the result has no such tensor.
+        """
+        if of is not None and of not in self.AXES:
+            raise UserError(f"A {type(self).__name__} has no tensor {of!r}; {nearest(of, self.AXES)}")
+        shared = max(self.AXES.values(), key=len) if of is None else self.AXES[of]
+        columns: dict[str, Any] = {}
+        shape = next(getattr(self, name).shape for name, axes in self.AXES.items() if axes == shared)
+        index = pd.MultiIndex.from_product([range(size) for size in shape], names=list(shared))
+        for name, axes in self.AXES.items():
+            tensor = getattr(self, name)
+            if isinstance(tensor, Tensor) and (set(axes) <= set(shared) if of is None else axes == shared):
+                view = tensor.reshape([tensor.shape[axes.index(a)] if a in axes else 1 for a in shared])
+                columns[name] = view.expand(shape).flatten().tolist()
+        frame = pd.DataFrame(columns, index=index).reset_index()
+        for axis in shared:
+            if (names := self.labels(axis)) is not None:
+                frame.insert(frame.columns.get_loc(axis) + 1, f"{axis}_label", [names[i] for i in frame[axis]])
+        return frame
+
+    def table(self) -> pd.DataFrame:
+        """The short table that the command line shows; `to_dataframe` unless a kind of result has a better one."""
+        return self.to_dataframe()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the result as a folder of result.json and tensors.safetensors; returns the folder.
+
+        A folder that holds a result of the same kind is written anew, so that a cell can be run again.
+
+        Raises:
+            UserError: the folder holds another kind of result or other files, or is a file.
+        """
+        folder = Path(folder)
+        require_own(folder, type(self).__name__)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = self.tensors()
+        save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / TENSORS)
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*tensors, "call")}
+        parts = [name for name, value in plain.items() if isinstance(value, Result)]
+        for name in parts:
+            plain.pop(name).save(folder / name)
+        record = {
+            "kind": type(self).__name__,
+            "fields": plain,
+            "parts": parts,
+            "call": self.call.record() if self.call else None,
+        }
+        (folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        open_like(folder / RECORD)
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read back what `save` wrote.
+
+        Raises:
+            UserError: the folder is missing or damaged, or holds another kind of result.
+        """
+        result = load_result(folder)
+        if not isinstance(result, cls):
+            raise UserError(f"{folder} holds a {type(result).__name__}, not a {cls.__name__}.")
+        return result
+
+
+def require_own(folder: Path, kind: str) -> None:
+    """Refuse to write a result of this kind over anything but an earlier one of the same kind.
+
+    Raises:
+        UserError: the folder holds another kind of result or other files, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give the name of a folder to write.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    found = _written_kind(folder / RECORD)
+    if found is None:
+        raise UserError(f"{folder} holds other files; give another folder, or empty it first.")
+    if found not in (kind, ""):
+        raise UserError(f"{folder} holds a {found}, not a {kind}; give another folder.")
+
+
+def _written_kind(record: Path) -> str | None:
+    """The kind of the result whose record this is: "" for one that was cut off, None for what no result wrote."""
+    text = record.read_text(encoding="utf-8", errors="replace") if record.is_file() else None
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError:
+        begun = re.match(r'\{\s*"kind": "(\w+)",', text)
+        return begun[1] if begun else "" if '{\n "kind": "'.startswith(text) else None
+    return data["kind"] if isinstance(data, dict) and data.keys() >= {"kind", "fields"} else None
+
+
+def load_result(folder: str | Path) -> Result:
+    """Any saved result.
+
+    Raises:
+        UserError: the folder is missing or damaged, or was written by another version.
+    """
+    folder = Path(folder)
+    if not (folder / RECORD).is_file():
+        raise UserError(f"There is no result at {folder}; give a folder that `save` wrote.")
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS)
+    except (json.JSONDecodeError, SafetensorError, OSError) as error:
+        raise UserError(f"The result in {folder} is damaged ({error}); compute and save it again.") from error
+    if record["kind"] not in Result.kinds:
+        import_all()  # kinds are known once their modules are
+    kind = Result.kinds.get(record["kind"])
+    if kind is None:
+        raise UserError(
+            f"{folder} holds a result of unknown kind {record['kind']!r}; {nearest(record['kind'], Result.kinds)}"
+        )
+    restored = {name: _tuples(value) for name, value in record["fields"].items()}
+    parts = {name: load_result(folder / name) for name in record.get("parts", ())}
+    call = Call.from_record(record["call"]) if record.get("call") else None
+    return kind(**restored, **parts, **tensors, call=call)
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Equal in value, through tensors, tuples and results; NaN equals NaN."""
+    if isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+        if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            return False
+        return bool(((mine == theirs) | (mine.isnan() & theirs.isnan())).all())
+    if isinstance(mine, tuple | list) and isinstance(theirs, tuple | list):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+    return bool(mine == theirs or (mine != mine and theirs != theirs))
+
+
+def _short(value: Any, length: int = 150) -> str:
+    """A number in four digits, a text in one short line."""
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def _named(name: str, value: str) -> str:
+    """The value behind its name, unless it says that itself, as in "edge 1.post.kp.6>1"."""
+    return value if value.startswith(f"{name} ") else f"{name} {value}"
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that frozen results hold."""
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

@@ -1,0 +1,387 @@
+"""The training configuration: every number of a run, read from YAML, overridden by flags, saved with the result."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from dcinterp.model.presets import preset
+from dcinterp.support.errors import UserError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """Which model: a preset, and the fields of `DCFormerConfig` that differ from it.
+
+    preset: a name that `dcinterp presets` lists.
+    changes: fields of `DCFormerConfig` (or `DCViTConfig`) and their values.
+    """
+
+    preset: str = "tiny-dcformer++"
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of training on one kind of document.
+
+    source: "tasks" (rows of the 74 tasks), "questions" (the facts of a task, then a question about each), "pairs"
+        (bare name-thing pairs, then questions: the barest retrieval), "text" (`data.text`) or "images" (`data.images`).
+    steps: optimiser steps.
+    tokens: budget of tokens (of images: of images) instead of `steps`, which it replaces when it is not 0. Exact for
+        text; for tasks it is divided by the mean of twenty batches, whose lengths vary.
+    examples: examples of a task in a row; several numbers are drawn from with equal chance, one number a batch.
+    batch_size: rows in a batch, of all processes and accumulated gradients together.
+    patterns: QK patterns to draw from, one named twice twice as often; all when empty.
+    tasks: of "tasks" and "questions", the tasks to draw from, by name ("task10"); overrides `patterns`.
+    score: which tokens carry loss: "all", or "answer" for the words after each question.
+    gaps: of "pairs", how many filler words may stand between the two parts.
+    fillers: of "pairs", the words that may stand between the two parts; a few words of the tasks when empty.
+    both_ways: of "pairs", whether the thing may come first and whether the name may be asked for.
+    asked: of "questions", how many questions a document asks, each about any of its facts; with 0, each fact is asked
+        about once, so that the last answers can be found by elimination.
+    """
+
+    source: Literal["tasks", "questions", "pairs", "text", "images"] = "tasks"
+    steps: int = 1000
+    tokens: int = 0
+    examples: tuple[int, ...] = (1,)
+    batch_size: int = 64
+    patterns: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    score: Literal["all", "answer"] = "all"
+    gaps: tuple[int, ...] = (0,)
+    fillers: tuple[str, ...] = ()
+    both_ways: bool = False
+    asked: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSection:
+    """Text to train on, for phases with `source: text`.
+
+    path: a file or a folder of text, or a folder that `datasets.Dataset.save_to_disk` wrote.
+    dataset: a name for `datasets.load_dataset`, or NAME:CONFIGURATION. With neither path nor dataset, the source files
+        of Python's own standard library, which every machine has.
+    column: the column of a dataset that holds the text.
+    pattern: which files of a folder are read.
+    tokenizer: "bytes" (a token a byte) or "bpe" (byte pairs, learnt from the training part).
+    vocabulary: size of the vocabulary of "bpe", the 256 bytes and 4 special tokens included.
+    context: tokens in a row.
+    validation_share: share of the pieces that are held out, chosen by a hash of what they say.
+    """
+
+    path: str = ""
+    dataset: str = ""
+    column: str = "text"
+    pattern: str = "**/*"
+    tokenizer: Literal["bytes", "bpe"] = "bytes"
+    vocabulary: int = 1024
+    context: int = 128
+    validation_share: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSection:
+    """Images to classify, for phases with `source: images`.
+
+    path: a folder with one subfolder of images per class, or one that `datasets.Dataset.save_to_disk` wrote.
+    dataset: a name for `datasets.load_dataset`, or NAME:CONFIGURATION. With neither, the 1,797 handwritten digits that
+        come with scikit-learn.
+    image_column, label_column: columns of a dataset.
+    size: edge in pixels that images are resized to; 0 keeps the digits' own 8 and makes other images 32.
+    validation_share: share of the images that are held out, chosen by a hash of their pixels.
+    """
+
+    path: str = ""
+    dataset: str = ""
+    image_column: str = "image"
+    label_column: str = "label"
+    size: int = 0
+    validation_share: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """The documents, in order. The same section and seed give the same documents to every model.
+
+    seed: of everything that is drawn.
+    phases: stretches of training, one after the other.
+    """
+
+    seed: int = 0
+    phases: tuple[Phase, ...] = (Phase(),)
+    text: TextSection = field(default_factory=TextSection)
+    images: ImageSection = field(default_factory=ImageSection)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeSection:
+    """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B). A preset of the
+    paper brings the numbers that the paper states for it, an image classifier the paper's recipe for those.
+
+    learning_rate: peak of AdamW's rate.
+    compose_learning_rate_fraction: the learning rate of the composition's parameters, as a share of the others'.
+    final_learning_rate_fraction: the rate at the end, as a share of the peak.
+    warmup_fraction: share of the schedule over which the rate rises in a straight line.
+    warmup_steps: the same in steps; replaces `warmup_fraction` when it is not 0.
+    schedule_steps: length of the cosine, in steps; 0 for the length of the run. A run may be shorter than its cosine
+        and end with a cooldown instead, so that a long schedule can be cut without starting again.
+    cooldown_steps: last steps, over which the rate falls in a straight line to its final value.
+    beta1, beta2: AdamW's decay of its two moments.
+    weight_decay: of matrices; biases and norms have none.
+    clip: largest norm of the gradient.
+    seed: of the initial weights.
+    bf16: mixed precision; null for wherever the hardware has it.
+    compile: run the model through `torch.compile`.
+    gradient_checkpointing: compute activations twice and keep few.
+    gradient_accumulation: parts that a batch is cut into, one after the other; the batch stays the same.
+    threads: of one process on a CPU; 0 leaves torch's choice.
+    """
+
+    learning_rate: float = 1e-3
+    compose_learning_rate_fraction: float = 1.0
+    final_learning_rate_fraction: float = 0.1
+    warmup_fraction: float = 0.01
+    warmup_steps: int = 0
+    schedule_steps: int = 0
+    cooldown_steps: int = 0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    seed: int = 0
+    bf16: bool | None = None
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    gradient_accumulation: int = 1
+    threads: int = 0
+
+    def learning_rate_share(self, step: int, steps: int) -> float:
+        """The learning rate after `step` of `steps`, as a share of the peak: linear warmup, cosine, cooldown."""
+        horizon = self.schedule_steps or steps
+        warmup = self.warmup_steps or max(1, round(self.warmup_fraction * horizon))
+        final = self.final_learning_rate_fraction
+
+        def cosine(at: int) -> float:
+            progress = min(1.0, (at - warmup) / max(1, horizon - warmup))
+            return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+        if step < warmup:
+            return step / warmup
+        cooling = step - (steps - self.cooldown_steps)
+        if cooling <= 0 or not self.cooldown_steps:
+            return cosine(step)
+        return final + (cosine(step - cooling) - final) * (1 - cooling / self.cooldown_steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSection:
+    """What is measured on held-out documents while a run goes on.
+
+    every: steps between two measurements.
+    answers_per_task: of tasks, scored answers of each task at least.
+    examples: of tasks, in rows of how many examples; one measurement for each number.
+    validation_rows: of text and images, held-out rows or images at most.
+    watch: record the spectra of the heads and the strength of every branch of the composition at each checkpoint.
+    """
+
+    every: int = 500
+    answers_per_task: int = 6
+    examples: tuple[int, ...] = (1, 8)
+    validation_rows: int = 64
+    watch: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A whole run.
+
+    output: folder that receives checkpoints, metrics and the trained model.
+    save_every: steps between two checkpoints.
+    keep_checkpoints: newest checkpoints that are kept; with 2, a damaged one costs no more than `save_every` steps.
+    log_every: steps whose mean loss makes one line of the metrics.
+    report_to: further places for the losses, such as tensorboard or wandb; none when empty.
+    """
+
+    output: str = "runs/model"
+    model: ModelSection = field(default_factory=ModelSection)
+    data: DataSection = field(default_factory=DataSection)
+    recipe: RecipeSection = field(default_factory=RecipeSection)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    save_every: int = 500
+    keep_checkpoints: int = 2
+    log_every: int = 50
+    report_to: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of all phases."""
+        return sum(phase.steps for phase in self.data.phases)
+
+
+def read_config(path: str | Path, overrides: list[str] | None = None) -> TrainConfig:
+    """The run that a YAML file describes, with `key.subkey=value` overrides applied on top.
+
+    Raises:
+        UserError: the file is missing or no YAML, a key is unknown, or a value is of the wrong kind.
+    """
+    return build_config(read_tree(path), overrides)
+
+
+def read_tree(path: str | Path) -> dict[str, Any]:
+    """The keys and values of a YAML file, unchecked.
+
+    Raises:
+        UserError: the file is missing or holds something else.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"There is no training config at {path}; give the path of a YAML file.")
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} must hold keys and values, such as `output: runs/model`.")
+    return tree
+
+
+def build_config(tree: dict[str, Any], overrides: list[str] | None = None) -> TrainConfig:
+    """The run that nested dictionaries describe, as YAML would give them, with overrides on top.
+
+    What neither says comes from the preset of the model where the paper states it, and else from the defaults.
+
+    Raises:
+        UserError: a key is unknown, or a value is of the wrong kind.
+    """
+    tree = _copy(tree)
+    for override in overrides or []:
+        apply_override(tree, override)
+    sections = _build(TrainConfig, {key: value for key, value in tree.items() if key != "recipe"}, "")
+    recipe = tree.get("recipe", {})
+    if isinstance(recipe, dict):
+        recipe = recipe_of_preset(sections.model.preset) | recipe
+    return replace(sections, recipe=_build(RecipeSection, recipe, "recipe"))
+
+
+def recipe_of_preset(name: str) -> dict[str, Any]:
+    """Keys of the recipe whose value the paper states for this preset, or for its family.
+
+    Raises:
+        UserError: there is no such preset.
+    """
+    chosen = preset(name)
+    stated = dict(chosen.training)
+    if not stated and chosen.family in ("vit", "dcvit"):
+        # A tiny classifier: the paper's optimiser, but its 10,000 steps of warmup would be the whole run.
+        stated = {"betas": (0.9, 0.9), "weight_decay": 1e-4, "warmup_fraction": 0.1}
+    recipe: dict[str, Any] = {}
+    if "betas" in stated:
+        recipe["beta1"], recipe["beta2"] = stated["betas"]
+    for ours, theirs in _STATED.items():
+        if theirs in stated:
+            recipe[ours] = stated[theirs]
+    return recipe
+
+
+_STATED = {
+    "learning_rate": "learning_rate",
+    "weight_decay": "weight_decay",
+    "clip": "gradient_clipping",
+    "warmup_fraction": "warmup_fraction",
+    "warmup_steps": "warmup_steps",
+    "final_learning_rate_fraction": "final_learning_rate_fraction",
+}
+
+
+def write_config(config: TrainConfig, path: str | Path) -> None:
+    """Write the resolved run, every number included, as YAML that `read_config` reads back."""
+    aside = Path(f"{path}.unfinished")
+    aside.write_text(yaml.safe_dump(_plain(asdict(config)), sort_keys=False), encoding="utf-8")
+    aside.replace(path)
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def apply_override(tree: dict[str, Any], override: str) -> None:
+    """Put the value of `key.subkey=value` into a tree of keys and values.
+
+    Raises:
+        UserError: it has no "=", or goes through a key that holds a value.
+    """
+    key, equals, value = override.partition("=")
+    if not equals:
+        raise UserError(f"The override {override!r} has no '='; write it as key.subkey=value.")
+    set_key(tree, key.strip(), yaml.safe_load(value))
+
+
+def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value into a tree of keys and values, where `key.subkey` says.
+
+    Raises:
+        UserError: the key goes through one that holds a value.
+    """
+    *parents, last = key.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"The key {key!r} goes through {parent!r}, which holds a value and not keys.")
+    tree[last] = value
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """`value`, as YAML gave it, as an instance of the annotated `kind`; `where` names it in errors."""
+    if is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise UserError(f"{where or 'The config'} must hold keys and values, not {value!r}.")
+        hints = typing.get_type_hints(kind)
+        names = {f.name for f in fields(kind)}
+        for key in value:
+            if key not in names:
+                place = f"in {where}" if where else "at the top level"
+                raise UserError(f"Unknown key {key!r} {place} of the training config; {nearest(str(key), names)}")
+        return kind(**{k: _build(hints[k], v, f"{where}.{k}" if where else k) for k, v in value.items()})
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        item = typing.get_args(kind)[0]
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(_build(item, v, f"{where}[{i}]") for i, v in enumerate(items))
+    if origin is Literal:
+        if value not in typing.get_args(kind):
+            raise UserError(f"{where} is {value!r}; {nearest(str(value), map(str, typing.get_args(kind)))}")
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return (
+            None
+            if value is None
+            else _build(next(a for a in typing.get_args(kind) if a is not type(None)), value, where)
+        )
+    return _scalar(origin or kind, value, where)
+
+
+def _scalar(kind: type, value: Any, where: str) -> Any:
+    # YAML reads 1e-3 as text; a person means the number.
+    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "keys and values"}
+        raise UserError(f"{where} is {value!r}; it must be {names.get(kind, kind.__name__)}.")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value

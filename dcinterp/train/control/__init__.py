@@ -1,0 +1,1 @@
+"""Runs from outside: starting many, stopping, resuming, one at a time."""

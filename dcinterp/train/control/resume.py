@@ -1,0 +1,116 @@
+"""What a resumed run may change: whatever it has not been trained under yet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import DataSection, Phase, RecipeSection, TrainConfig
+
+FREE = ("output", "evaluation", "save_every", "keep_checkpoints", "log_every", "report_to")
+"""Settings that do not touch the weights."""
+
+SCHEDULE: dict[str, Any] = {
+    "learning_rate": 1.0,
+    "final_learning_rate_fraction": 1.0,
+    "warmup_fraction": 0.0,
+    "warmup_steps": 0,
+    "schedule_steps": 0,
+    "cooldown_steps": 0,
+}
+"""Settings that touch them through the learning rates alone, which are compared step by step."""
+
+
+def differences(old: TrainConfig, new: TrainConfig) -> dict[str, list[Any]]:
+    """{key: [old value, new value]} of everything that differs."""
+    before, after = _leaves(asdict(old)), _leaves(asdict(new))
+    keys = [*before, *(key for key in after if key not in before)]
+    return {k: [before.get(k), after.get(k)] for k in keys if before.get(k) != after.get(k)}
+
+
+def check_resumable(old: TrainConfig, new: TrainConfig, done: int, where: Path) -> None:
+    """Refuse to continue a run of `old` after `done` steps with `new`, unless those steps would have been the same.
+
+    Free to differ are phases that have not begun, the length of the run and of the phase it is in, evaluation, saving
+    and reporting, and the schedule from here on.
+
+    Raises:
+        UserError: something differs that the run has been trained under; the sentence names it.
+    """
+    wrong = [
+        *_other(old.model, new.model, "model"),
+        *_other(_unscheduled(old.recipe), _unscheduled(new.recipe), "recipe"),
+        *_other(replace(old.data, phases=()), replace(new.data, phases=()), "data"),
+    ]
+    wrong += _phases(old.data, new.data, done)
+    if not wrong and (step := _rates_differ(old, new, done)) is not None:
+        wrong = [f"the learning rate of step {step + 1} (for another length, set recipe.schedule_steps: {old.steps})"]
+    if wrong:
+        raise UserError(
+            f"The run in {where} was trained for {done} steps with other settings: {', '.join(wrong)}. Resume it with "
+            "those, or choose another output folder."
+        )
+
+
+def record(path: Path, **values: Any) -> None:
+    """Append a line to the history of a run."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def _other(old: Any, new: Any, section: str) -> list[str]:
+    before, after = _leaves(asdict(old)), _leaves(asdict(new))
+    return [
+        f"{section}.{key} was {before.get(key)!r}, not {after.get(key)!r}"
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _unscheduled(recipe: RecipeSection) -> RecipeSection:
+    return replace(recipe, **SCHEDULE)
+
+
+def _phases(old: DataSection, new: DataSection, done: int) -> list[str]:
+    """The first step, of those done, whose batch would have come from another phase."""
+    for number, (before, after) in enumerate(zip(_begun(old, done), _begun(new, done), strict=False)):
+        if before != after:
+            mine, theirs = (dict(asdict(phase), steps=taken) for phase, taken in (before, after))
+            key = next(key for key in mine if mine[key] != theirs[key])
+            return [f"data.phases[{number}].{key} was {mine[key]!r}, not {theirs[key]!r}"]
+    if len(_begun(old, done)) != len(_begun(new, done)):
+        return [f"data.phases had {old.phases and len(_begun(old, done))} begun, not {len(_begun(new, done))}"]
+    return []
+
+
+def _begun(section: DataSection, done: int) -> list[tuple[Phase, int]]:
+    """Every phase that has begun, and how many of the steps done were taken in it."""
+    begun, start = [], 0
+    for phase in section.phases:
+        taken = min(phase.steps, done - start)
+        if taken > 0:
+            begun.append((replace(phase, steps=1, tokens=0), taken))
+        start += phase.steps
+    return begun
+
+
+def _rates_differ(old: TrainConfig, new: TrainConfig, done: int) -> int | None:
+    for step in range(done):
+        before, after = (c.recipe.learning_rate * c.recipe.learning_rate_share(step, c.steps) for c in (old, new))
+        if before != after:
+            return step
+    return None
+
+
+def _leaves(tree: Any, where: str = "") -> dict[str, Any]:
+    """A nested value as {dotted key: value}; lists of sections by their number."""
+    if isinstance(tree, dict):
+        inner = [(f"{where}.{key}" if where else key, value) for key, value in tree.items()]
+    elif isinstance(tree, tuple | list) and tree and isinstance(tree[0], dict):
+        inner = [(f"{where}[{number}]", value) for number, value in enumerate(tree)]
+    else:
+        return {where: list(tree) if isinstance(tree, tuple) else tree}
+    return {key: value for name, branch in inner for key, value in _leaves(branch, name).items()}

@@ -1,0 +1,113 @@
+"""Who trains in a folder: one process at a time, which others can see and stop.
+
+The process holds a lock of the operating system on a file in the folder. The lock ends with the process, however that
+ends, so it is never stale. In the file stands who holds it and how far the run is.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: there nobody is seen, and nobody is kept out
+    fcntl = None  # type: ignore[assignment]
+
+FILE = ".training"
+WIDTH = 512
+SECONDS_BETWEEN_WRITES = 0.5
+
+
+@dataclass(frozen=True)
+class Occupant:
+    """The process that trains in a folder, and how far it is."""
+
+    process: int
+    step: int = 0
+    steps: int = 0
+    message: str = ""
+
+
+@contextmanager
+def occupy(folder: Path) -> Iterator[Progress]:
+    """Hold `folder` while the block runs; what is yielded tells others how far the run is.
+
+    Raises:
+        UserError: another process trains there, or nothing can be written there.
+    """
+    if fcntl is None:
+        yield silent
+        return
+    try:
+        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UserError(
+            f"Nothing can be written to {folder} ({error.strerror}); choose another output folder."
+        ) from error
+    try:
+        _take(handle, folder)
+        written = 0.0
+
+        def tell(done: int, total: int, message: str = "") -> None:
+            nonlocal written
+            if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
+                written = time.monotonic()
+                text = json.dumps(asdict(Occupant(os.getpid(), done, total, message[: WIDTH // 2])))
+                # One write of one length: a reader never sees half of two.
+                os.pwrite(handle, text.encode().ljust(WIDTH)[:WIDTH], 0)
+
+        tell(0, 0)
+        written = 0.0
+        yield tell
+    finally:
+        os.close(handle)
+
+
+def occupant(folder: Path) -> Occupant | None:
+    """The process that trains in `folder` now, if one does."""
+    if fcntl is None or not (folder / FILE).is_file():
+        return None
+    with (folder / FILE).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read(file.read(WIDTH))
+        except OSError:  # a file system without locks
+            return None
+    return None
+
+
+def _take(handle: int, folder: Path) -> None:
+    # A look from outside takes the lock for an instant, too.
+    for _ in range(20):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        except OSError:  # a file system without locks: as on Windows
+            return
+        else:
+            return
+    other = _read(os.pread(handle, WIDTH, 0))
+    raise UserError(
+        f"Process {other.process} is training in {folder} now; stop it there, or choose another output folder."
+    )
+
+
+def _read(text: bytes) -> Occupant:
+    try:
+        return Occupant(**json.loads(text))
+    except (ValueError, TypeError):  # taken this instant, and nothing told yet
+        return Occupant(0)

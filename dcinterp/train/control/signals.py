@@ -1,0 +1,73 @@
+"""Ending a run from outside so that nothing is lost: after the step it is in, with a checkpoint.
+
+What ends it: Ctrl-C, `kill`, a terminal that is closed, or the end of the program that started it (the app, a sweep).
+The last is seen by the parent of this process having changed, which works on Linux and macOS, and also when that
+program was killed without a chance to say anything.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dcinterp.support.progress import Cancelled, Progress
+
+PARENT = "DCINTERP_PARENT"
+"""The environment variable with the process id of the program without which the run is to stop."""
+
+SIGNALS = {"SIGINT": "Ctrl-C", "SIGTERM": "a request to end", "SIGHUP": "the terminal was closed"}
+
+
+@contextmanager
+def stoppable(progress: Progress) -> Iterator[Progress]:
+    """A progress callback that raises `Cancelled`, with the reason, once somebody wants the run to end.
+
+    Before the first step, and at a second Ctrl-C, the run is interrupted at once instead. Signals that are ignored
+    (`nohup`) stay so.
+    """
+    reasons: list[str] = []
+    begun = False
+    parent = os.environ.get(PARENT, "")
+
+    def ask(number: int, frame: Any) -> None:
+        if number == getattr(signal, "SIGHUP", None):
+            _let_go_of_the_terminal()
+        if not begun or (number == signal.SIGINT and reasons):
+            raise KeyboardInterrupt
+        reasons.append(SIGNALS[signal.Signals(number).name])
+
+    def step(done: int, total: int, message: str = "") -> None:
+        nonlocal begun
+        begun = True
+        progress(done, total, message)
+        if parent.isdigit() and os.getppid() != int(parent):
+            reasons.append("the program that started it has ended")
+        if reasons:
+            raise Cancelled(reasons[0])
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in SIGNALS:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, ask)
+    try:
+        yield step
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _let_go_of_the_terminal() -> None:
+    """Writing to a terminal that is gone fails, and would end the run before its checkpoint is written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream.isatty():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (OSError, ValueError):
+            continue

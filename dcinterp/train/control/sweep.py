@@ -1,0 +1,287 @@
+"""Many runs from one file: a list or a grid of configs, each in a process of its own, and one tidy table of results.
+
+    output: runs/ablation
+    config: base.yaml                     # beside this file; or the keys and values themselves
+    runs:                                 # what differs, run by run
+      - {name: all}
+      - {name: no gate, model.changes.compose_gate: false}
+    grid:                                 # and all combinations of these
+      data.seed: [0, 1]
+    jobs: 1                               # runs at a time
+
+A run that is finished is not run again, one that was stopped goes on, and one that fails is named in the table and
+does not stop the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dcinterp.model.presets import preset
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.progress import Progress, silent
+from dcinterp.train.config.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
+from dcinterp.train.control.signals import PARENT
+from dcinterp.train.loop.metrics_file import read_metrics
+
+KEYS = ("output", "config", "runs", "grid", "jobs")
+TABLE = "results.csv"
+
+
+@dataclass(frozen=True)
+class SweptRun:
+    """One run: its name, the keys that set it apart, and its whole config."""
+
+    name: str
+    keys: dict[str, Any]
+    config: TrainConfig
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All runs of a file. `output` receives a folder and a log per run, and the table."""
+
+    output: Path
+    runs: tuple[SweptRun, ...]
+    jobs: int
+
+
+def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
+    """The runs that a file describes, every one of them checked.
+
+    Args:
+        path: the YAML file.
+        output: another folder than the one that the file names.
+
+    Raises:
+        UserError: a key is unknown, a run's config is not valid (the run is named), or two runs have one name.
+    """
+    path = Path(path)
+    tree = read_tree(path)
+    for key in tree:
+        if key not in KEYS:
+            raise UserError(f"Unknown key {key!r} in the sweep {path}; {nearest(str(key), KEYS)}")
+    base = tree.get("config", {})
+    if isinstance(base, str):
+        base = read_tree(path.parent / base)
+    grid, listed, jobs = tree.get("grid") or {}, tree.get("runs") or [{}], tree.get("jobs", 1)
+    if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
+        raise UserError(f"The grid of {path} must hold keys with lists of values, such as `data.seed: [0, 1]`.")
+    if not isinstance(listed, list) or not all(isinstance(run, dict) for run in listed):
+        raise UserError(f"The runs of {path} must be a list of keys and values, such as `- {{name: all}}`.")
+    if not isinstance(jobs, int) or jobs < 1:
+        raise UserError(f"jobs is {jobs!r} in {path}; it must be a whole number of at least 1.")
+    folder = Path(output or tree.get("output") or f"runs/{path.stem}")
+    runs = [
+        _run(base, folder, run, dict(zip(grid, chosen, strict=True)))
+        for run in listed
+        for chosen in product(*grid.values())
+    ]
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"Two runs of {path} are called {name!r}; give the entries under `runs` different names.")
+    return Sweep(folder, tuple(runs), jobs)
+
+
+def run_sweep(sweep: Sweep, *, jobs: int | None = None, progress: Progress | None = None) -> pd.DataFrame:
+    """Run what is not finished yet, and return the table, which is also in `output`/results.csv.
+
+    Args:
+        sweep: what `read_sweep` gave.
+        jobs: runs at a time; the file's number when None.
+        progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
+    """
+    progress = progress or silent
+    sweep.output.mkdir(parents=True, exist_ok=True)
+    waiting = [run for run in sweep.runs if not finished(run)]
+    failures: dict[str, str] = {}
+    children: list[subprocess.Popen[bytes]] = []
+    done = len(sweep.runs) - len(waiting)
+    table = results(sweep, failures)
+    progress(done, len(sweep.runs), f"{done} finished before")
+    with ThreadPoolExecutor(jobs or sweep.jobs) as pool:
+        pending: dict[Future[str], SweptRun] = {}
+        try:
+            pending = {pool.submit(_launch, run, sweep.output, children): run for run in waiting}
+            while pending:
+                ended, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    run = pending.pop(future)
+                    if sentence := future.result():
+                        failures[run.name] = sentence
+                    done += 1
+                    table = results(sweep, failures)
+                    progress(done, len(sweep.runs), f"{run.name}: {sentence or 'done'}")
+                if not ended:
+                    progress(done, len(sweep.runs), f"{len(pending)} to go")
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            for child in children:
+                if child.poll() is None:
+                    child.terminate()
+            raise
+    return table
+
+
+def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFrame:
+    """One row per run, as far as it is: what sets it apart, size, compute, and its last measurements.
+
+    Columns: name, status ("done", "failed", "stopped" or "waiting"), message, the swept keys, family, parameters,
+    steps, tokens, flops (of training, by the formula of `training_flops`), loss (mean of the last tenth of the lines),
+    what was measured on held-out documents, and seconds.
+    """
+    rows = [_row(run, (failures or {}).get(run.name, "")) for run in sweep.runs]
+    table = pd.DataFrame(rows)
+    aside = sweep.output / f".{TABLE}"
+    table.to_csv(aside, index=False)
+    aside.replace(sweep.output / TABLE)
+    return table
+
+
+def finished(run: SweptRun) -> bool:
+    """Whether a run has come to its end, with this very config."""
+    folder = Path(run.config.output)
+    if not (folder / "model" / "config.json").is_file() or not (folder / "config.yaml").is_file():
+        return False
+    planned, saved = (_planned(config) for config in (run.config, read_config(folder / "config.yaml")))
+    if planned.recipe.bf16 is None:
+        saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
+    return planned == saved
+
+
+def _planned(config: TrainConfig) -> TrainConfig:
+    """A config without its place and what a run settles for itself: the steps that a budget of tokens comes to."""
+    phases = tuple(replace(phase, steps=1) if phase.tokens else phase for phase in config.data.phases)
+    return replace(config, output="", data=replace(config.data, phases=phases))
+
+
+def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: float) -> float:
+    """FLOPs of training: three times those of the forward pass.
+
+    A token takes 2 FLOPs for each parameter of the blocks and the unembedding, and in every layer 4 S D for plain
+    attention to S = `row` keys and S (4 H R + 2 H) per side and stage for composing (dcinterp.model.complexity).
+
+    Args:
+        fields: of the model's config.json.
+        parameters: all but embeddings.
+        tokens: read in training.
+        row: tokens in a row, on average.
+    """
+    width, heads, layers = (fields[k] for k in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    pairs = 4.0 * width
+    if fields["compose"] == "dynamic":
+        sides = fields["compose_query_wise"] + fields["compose_key_wise"]
+        branch = 4 * heads * fields["compose_rank"] * fields["compose_projection"] + 2 * heads * fields["compose_gate"]
+        pairs += len(fields["compose_stages"]) * sides * branch
+    return 3 * tokens * (2 * parameters + layers * row * pairs)
+
+
+def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweptRun:
+    keys = {str(k): v for k, v in listed.items() if k != "name"} | chosen
+    parts = [str(listed["name"])] if "name" in listed else [f"{k.split('.')[-1]}={v}" for k, v in keys.items()]
+    if "name" in listed:
+        parts += [f"{k.split('.')[-1]}={v}" for k, v in chosen.items()]
+    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(parts)) or "run"
+    tree = deepcopy(base)
+    for key, value in keys.items():
+        set_key(tree, key, value)
+    try:
+        config = build_config(tree)
+    except UserError as error:
+        raise UserError(f"The run {name}: {error}") from error
+    return SweptRun(name, keys, replace(config, output=str(folder / name)))
+
+
+def _launch(run: SweptRun, output: Path, children: list[subprocess.Popen[bytes]]) -> str:
+    """Run it in a process of its own; the sentence that says why it failed, or nothing."""
+    config, log = output / f"{run.name}.yaml", output / f"{run.name}.log"
+    write_config(run.config, config)
+    with log.open("ab") as file:
+        command = [sys.executable, "-m", "dcinterp", "train", str(config), "--resume"]
+        child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment())
+        children.append(child)
+        code = child.wait()
+    if code == 0:
+        return ""
+    lines = [line for line in re.split(r"[\r\n]+", log.read_text(errors="replace")) if line.strip()]
+    said = next((line for line in reversed(lines) if line.startswith("dcinterp: ")), lines[-1] if lines else "")
+    return said.removeprefix("dcinterp: ").strip() or f"ended with code {code}; see {log}"
+
+
+def _environment() -> dict[str, str]:
+    """The same dcinterp in the child as here, wherever it is started, and no child that outlives the sweep."""
+    here = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": paths, PARENT: str(os.getpid())}
+
+
+def _row(run: SweptRun, failure: str) -> dict[str, Any]:
+    folder = Path(run.config.output)
+    status = "failed" if failure else "done" if finished(run) else "stopped" if _last_step(folder) else "waiting"
+    row: dict[str, Any] = {"name": run.name, "status": status, "message": failure} | run.keys
+    row["family"] = preset(run.config.model.preset).family
+    records = _records(folder)
+    if not records:
+        return row
+    losses = [record["loss"] for record in records if "loss" in record]
+    tail = losses[-max(1, len(losses) // 10) :]
+    row |= {"steps": records[-1]["step"], "tokens": records[-1]["tokens"]}
+    row |= {"loss": sum(tail) / len(tail)} if tail else {}
+    measured: dict[str, Any] = {}
+    for record in records:
+        for key in ("validation_loss", "bits_per_byte", "image_accuracy"):
+            if key in record:
+                measured[key] = record[key]
+        for examples, patterns in record.get("accuracy", {}).items():
+            measured |= {f"accuracy {examples} {pattern}": share for pattern, share in patterns.items()}
+    row |= measured
+    if status == "done":
+        row |= _size(run, folder, row["tokens"])
+    return row
+
+
+def _size(run: SweptRun, folder: Path, tokens: int) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    parameters = 0
+    for path in (folder / "model").glob("*.safetensors"):
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
+                size = 1
+                for edge in tensors.get_slice(name).get_shape():
+                    size *= edge
+                parameters += 0 if "embed" in name else size
+    fields = json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))
+    timings = json.loads((folder / "timings.json").read_text(encoding="utf-8"))
+    if "image_size" in fields:
+        row = (fields["image_size"] // fields["patch_size"]) ** 2
+        tokens = tokens * row
+    else:
+        settled = read_config(folder / "config.yaml")
+        row = tokens / sum(phase.steps * phase.batch_size for phase in settled.data.phases)
+    flops = training_flops(fields, parameters, tokens, row)
+    return {"parameters": parameters, "flops": flops, "seconds": timings["seconds"]}
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    return read_metrics(path) if path.is_file() else []
+
+
+def _last_step(folder: Path) -> int:
+    records = _records(folder)
+    return int(records[-1]["step"]) if records else 0

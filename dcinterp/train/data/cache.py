@@ -1,0 +1,57 @@
+"""Prepared data on the disk: made once, whole or absent, found again by what it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from dcinterp.support.errors import UserError
+
+VARIABLE = "DCINTERP_CACHE"
+
+
+def cache_folder() -> Path:
+    """$DCINTERP_CACHE, or `dcinterp` in the user's cache folder."""
+    if chosen := os.environ.get(VARIABLE):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dcinterp"
+
+
+def cached(kind: str, made_from: Any, make: Callable[[Path], None]) -> Path:
+    """The folder that `make` filled for the same `made_from` (plain data) before, or fills now.
+
+    Raises:
+        UserError: the cache cannot be written.
+    """
+    key = hashlib.blake2b(json.dumps(made_from, sort_keys=True).encode(), digest_size=12).hexdigest()
+    folder = cache_folder() / kind / key
+    if folder.is_dir():
+        return folder
+    aside = folder.with_name(f"{key}-{uuid4().hex[:8]}")
+    try:
+        aside.mkdir(parents=True)
+        make(aside)
+        try:
+            aside.replace(folder)
+        except OSError:
+            # Another process was faster, and made the same.
+            if not folder.is_dir():
+                raise
+    except OSError as error:
+        raise UserError(
+            f"The prepared data cannot be kept in {folder.parent} ({error}); name another place with {VARIABLE}."
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder
+
+
+def of_files(files: list[Path], root: Path) -> list[list[Any]]:
+    """What tells a set of files from another version of itself, without reading them."""
+    return [[str(p.relative_to(root)), (s := p.stat()).st_size, s.st_mtime_ns] for p in files]

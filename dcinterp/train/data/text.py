@@ -1,0 +1,223 @@
+"""Any text as training rows: read, split by a hash of what it says, tokenised, packed, and kept on the disk.
+
+A text is cut at line ends into pieces of about `PIECE` characters. A piece is held out when the hash of its characters
+says so: the same words are always on the same side, whatever stands around them. The pieces of each side, with an
+end-of-text token wherever text is missing between two of them, are cut into rows of `context` tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sysconfig
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import TextSection
+from dcinterp.train.data.batches import Draw, shuffled
+from dcinterp.train.data.cache import cached, of_files
+from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer
+
+PIECE = 2048
+SIDES = ("train", "validation")
+FORMAT = 1
+"""Raise it when the same text would give other rows."""
+
+Documents = Callable[[], Iterable[str]]
+
+
+class TextMaterial:
+    """Rows of a packed text. Each row is read once before any is read again, in an order that the seed gives."""
+
+    def __init__(self, section: TextSection) -> None:
+        folder = prepare(section)
+        self.record: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        self.rows = {side: np.load(folder / f"{side}.npy", mmap_mode="r") for side in SIDES}
+        self.tokenizer: PreTrainedTokenizerFast | None = PreTrainedTokenizerFast.from_pretrained(folder)
+        self.context = section.context
+
+    def model_fields(self) -> dict[str, Any]:
+        tokenizer = self.tokenizer
+        assert tokenizer is not None
+        return {
+            "vocab_size": len(tokenizer),
+            "max_position_embeddings": self.context,
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+        }
+
+    def batch(self, draw: Draw, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
+        rows = self.rows["train"]
+        places = []
+        for position in range(draw.drawn + part, draw.drawn + draw.phase.batch_size, parts):
+            epoch, index = divmod(position, len(rows))
+            places.append(shuffled(index, len(rows), f"{draw.seed}:{epoch}"))
+        ids = torch.from_numpy(rows[places].astype(np.int64))
+        return {"input_ids": ids, "labels": ids.clone()}
+
+    def digest(self) -> str:
+        return str(self.record["digest"])
+
+
+def prepare(section: TextSection) -> Path:
+    """The folder with rows and tokenizer for a text, from the cache where it was prepared before.
+
+    Raises:
+        UserError: there is no such text, it is no text, or it is too short for its rows.
+    """
+    identity, documents = find(section)
+    made_from = {"format": FORMAT, "text": identity, "section": asdict(section)}
+    return cached("text", made_from, lambda folder: build(documents, section, folder))
+
+
+def find(section: TextSection) -> tuple[Any, Documents]:
+    """What identifies a text, and a function that reads its documents."""
+    if section.path and section.dataset:
+        raise UserError("data.text has both a path and a dataset; give one of them.")
+    if section.dataset:
+        from dcinterp.train.data.hub import load_named
+
+        return _columns(load_named(section.dataset, "data.text"), section.column)
+    if not section.path:
+        root = Path(sysconfig.get_paths()["stdlib"])
+        files = sorted(root.glob("*.py"))
+        return of_files(files, root), lambda: map(_text, files)
+    path = Path(section.path).expanduser()
+    if path.is_file():
+        _text(path)
+        return of_files([path], path.parent), lambda: [_text(path)]
+    if not path.is_dir():
+        raise UserError(f"There is no text at {path}; give a file or a folder of text.")
+    if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
+        from dcinterp.train.data.hub import load_saved
+
+        return _columns(load_saved(path), section.column)
+    files = [p for p in sorted(path.glob(section.pattern)) if p.is_file() and not p.name.startswith(".")]
+    if not files:
+        raise UserError(f"{path} holds no file that matches {section.pattern!r}; change data.text.pattern.")
+    return of_files(files, path), lambda: _readable(files, path)
+
+
+def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+    """A text cut at line ends into pieces of `size` characters or a little more; a long line is cut where it must."""
+    piece: list[str] = []
+    length = 0
+    for line in text.splitlines(keepends=True):
+        for start in range(0, len(line), size):
+            piece.append(line[start : start + size])
+            length += len(piece[-1])
+            if length >= size:
+                yield "".join(piece)
+                piece, length = [], 0
+    if piece:
+        yield "".join(piece)
+
+
+def hash_share(piece: str) -> float:
+    """A number in [0, 1) that the characters of a piece give, and nothing else."""
+    return int.from_bytes(hashlib.blake2b(piece.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+def threshold(documents: Documents, share: float, needed: int) -> float:
+    """Pieces whose hash is below this are held out: `share`, or as much more as `needed` characters take."""
+    hashes: dict[float, int] = {}
+    for text in documents():
+        for piece in pieces(text):
+            hashes[hash_share(piece)] = len(piece)
+    held = sum(length for number, length in hashes.items() if number < share)
+    for number in sorted(number for number in hashes if number >= share)[:-1]:
+        if held >= needed:
+            break
+        held += hashes[number]
+        share = np.nextafter(number, 1.0)
+    return float(share)
+
+
+def build(documents: Documents, section: TextSection, folder: Path) -> None:
+    """Write rows, tokenizer and a record of both into `folder`.
+
+    Raises:
+        UserError: the text is too short, or a setting makes no sense.
+    """
+    if section.context < 2 or not 0 < section.validation_share < 1:
+        raise UserError("data.text needs a context of at least 2 and a validation_share between 0 and 1.")
+    limit = threshold(documents, section.validation_share, needed=4 * section.context)
+    if section.tokenizer == "bytes":
+        tokenizer = byte_tokenizer(section.context)
+    else:
+        learnt_from = (p for text in documents() for p in pieces(text) if hash_share(p) >= limit)
+        tokenizer = bpe_tokenizer(learnt_from, section.vocabulary, section.context)
+    kind = "H" if len(tokenizer) < 2**16 else "I"
+    ids = {side: array(kind) for side in SIDES}
+    size = dict.fromkeys(SIDES, 0)
+    for side, text, follows in sided(documents, limit):
+        if not follows:
+            ids[side].append(tokenizer.eos_token_id)
+        ids[side].extend(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        size[side] += len(text.encode())
+    digest = hashlib.blake2b(digest_size=16)
+    record: dict[str, Any] = {}
+    for side in SIDES:
+        flat = np.array(ids[side])
+        rows = flat[: len(flat) // section.context * section.context].reshape(-1, section.context)
+        if not len(rows):
+            raise UserError(
+                f"The text is too short: its {side} part has {len(flat)} tokens, fewer than one row of "
+                f"{section.context}; give more text or a smaller data.text.context."
+            )
+        np.save(folder / f"{side}.npy", rows)
+        digest.update(rows.tobytes())
+        record[side] = {"rows": len(rows), "tokens": len(flat), "bytes": size[side]}
+    tokenizer.save_pretrained(folder)
+    record["digest"] = digest.hexdigest()
+    (folder / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def sided(documents: Documents, limit: float) -> Iterator[tuple[str, str, bool]]:
+    """(side, piece, whether it goes on where the last piece of its side ended)."""
+    last: dict[str, tuple[int, int]] = {}
+    for number, text in enumerate(documents()):
+        for place, piece in enumerate(pieces(text)):
+            side = "validation" if hash_share(piece) < limit else "train"
+            yield side, piece, last.get(side) == (number, place - 1)
+            last[side] = (number, place)
+
+
+def _columns(dataset: Any, column: str) -> tuple[Any, Documents]:
+    if column not in dataset.column_names:
+        raise UserError(f"The dataset has no column {column!r}; set data.text.column to one of {dataset.column_names}.")
+    return dataset._fingerprint, lambda: (str(row) for row in dataset[column])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no UTF-8 text; convert it, or leave it out.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def _readable(files: list[Path], root: Path) -> Iterator[str]:
+    """The files that are text; among many there are often pictures and archives."""
+    found = False
+    for path in files:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue
+        if "\0" not in text:
+            found = True
+            yield text
+    if not found:
+        raise UserError(f"No file in {root} is UTF-8 text; convert them first.")

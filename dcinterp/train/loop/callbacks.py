@@ -1,0 +1,250 @@
+"""What a run records while it trains."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+import synthetic_tasks
+from dcinterp.support.progress import Cancelled, Progress
+from dcinterp.train.config.recipe import EvaluationSection
+from dcinterp.train.data.batches import Document, Encoder, pad, shuffled
+from dcinterp.train.data.images import ImageMaterial, scaled
+from dcinterp.train.data.text import TextMaterial
+
+
+class Metrics:
+    """A JSON-lines file of what was measured at which step; continuing a run drops what lies ahead of it."""
+
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
+
+    def rewind(self, step: int) -> None:
+        """Forget everything measured after `step`, and a last line that was cut short."""
+        if self.writes and self.path.is_file():
+            lines = [line for line in self.path.read_text().splitlines() if _complete(line) and _step(line) <= step]
+            aside = self.path.with_suffix(".unfinished")
+            aside.write_text("".join(line + "\n" for line in lines))
+            aside.replace(self.path)
+
+    def write(self, **values: Any) -> None:
+        if self.writes:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+
+
+class HeldOutAccuracy(TrainerCallback):
+    """Exact match on rows of held-out examples, per QK pattern, every so many steps."""
+
+    def __init__(self, section: EvaluationSection, tokenizer: PreTrainedTokenizerFast, metrics: Metrics) -> None:
+        self.section, self.metrics = section, metrics
+        encoder = Encoder(tokenizer)
+        self.pad = encoder.pad
+        self.rows = {number: self._held_out(number, encoder) for number in section.examples}
+
+    def _held_out(self, examples: int, encoder: Encoder) -> list[tuple[str, Document]]:
+        """(QK pattern, row) for every held-out row of so many examples."""
+        rows = []
+        for task in synthetic_tasks.TASKS.values():
+            scored = len(synthetic_tasks.generate(task, 1, seed=0, examples=examples)[0].scored)
+            count = -(-self.section.answers_per_task // scored)
+            for row in synthetic_tasks.generate(task, count, seed=0, examples=examples, split="held-out"):
+                document = encoder.document([(e.prompt, e.answer) for e in row.examples])
+                rows.append((task.qk, _scored(document, row)))
+        return rows
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self.section.every == 0 or state.global_step == state.max_steps:
+            accuracy = {str(n): self.measure(kwargs["model"], rows) for n, rows in self.rows.items()}
+            self.metrics.write(step=state.global_step, tokens=state.num_input_tokens_seen, accuracy=accuracy)
+
+    @torch.no_grad()
+    def measure(
+        self, model: PreTrainedModel, rows: list[tuple[str, Document]], batch_size: int = 16
+    ) -> dict[str, float]:
+        """Share of scored answers whose every token is the most likely one, per QK pattern and over all."""
+        right: dict[str, list[bool]] = defaultdict(list)
+        rows = sorted(rows, key=lambda row: len(row[1].ids))
+        with _evaluating(model):
+            for start in range(0, len(rows), batch_size):
+                chosen = rows[start : start + batch_size]
+                batch = pad([document for _, document in chosen], self.pad, answers_only=True)
+                guesses = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits.argmax(-1).cpu()
+                for (pattern, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
+                    right[pattern] += _answers_right(guess[:-1], labels[1:])
+        everything = [hit for hits in right.values() for hit in hits]
+        return {p: sum(hits) / len(hits) for p, hits in right.items()} | {"all": sum(everything) / len(everything)}
+
+
+class HeldOutText(TrainerCallback):
+    """Mean loss per token of held-out rows, every so many steps; also in bits per byte, which tokenizers share."""
+
+    def __init__(self, section: EvaluationSection, material: TextMaterial, metrics: Metrics) -> None:
+        self.section, self.metrics = section, metrics
+        rows = material.rows["validation"]
+        chosen = [
+            shuffled(number, len(rows), "validation") for number in range(min(section.validation_rows, len(rows)))
+        ]
+        self.rows = torch.from_numpy(rows[sorted(chosen)].astype("int64"))
+        record = material.record["validation"]
+        self.tokens_per_byte = record["tokens"] / record["bytes"]
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self.section.every == 0 or state.global_step == state.max_steps:
+            loss = self.measure(kwargs["model"])
+            bits = loss / math.log(2) * self.tokens_per_byte
+            self.metrics.write(
+                step=state.global_step, tokens=state.num_input_tokens_seen, validation_loss=loss, bits_per_byte=bits
+            )
+
+    @torch.no_grad()
+    def measure(self, model: PreTrainedModel, batch_size: int = 16) -> float:
+        """Mean next-token loss of the held-out rows, in nats."""
+        with _evaluating(model):
+            losses = [
+                float(model(input_ids=ids, labels=ids, use_cache=False).loss) * len(ids)
+                for ids in self.rows.to(model.device).split(batch_size)
+            ]
+        return sum(losses) / len(self.rows)
+
+
+class HeldOutImages(TrainerCallback):
+    """Share of held-out images whose class is the most likely one, and their mean loss."""
+
+    def __init__(self, section: EvaluationSection, material: ImageMaterial, metrics: Metrics) -> None:
+        self.section, self.metrics = section, metrics
+        pixels = material.pixels["validation"]
+        chosen = sorted(
+            shuffled(number, len(pixels), "validation") for number in range(min(section.validation_rows, len(pixels)))
+        )
+        self.pixels, self.labels = scaled(pixels[chosen]), material.labels["validation"][chosen]
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self.section.every == 0 or state.global_step == state.max_steps:
+            loss, accuracy = self.measure(kwargs["model"])
+            self.metrics.write(
+                step=state.global_step,
+                tokens=state.num_input_tokens_seen,
+                validation_loss=loss,
+                image_accuracy=accuracy,
+            )
+
+    @torch.no_grad()
+    def measure(self, model: PreTrainedModel, batch_size: int = 64) -> tuple[float, float]:
+        """(mean loss in nats, accuracy) on the held-out images."""
+        with _evaluating(model):
+            logits = torch.cat(
+                [model(pixels.to(model.device)).logits.cpu() for pixels in self.pixels.split(batch_size)]
+            )
+        hits = logits.argmax(-1) == self.labels
+        return float(cross_entropy(logits.float(), self.labels)), float(hits.float().mean())
+
+
+class Reporter(TrainerCallback):
+    """Losses to the metrics file, every step to the progress callback; when that cancels, a checkpoint and the end."""
+
+    def __init__(self, metrics: Metrics, progress: Progress | None) -> None:
+        self.metrics, self.progress = metrics, progress
+        self.cancelled: Cancelled | None = None
+        self.loss = float("nan")
+        self.started = (0.0, 0, 0)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.metrics.rewind(state.global_step)
+        self.started = (time.monotonic(), state.num_input_tokens_seen, state.global_step)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs.get("logs") or {}
+        if "loss" in logs:
+            self.loss = float(logs["loss"])
+            self.metrics.write(
+                step=state.global_step,
+                tokens=state.num_input_tokens_seen,
+                loss=self.loss,
+                learning_rate=float(logs["learning_rate"]),
+                gradient_norm=float(logs["grad_norm"]),
+            )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.progress is not None:
+            began, tokens, step = self.started
+            seconds = max(time.monotonic() - began, 1e-9)
+            rate = (state.num_input_tokens_seen - tokens) / seconds
+            left = seconds / max(1, state.global_step - step) * (state.max_steps - state.global_step)
+            loss = "" if math.isnan(self.loss) else f"loss {self.loss:.3f}, "
+            message = f"{loss}{rate:.0f} tokens/s, {timedelta(seconds=round(left))} left"
+            try:
+                self.progress(state.global_step, state.max_steps, message)
+            except Cancelled as cancelled:
+                # Several processes would have to agree on the step to stop at; theirs ends at the last checkpoint.
+                if args.world_size > 1:
+                    raise
+                if state.global_step < state.max_steps:
+                    self.cancelled = cancelled
+                    control.should_save = control.should_training_stop = True
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """The model in evaluation mode inside the block, and as it was after it."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def _complete(line: str) -> bool:
+    try:
+        return "step" in json.loads(line)
+    except json.JSONDecodeError:
+        return False
+
+
+def _step(line: str) -> int:
+    return int(json.loads(line)["step"])
+
+
+def _scored(document: Document, row: synthetic_tasks.Row) -> Document:
+    """`document` with only the answers that the released file scores (shots 2 to 7 of a row of eight)."""
+    unscored = len(row.examples) - len(row.scored)
+    answers, seen, inside = [], 0, False
+    for told in document.answers:
+        seen += told and not inside
+        inside = told
+        answers.append(told and seen > unscored)
+    return Document(document.ids, tuple(answers))
+
+
+def _answers_right(guess: torch.Tensor, target: torch.Tensor) -> list[bool]:
+    """For every stretch of scored tokens in `target`, whether `guess` agrees with all of it."""
+    hits: list[bool] = []
+    inside = False
+    for scored, hit in zip((target >= 0).tolist(), (guess == target).tolist(), strict=True):
+        if scored and not inside:
+            hits.append(hit)
+        elif scored:
+            hits[-1] &= hit
+        inside = scored
+    return hits

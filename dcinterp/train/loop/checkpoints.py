@@ -1,0 +1,138 @@
+"""Checkpoints that are whole or absent.
+
+A checkpoint is written into a folder aside, sealed with the size and checksum of each of its files, forced to the disk
+and only then renamed into place, which a file system does at once or not at all. So a process that is killed at any
+moment leaves the last checkpoint as it was. What is damaged later (a bad disk, a copy cut short) shows in the seal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import shutil
+import zlib
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers.trainer_pt_utils import safe_globals
+
+from dcinterp.support.errors import UserError
+
+PREFIX = "checkpoint-"
+STAGING, SEAL, DAMAGED = "unfinished", "seal.json", "damaged-"
+BLOCK = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+def steps_in(checkpoints: Path) -> list[int]:
+    """Steps of the checkpoints in a folder, oldest first."""
+    names = [p.name.removeprefix(PREFIX) for p in checkpoints.glob(f"{PREFIX}*") if p.is_dir()]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def seal(folder: Path) -> None:
+    """Write down size and checksum of every file below `folder`, and force them all to the disk."""
+    listed = {str(path.relative_to(folder)): _measure(path) for path in _files(folder)}
+    (folder / SEAL).write_text(json.dumps(listed, indent=1), encoding="utf-8")
+    force(folder)
+
+
+def force(folder: Path) -> None:
+    """Return when everything below `folder` is on the disk."""
+    for path in [*folder.rglob("*"), folder]:
+        _sync(path)
+
+
+def publish(staged: Path, checkpoints: Path, keep: int) -> None:
+    """Move a sealed checkpoint into its place among `checkpoints`, and remove all but the newest `keep`."""
+    place = checkpoints / staged.name
+    if place.exists():
+        shutil.rmtree(place)
+    staged.replace(place)
+    _sync(checkpoints)
+    for step in steps_in(checkpoints)[: -max(1, keep)]:
+        shutil.rmtree(checkpoints / f"{PREFIX}{step}", ignore_errors=True)
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with a checkpoint, or nothing. Nothing in it is ever unpickled as more than tensors and numbers."""
+    path = folder / SEAL
+    if not path.is_file():
+        return _unreadable(folder)
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        return f"its {SEAL} cannot be read ({error})"
+    for name, measured in listed.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if _measure(file) != measured:
+            return f"{name} is not what was written"
+    return ""
+
+
+def last_good(checkpoints: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, with a sentence on each newer one that is not.
+
+    What was left unfinished is removed; damaged checkpoints are renamed, so that nothing continues from them.
+    """
+    shutil.rmtree(checkpoints / STAGING, ignore_errors=True)
+    sentences: list[str] = []
+    for step in reversed(steps_in(checkpoints)):
+        folder = checkpoints / f"{PREFIX}{step}"
+        if not (wrong := damage(folder)):
+            return folder, sentences
+        aside = checkpoints / f"{DAMAGED}{folder.name}"
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.replace(aside)
+        sentences.append(f"The checkpoint of step {step} is damaged ({wrong}) and was set aside as {aside}.")
+    return None, sentences
+
+
+def could_not_write(what: str, error: Exception, checkpoints: Path) -> UserError:
+    """The sentence for a disk that did not take a file, with the way out."""
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error).splitlines()[0]
+    steps = steps_in(checkpoints)
+    kept = f"continue with --resume from step {steps[-1]}" if steps else "start again"
+    return UserError(f"{what} could not be written ({reason}); make room on the disk and {kept}.")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
+
+
+def _measure(path: Path) -> list[int]:
+    """[bytes, CRC-32] of a file."""
+    size = checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            size, checksum = size + len(block), zlib.crc32(block, checksum)
+    return [size, checksum]
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unreadable(folder: Path) -> str:
+    """What is wrong with a checkpoint from before seals, as far as reading it shows."""
+    try:
+        json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as tensors:
+                tensors.keys()
+        for path in (folder / "optimizer.pt", folder / "scheduler.pt", *sorted(folder.glob("rng_state*.pth"))):
+            with safe_globals():
+                torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+        return str(error).splitlines()[0]
+    return "" if any(folder.glob("*.safetensors")) else "its weights are missing"

@@ -1,0 +1,303 @@
+"""A training run: `transformers.Trainer` with the paper's recipe, our documents, and accuracy on held-out rows."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback, set_seed
+from transformers.integrations import is_tensorboard_available, is_wandb_available
+
+from dcinterp.model.build import build_model
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.progress import Progress, silent, without_bars
+from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
+from dcinterp.train.control.resume import check_resumable, differences, record
+from dcinterp.train.control.run_lock import occupy
+from dcinterp.train.data.batches import Batches, Material
+from dcinterp.train.data.data_source import open_material, with_steps
+from dcinterp.train.data.images import ImageMaterial
+from dcinterp.train.data.text import TextMaterial
+from dcinterp.train.loop import checkpoints
+from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutText, Metrics, Reporter
+from dcinterp.train.loop.mechanism_log import Watch
+from dcinterp.train.loop.metrics_file import read_metrics
+from dcinterp.train.loop.run_summary import Beginning, resume_command, time_step
+from dcinterp.train.loop.trainer import DocumentTrainer, arguments, processes
+
+log = logging.getLogger(__name__)
+
+
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    begin: Callable[[Beginning], None] | None = None,
+) -> Path:
+    """Train the model that `config` describes and return the folder it was saved to (`output`/model).
+
+    Beside it, `output` receives config.yaml (every number resolved), history.jsonl (every start and what it changed),
+    metrics.jsonl (loss, tokens and held-out measurements against steps), watch/ (spectra and branch strengths at every
+    checkpoint), timings.json and the checkpoints. Started by `accelerate launch`, every process calls this function.
+
+    Args:
+        config: the run.
+        resume: continue from the last good checkpoint in `output`, or start when there is none.
+        progress: called after every step; raising `Cancelled` stops the run at a checkpoint of that step, from which it
+            can be resumed (of several processes: at the last one).
+        begin: told before the first step what the run will do.
+
+    Raises:
+        UserError: `output` already holds a run and `resume` is off, is being trained in, or holds a run that was
+            trained under other settings; the material is missing; or the disk is full.
+        Cancelled: `progress` raised it.
+    """
+    output = Path(config.output)
+    try:
+        config = _resolved(config)
+        _make(output, resume)
+        with occupy(output) if processes().is_main_process else nullcontext(silent) as tell:
+            return _train(config, output, tell, progress or silent, begin)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise checkpoints.could_not_write(f"The run in {output}", error, output / "checkpoints") from error
+
+
+def _train(
+    config: TrainConfig,
+    output: Path,
+    tell: Progress,
+    progress: Progress,
+    begin: Callable[[Beginning], None] | None,
+) -> Path:
+    tell(0, config.steps, "reading the documents")
+    main = processes()
+    with main.main_process_first():
+        material = open_material(config, output)
+    config = with_steps(config, material)
+    checkpoint = None
+    with main.main_process_first():
+        checkpoint = _prepare(output, config, material) if main.is_main_process else _last(output)
+    if config.recipe.threads:
+        torch.set_num_threads(config.recipe.threads)
+    set_seed(config.recipe.seed)
+    model = build_model(model_config(config, material))
+    metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
+    batches = Batches(config.data, material, parts=main.num_processes * config.recipe.gradient_accumulation)
+    watch = Watch(output / "watch", _probe(batches, material), writes=main.is_main_process)
+    tell(0, config.steps, "preparing what is held out")
+    reporter = Reporter(metrics, _all(tell, progress))
+    trainer = DocumentTrainer(
+        model=model,
+        args=arguments(config, output),
+        train_dataset=batches,
+        data_collator=_unwrap,
+        callbacks=[
+            held_out(config, material, metrics),
+            *([watch] if config.evaluation.watch else []),
+            reporter,
+        ],
+    )
+    trainer.recipe, trainer.keep_checkpoints, trainer.tokenizer = (
+        config.recipe,
+        config.keep_checkpoints,
+        material.tokenizer,
+    )
+    if trainer.is_fsdp_enabled and config.evaluation.watch:
+        log.warning("Weights that are sharded over devices are not watched.")
+        trainer.remove_callback(watch)
+    if checkpoint is not None:
+        trainer.add_callback(_TakeUp(trainer, checkpoint))
+    trainer.remove_callback(PrinterCallback)
+    if isinstance(material, ImageMaterial):
+        # A classifier's loss is the mean over its images already.
+        trainer.model_accepts_loss_kwargs = False
+    if begin is not None:
+        step = int(checkpoint.rsplit("-", 1)[1]) if checkpoint is not None else 0
+        batch = batches[min(step, config.steps - 1) * batches.parts]
+        seconds = partial(time_step, model, batch, config.recipe.gradient_accumulation)
+        begin(Beginning(config, model.num_parameters(), step, seconds))
+    began = time.monotonic()
+    with without_bars():
+        trainer.train(resume_from_checkpoint=checkpoint)
+        if reporter.cancelled is not None:
+            raise reporter.cancelled
+        timings = {"seconds": time.monotonic() - began, "watching": watch.seconds, "steps": trainer.state.global_step}
+        folder = output / "model"
+        _save(trainer, material.tokenizer, folder, output / "timings.json", timings)
+    return folder
+
+
+def model_config(config: TrainConfig, material: Material) -> DCFormerConfig:
+    """The model's configuration: preset, the run's changes, and what the material dictates."""
+    return DCFormerConfig.preset(config.model.preset, **(material.model_fields() | config.model.changes))
+
+
+def held_out(config: TrainConfig, material: Material, metrics: Metrics) -> TrainerCallback:
+    """What measures a run on documents that it is not trained on."""
+    if isinstance(material, TextMaterial):
+        return HeldOutText(config.evaluation, material, metrics)
+    if isinstance(material, ImageMaterial):
+        return HeldOutImages(config.evaluation, material, metrics)
+    assert material.tokenizer is not None
+    return HeldOutAccuracy(config.evaluation, material.tokenizer, metrics)
+
+
+class _TakeUp(TrainerCallback):
+    """Gives the trainer back the losses since the last line of the metrics."""
+
+    def __init__(self, trainer: DocumentTrainer, checkpoint: str) -> None:
+        self.trainer, self.checkpoint = trainer, checkpoint
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.take_up(self.checkpoint)
+
+
+def _resolved(config: TrainConfig) -> TrainConfig:
+    """The config with everything settled that depends on the machine, and refused where it cannot run."""
+    bf16 = config.recipe.bf16
+    if bf16 is None:
+        bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    reporters = {"tensorboard": is_tensorboard_available, "wandb": is_wandb_available}
+    for name in config.report_to:
+        if name not in reporters:
+            raise UserError(f"report_to names {name!r}; {nearest(name, reporters)}")
+        if not reporters[name]():
+            raise UserError(f"report_to names {name}, which is not installed; install it with: pip install {name}")
+    counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
+    counts |= {"evaluation.every": config.evaluation.every}
+    counts |= {"recipe.gradient_accumulation": config.recipe.gradient_accumulation}
+    for number, phase in enumerate(config.data.phases):
+        counts |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("steps", "batch_size")}
+    for key, value in counts.items():
+        if value < 1:
+            raise UserError(f"{key} is {value}; it must be at least 1.")
+    return replace(config, recipe=replace(config.recipe, bf16=bf16))
+
+
+def _make(output: Path, resuming: bool) -> None:
+    """The folder of the run, unless there is another one in it."""
+    main = processes()
+    if main.is_main_process:
+        steps = checkpoints.steps_in(output / "checkpoints")
+        if steps and not resuming:
+            raise UserError(
+                f"{output} already holds a run, at step {steps[-1]:,}; go on with: {resume_command(output)}. Or choose "
+                "another output folder with --output."
+            )
+        if not steps and (output / "model" / "config.json").is_file():
+            raise UserError(f"{output} already holds a trained model; choose another output folder with --output.")
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UserError(f"{output} cannot be made ({error.strerror}); choose another output folder.") from error
+    main.wait_for_everyone()
+
+
+def _all(*callbacks: Progress) -> Progress:
+    def tell(done: int, total: int, message: str = "") -> None:
+        for callback in callbacks:
+            callback(done, total, message)
+
+    return tell
+
+
+def _prepare(output: Path, config: TrainConfig, material: Material) -> str | None:
+    """The checkpoint to continue from, if any; writes the resolved config and a line of history."""
+    found, damaged = checkpoints.last_good(output / "checkpoints")
+    step = int(found.name.removeprefix(checkpoints.PREFIX)) if found is not None else 0
+    saved, history = output / "config.yaml", output / "history.jsonl"
+    changes: dict[str, list[Any]] = {}
+    if found is not None and saved.is_file():
+        before = _resolved(read_config(saved))
+        check_resumable(before, config, step, output)
+        changes = differences(before, config)
+        if _digest(history) not in ("", material.digest()):
+            raise UserError(
+                f"The text or images that the run in {output} reads have changed since it began; give it what it was "
+                "begun with, or choose another output folder."
+            )
+    for sentence in damaged:
+        log.warning("%s The run goes on from step %d.", sentence, step)
+    for key, (old, new) in changes.items():
+        log.warning("%s was %r and is %r from step %d on.", key, old, new, step)
+    record(
+        history,
+        step=step,
+        changes=changes,
+        damaged=damaged,
+        material=material.digest(),
+        processes=processes().num_processes,
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+    )
+    write_config(config, saved)
+    return str(found) if found is not None else None
+
+
+def _last(output: Path) -> str | None:
+    """What `_prepare` has settled on, for the other processes."""
+    steps = checkpoints.steps_in(output / "checkpoints")
+    return str(output / "checkpoints" / f"{checkpoints.PREFIX}{steps[-1]}") if steps else None
+
+
+def _digest(history: Path) -> str:
+    """The hash of the material that the run read when it was last started."""
+    lines = read_metrics(history) if history.is_file() else []
+    return str(lines[-1].get("material", "")) if lines else ""
+
+
+def _probe(batches: Batches, material: Material, rows: int = 8) -> dict[str, torch.Tensor]:
+    """A few rows of the first batch, as long as the shortest of them, to watch the composition on."""
+    batch = material.batch(batches.draw(0))
+    if "pixel_values" in batch:
+        return {"pixel_values": batch["pixel_values"][:rows]}
+    ids = batch["input_ids"][:rows]
+    assert material.tokenizer is not None
+    return {"input_ids": ids[:, : int((ids != material.tokenizer.pad_token_id).sum(1).min())]}
+
+
+def _save(
+    trainer: DocumentTrainer,
+    tokenizer: PreTrainedTokenizerFast | None,
+    folder: Path,
+    timings_file: Path,
+    timings: dict[str, float],
+) -> None:
+    """The trained model with its tokenizer, whole or not at all."""
+    accelerator = trainer.accelerator
+    weights = accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
+    if accelerator.is_main_process:
+        aside = folder.parent / checkpoints.STAGING / folder.name
+        shutil.rmtree(aside.parent, ignore_errors=True)
+        bare = accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+        bare.save_pretrained(aside, state_dict=weights)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(aside)
+        checkpoints.force(aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.replace(folder)
+        aside.parent.rmdir()
+        timings_file.write_text(json.dumps(timings), encoding="utf-8")
+    accelerator.wait_for_everyone()
+
+
+def _unwrap(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    (batch,) = items
+    return batch

@@ -1,0 +1,101 @@
+"""What a run is about to do, told before its first step."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from dcinterp.support.text import readable
+from dcinterp.train.config.recipe import DataSection, TrainConfig
+
+FLOPS_TO_TIME = 2e11
+"""The most that timing a step may cost; a second or a few on a laptop."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A run before its first step: what it trains on what, from which step on, and where it writes."""
+
+    config: TrainConfig
+    parameters: int
+    step: int
+    seconds_per_step: Callable[[], float | None]
+
+    def sentences(self, *, resuming: bool = False) -> list[str]:
+        """For a person, one a line; a step is timed for them, which takes a moment.
+
+        Args:
+            resuming: whether the person expects the run to go on from somewhere.
+        """
+        config, steps = self.config, self.config.steps
+        where = f"from step {self.step:,} of {steps:,}" if self.step else f"{steps:,} steps"
+        if resuming and not self.step:
+            where += " from the start, for there is no checkpoint to go on from"
+        model = f"{config.model.preset} ({readable(self.parameters, ('thousand', 'million', 'billion'))} parameters)"
+        seconds = self.seconds_per_step()
+        takes = f"It takes {_roughly(seconds * (steps - self.step))} here, by timing one step. " if seconds else ""
+        return [
+            f"Training {model} on {material_words(config.data)}: {where}.",
+            f"{takes}Everything is written to {config.output}.",
+            f"Ctrl-C stops it at a checkpoint; to go on: {resume_command(Path(config.output))}",
+        ]
+
+
+def resume_command(output: Path) -> str:
+    """The line that continues the run in `output`, from the folder where it was started."""
+    return f"dcinterp train {shlex.quote(str(output / 'config.yaml'))} --resume"
+
+
+def material_words(data: DataSection) -> str:
+    """What a run reads, in a few words."""
+    source = data.phases[0].source
+    if source == "text":
+        return data.text.path or data.text.dataset or "the source files of Python's standard library"
+    if source == "images":
+        return data.images.path or data.images.dataset or "scikit-learn's handwritten digits"
+    return "the synthetic tasks"
+
+
+def time_step(model: PreTrainedModel, batch: Mapping[str, Tensor], parts: int) -> float | None:
+    """Seconds that a step on `batch` takes, by the second of two passes; None where finding out would take long.
+
+    The model is left as it was. The optimiser and measurements on held-out documents are not counted.
+
+    Args:
+        model: the model, not compiled.
+        batch: a part of the batch of a step.
+        parts: how many of them make a step.
+    """
+    tokens = batch["input_ids"].numel() if "input_ids" in batch else batch["pixel_values"].shape[0] * 64
+    if 2 * 6 * sum(p.numel() for p in model.parameters()) * tokens > FLOPS_TO_TIME:
+        return None
+    seconds = 0.0
+    training = model.training
+    model.train()
+    for _ in range(2):
+        began = time.monotonic()
+        loss = model(**{name: value.to(model.device) for name, value in batch.items()}).loss
+        loss.backward()
+        float(loss.detach())
+        seconds = time.monotonic() - began
+        model.zero_grad(set_to_none=True)
+    model.train(training)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return seconds * parts
+
+
+def _roughly(seconds: float) -> str:
+    if seconds < 90:
+        whole = max(1, round(seconds))
+        return f"about {whole} second{'s' * (whole > 1)}"
+    if seconds < 5400:
+        return f"about {round(seconds / 60)} minutes"
+    return f"about {round(seconds / 3600)} hours"

@@ -1,0 +1,165 @@
+"""`transformers.Trainer` with the recipe's learning rates, exact counts, and checkpoints that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from safetensors import SafetensorError
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
+
+from dcinterp.train.config.recipe import RecipeSection, TrainConfig
+from dcinterp.train.loop import checkpoints
+
+RUNNING = "running.json"
+"""In a checkpoint: what the Trainer keeps in memory between two lines of the metrics."""
+
+
+def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
+    """The recipe in the Trainer's words."""
+    recipe = config.recipe
+    # The name is deprecated, but the new one is younger than the oldest transformers that we allow.
+    checkpointing: dict[str, Any] = {"gradient_checkpointing": True} if recipe.gradient_checkpointing else {}
+    made = TrainingArguments(
+        output_dir=str(output / "checkpoints"),
+        max_steps=config.steps,
+        # One item of the dataset is a whole part of a batch.
+        per_device_train_batch_size=1,
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
+        gradient_accumulation_steps=recipe.gradient_accumulation,
+        **checkpointing,
+        learning_rate=recipe.learning_rate,
+        adam_beta1=recipe.beta1,
+        adam_beta2=recipe.beta2,
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.clip,
+        seed=recipe.seed,
+        bf16=bool(recipe.bf16),
+        torch_compile=recipe.compile,
+        logging_steps=config.log_every,
+        logging_nan_inf_filter=False,
+        save_steps=config.save_every,
+        report_to=list(config.report_to) or "none",
+        include_num_input_tokens_seen="no",
+        disable_tqdm=True,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        # Every parameter of a model takes part in every step.
+        ddp_find_unused_parameters=False,
+    )
+    # Without `accelerate launch` one process uses one device: an item is one batch, not one for each device.
+    made._n_gpu = min(made.n_gpu, 1)
+    return made
+
+
+def processes() -> PartialState:
+    """This process among those that `accelerate launch` started."""
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    return PartialState(cpu=True) if on_cpu else PartialState()
+
+
+class DocumentTrainer(Trainer):
+    """Trainer that counts the tokens it has seen (padding left out) and follows the recipe's learning rates."""
+
+    recipe = RecipeSection()
+    keep_checkpoints = 2
+    tokenizer: PreTrainedTokenizerFast | None = None
+    """Saved with every checkpoint, so that each is a model that `dcinterp.load` reads."""
+    _staging: Path | None = None
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        if self.lr_scheduler is None:
+            recipe, optimizer = self.recipe, optimizer or self.optimizer
+            assert optimizer is not None
+            self.lr_scheduler = LambdaLR(optimizer, lambda s: recipe.learning_rate_share(s, num_training_steps))
+        return self.lr_scheduler
+
+    def create_optimizer(self, model: Any = None, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            model = self.model if model is None else model
+            composed = {id(p) for p in compose_parameters(model)}
+            decayed = set(self.get_decay_parameter_names(model))
+            groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
+            for name, parameter in model.named_parameters():
+                groups.setdefault((id(parameter) in composed, name in decayed), []).append(parameter)
+            rate, decay = self.args.learning_rate, self.args.weight_decay
+            self.optimizer = torch.optim.AdamW(
+                [
+                    {
+                        "params": parameters,
+                        "lr": rate * (self.recipe.compose_learning_rate_fraction if composition else 1.0),
+                        "weight_decay": decay if decays else 0.0,
+                    }
+                    for (composition, decays), parameters in groups.items()
+                ],
+                lr=rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+            )
+        return self.optimizer
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        if (ids := inputs.get("input_ids")) is None:
+            seen = torch.tensor(len(inputs["pixel_values"]), device=self.args.device)
+        else:
+            pad = self.model.config.pad_token_id  # type: ignore[union-attr]
+            seen = (ids != pad).sum()
+        if self.args.world_size > 1:
+            seen = self.accelerator.reduce(seen.to(self.args.device))
+        self.state.num_input_tokens_seen += int(seen)
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        logs["tokens"] = self.state.num_input_tokens_seen
+        super().log(logs, *args, **kwargs)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._staging) if self._staging is not None else super()._get_output_dir(trial)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """As in transformers, but aside; what is whole is then renamed into place.
+
+        Raises:
+            UserError: the disk did not take it; the checkpoints before it are as they were.
+        """
+        folder = Path(str(self.args.output_dir))
+        step = self.state.global_step
+        self._staging = folder / checkpoints.STAGING
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.is_world_process_zero():
+                staged = self._staging / f"{checkpoints.PREFIX}{step}"
+                running = {"loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
+                (staged / RUNNING).write_text(json.dumps(running), encoding="utf-8")
+                if self.tokenizer is not None:
+                    self.tokenizer.save_pretrained(staged)
+                checkpoints.seal(staged)
+                checkpoints.publish(staged, folder, self.keep_checkpoints)
+            self.accelerator.wait_for_everyone()
+        except (OSError, RuntimeError, SafetensorError) as error:
+            raise checkpoints.could_not_write(f"The checkpoint of step {step}", error, folder) from error
+        finally:
+            self._staging = None
+            shutil.rmtree(folder / checkpoints.STAGING, ignore_errors=True)
+
+    def take_up(self, checkpoint: str) -> None:
+        """The losses since the last line of the metrics, as they were when `checkpoint` was written."""
+        path = Path(checkpoint) / RUNNING
+        if path.is_file():
+            running = json.loads(path.read_text(encoding="utf-8"))
+            self._tr_loss = torch.tensor(running["loss"], device=self.args.device)
+            self._globalstep_last_logged = running["logged"]
+
+
+def compose_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters of every Compose of a model."""
+    stages = [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in ("pre", "post")]
+    return [parameter for stage in stages for parameter in stage.parameters()]

@@ -1,0 +1,423 @@
+"""The report on the shipped pair, docs/what-composition-does.md: tables, and only the sentences that they support.
+
+    results = measure("dcformer++", "transformer++", rows=2, stories=20, folder="results")
+    write(path, results)                   # every part between its markers; the text around them stays
+
+A part of the document is what stands between `<!-- report:NAME -->` and `<!-- end -->`. No sentence about the pair
+stands outside of one: another pair makes other sentences. `stale` says whether the weights are still those of the
+document.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from dcinterp.analysis.answers.task_accuracy import TaskAccuracy, task_accuracy
+from dcinterp.analysis.case_study import CaseStudy, case_study
+from dcinterp.analysis.case_study.steps import NOTABLE_EFFECT, NOTABLE_SHARE, NOTABLE_WEIGHT, PROMOTED
+from dcinterp.analysis.case_study.summary import SLIGHT_EFFECT
+from dcinterp.analysis.intervention.branch_ablation import ALL, FEW, INTACT, WHOLE, BranchAblation, branch_ablation
+from dcinterp.analysis.weights.compare_head_diversity import HeadDiversityComparison, compare_head_diversity
+from dcinterp.analysis.weights.head_diversity import components_for
+from dcinterp.analysis.weights.ov_transformations import OVTransformations, ov_transformations
+from dcinterp.checkpoints.fingerprint import fingerprint
+from dcinterp.checkpoints.load import load
+from dcinterp.results.result import RECORD, Result, load_result
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, console, silent
+
+PAGE = Path(__file__).parents[1] / "what-composition-does.md"
+
+SHARE = f"{100 * NOTABLE_SHARE:.0f} % or more"
+TENTH = f"{100 * NOTABLE_EFFECT:.0f} % of the lead or more"
+STORY_STEPS = {
+    "head": f"one head writes {TENTH} directly, and integrated gradients give it a positive score",
+    "transformation": f"its OV circuit has the answer among its first {PROMOTED} tokens when it reads the source alone",
+    "source": f"composition raises its attention to the source by {SHARE}, which is worth {TENTH}",
+    "lender": f"one other head lends {SHARE} of that attention, and this loan alone is worth {TENTH}",
+    "attention": "the head looks elsewhere after composition than before",
+    "gate": f"gates take {SHARE} from a head that would copy the source word",
+}
+"""What must be so for a step to hold; the lead is the answer's logit minus the strongest other token's."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the document is written from: the composed model, its plain twin, and the results on both."""
+
+    composed: str
+    plain: str
+    fingerprints: tuple[str, str]
+    accuracies: tuple[TaskAccuracy, TaskAccuracy]
+    ablation: BranchAblation
+    transformations: tuple[OVTransformations, OVTransformations]
+    diversity: HeadDiversityComparison
+    stories: tuple[CaseStudy, ...]
+
+
+def measure(
+    composed: str,
+    plain: str,
+    *,
+    tasks: str = "",
+    rows: int = 2,
+    stories: int = 20,
+    seed: int = 1,
+    folder: str | Path | None = None,
+    progress: Progress = silent,
+) -> Report:
+    """Everything that the document is written from.
+
+    Args:
+        composed, plain: what `dcinterp.load` takes.
+        tasks: which, as `dcinterp tasks` takes them; all 74 when empty.
+        rows: rows of eight fresh examples per task.
+        stories: case studies on fresh single examples of the tasks that the composed model answers rightly.
+        seed: of the rows and examples.
+        folder: keeps each result as soon as it is there; what was kept for the same weights and arguments is used.
+        progress: called after each result.
+
+    Cost: mainly 13 passes over 74 x rows rows, and the case studies.
+
+    Raises:
+        UserError: a model does not exist or does not compose its heads.
+    """
+    bridges = [load(composed), load(plain)]
+    done = 0
+
+    def kept(name: str, analysis: Callable[..., Any], bridge: Any, **arguments: Any) -> Any:
+        nonlocal done
+        place = Path(folder) / name if folder is not None else None
+        result = _read(place, fingerprint(bridge), arguments) if place is not None else None
+        if result is None:
+            result = analysis(bridge, **arguments)
+            if place is not None:
+                result.save(place)
+        done += 1
+        progress(done, 6 + stories, name)
+        return result
+
+    return Report(
+        composed=composed,
+        plain=plain,
+        fingerprints=(fingerprint(bridges[0]), fingerprint(bridges[1])),
+        diversity=kept("diversity", compare_head_diversity, bridges[0], other=plain),
+        transformations=(
+            kept("ov-composed", ov_transformations, bridges[0]),
+            kept("ov-plain", ov_transformations, bridges[1]),
+        ),
+        accuracies=(
+            kept("accuracy-composed", task_accuracy, bridges[0], tasks=tasks, rows=rows, seed=seed),
+            kept("accuracy-plain", task_accuracy, bridges[1], tasks=tasks, rows=rows, seed=seed),
+        ),
+        ablation=kept("ablation", branch_ablation, bridges[0], tasks=tasks, rows=rows, seed=seed),
+        stories=tuple(
+            kept(f"story-{number}", case_study, bridges[0], example=example)
+            for number, example in enumerate(answered(bridges[0], tasks, stories, seed))
+        ),
+    )
+
+
+def _read(place: Path, weights: str, arguments: Mapping[str, Any]) -> Any:
+    """The kept result, if it was made from these weights with these arguments."""
+    from dcinterp.results.call import plain
+
+    if not (place / RECORD).is_file():
+        return None
+    result: Result = load_result(place)
+    call = result.call
+    same = call is not None and call.fingerprint == weights
+    return result if same and all(call.arguments.get(n) == plain(v) for n, v in arguments.items()) else None
+
+
+def answered(bridge: Any, tasks: str, number: int, seed: int) -> Iterator[Any]:
+    """Held-out single examples that the model answers rightly, of the tasks in turn.
+
+    Stops after one example of every task in each of `number` rounds, where the model is right too rarely.
+    """
+    from dcinterp.analysis.answers.predict import predict
+    from dcinterp.mechanism.prompt import first_token
+    from synthetic_tasks import generate
+    from synthetic_tasks.selection import chosen
+
+    found = 0
+    for turn in range(number):
+        for task in chosen(tasks)[turn % 2 :: 2]:  # partner tasks share their facts
+            if found == number:
+                return
+            example = generate(task, turn + 1, seed, examples=1, split="held-out")[turn].examples[0]
+            if predict(bridge, example.prompt, first_token(bridge, example.answer)).rank == 1:
+                found += 1
+                yield example
+
+
+def write(path: str | Path, report: Report) -> list[str]:
+    """Put every part between its markers; returns the names of the parts that changed.
+
+    Raises:
+        UserError: the document lacks a marker, or has one that nothing belongs to.
+    """
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    names = re.findall(r"<!-- report:([\w-]+) -->", text)
+    if sorted(names) != sorted(PARTS):
+        raise UserError(f"{path} must have the markers {', '.join(PARTS)} once each, but has {', '.join(names)}.")
+    changed = []
+    for name in names:
+        new = f"<!-- report:{name} -->\n{PARTS[name](report)}\n<!-- end -->"
+        pattern = re.compile(rf"<!-- report:{name} -->\n.*?<!-- end -->", re.S)
+        if pattern.search(text)[0] != new:  # type: ignore[index]
+            changed.append(name)
+        text = new.join(pattern.split(text))
+    path.write_text(text, encoding="utf-8")
+    return changed
+
+
+def stale(path: str | Path, composed: str, plain: str) -> list[str]:
+    """The models whose weights are not those that the document was written from."""
+    text = Path(path).read_text(encoding="utf-8")
+    return [name for name in (composed, plain) if f"`{name}` | `{fingerprint(load(name))}`" not in text]
+
+
+def models_part(report: Report) -> str:
+    """Names and fingerprints, and accuracy per pattern."""
+    names = (report.composed, report.plain)
+    lines = ["| model | fingerprint of the weights |", "|---|---|"]
+    lines += [f"| `{name}` | `{mark}` |" for name, mark in zip(names, report.fingerprints, strict=True)]
+    tables = [accuracy.table("pattern") for accuracy in report.accuracies]
+    totals = [accuracy.table("all") for accuracy in report.accuracies]
+    lines += ["", f"| QK pattern | answers | `{names[0]}` | `{names[1]}` | random fact |", "|---|---|---|---|---|"]
+    for (first, second), label in [
+        *(((a, b), a["pattern"]) for (_, a), (_, b) in zip(*(t.iterrows() for t in tables), strict=True)),
+        ((totals[0].iloc[0], totals[1].iloc[0]), WHOLE),
+    ]:
+        cells = [_percent(row["accuracy"], row["low"], row["high"]) for row in (first, second)]
+        lines.append(f"| {label} | {first['answers']} | {cells[0]} | {cells[1]} | {100 * first['fact_unif']:.1f} |")
+    return _with_command("\n".join(lines), *report.accuracies)
+
+
+def ablation_part(report: Report) -> str:
+    """Accuracy without each part, and what may be said of it."""
+    result = report.ablation
+    head = "| without | " + " | ".join(result.patterns) + " |"
+    lines = [head, "|---" * (1 + len(result.patterns)) + "|"]
+    for p, part in enumerate(result.parts):
+        cells = []
+        for q, pattern in enumerate(result.patterns):
+            if part == INTACT:
+                cells.append(_percent(result.accuracy[p, q], result.low[p, q], result.high[p, q]))
+            else:
+                star = "**" if result.certain(part, pattern) else ""
+                cells.append(f"{star}{_change(result, p, q)}{star}")
+        lines.append(f"| {'nothing' if part == INTACT else part} | " + " | ".join(cells) + " |")
+    return _with_command("\n".join(lines) + "\n\n" + "\n".join(f"- {each}" for each in ablation_says(result)), result)
+
+
+def ablation_says(result: BranchAblation) -> list[str]:
+    """What the table of the ablation supports, pattern by pattern."""
+    found = []
+    single = [part for part in result.parts if "." in part]
+    whole = result.parts.index(ALL)
+    for q, pattern in enumerate(result.patterns):
+        verdict = "leaves out" if result.certain(ALL, pattern) else "includes"
+        sentence = (
+            f"**{pattern}**: without all of composition accuracy changes by {_change(result, whole, q)} points; the "
+            f"interval {verdict} zero."
+        )
+        if pattern in result.guessed:
+            found.append(
+                f"{sentence} The intact model is no better here than a random fact with the right relation, so this "
+                "says nothing about how a fact is chosen."
+            )
+            continue
+        sure = [part for part in single if result.certain(part, pattern)]
+        worse = sorted(
+            (p for p in sure if result.change[result.parts.index(p), q] < 0), key=lambda p: _at(result, p, q)
+        )
+        better = [part for part in sure if part not in worse]
+        listed = [f"{part} {_change(result, result.parts.index(part), q)}" for part in worse]
+        sentence += (
+            f" Single branches that cost accuracy: {', '.join(listed)}."
+            if worse
+            else (" No single branch costs accuracy beyond its interval.")
+        )
+        if better:
+            sentence += f" Without {', '.join(better)} accuracy is higher."
+        found.append(sentence)
+    fewest = int(result.clusters.min())
+    if fewest < FEW:
+        found.append(f"Some intervals rest on {fewest} independent rows only and are too narrow; more rows mend that.")
+    return found
+
+
+def transformations_part(report: Report) -> str:
+    """The best head of every relation in both models."""
+    first, second = report.transformations
+    names = (report.composed, report.plain)
+    lines = [f"| relation | pairs | `{names[0]}` | control | `{names[1]}` | control |", "|---|---|---|---|---|---|"]
+    for r, relation in enumerate(first.relations):
+        cells = []
+        for result in (first, second):
+            layer, head = result.best(relation)
+            at = (layer, head, r)
+            mark = "" if bool(result.above_control[at]) else " (not above control)"
+            cells.append(f"{layer}.{head}: {_percent(result.score[at], result.low[at], result.high[at])}{mark}")
+            cells.append(f"{100 * result.control[at]:.1f}")
+        lines.append(f"| {relation} | {int(first.pairs[r])} | " + " | ".join(cells) + " |")
+    return _with_command("\n".join(lines), *report.transformations)
+
+
+def diversity_part(report: Report) -> str:
+    """Components for 90 % of the variance, and effective ranks."""
+    result = report.diversity
+    lines = ["| model | QK: components for 90 % | effective rank | OV: components for 90 % | effective rank |"]
+    lines.append("|---|---|---|---|---|")
+    for m, name in enumerate(result.models):
+        cells = [
+            str(cell)
+            for product in ("qk", "ov")
+            for cell in (
+                components_for(getattr(result, product)[m], 0.9),
+                f"{float(getattr(result, f'{product}_effective_rank')[m]):.1f}",
+            )
+        ]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    lines.append(f"| random weights | {components_for(result.random[0], 0.9)} | | | |")
+    return _with_command("\n".join(lines), result)
+
+
+def stories_part(report: Report) -> str:
+    """How often each step of the paper's story is what happened, and how large it is where it did."""
+    n = len(report.stories)
+    if not n:
+        return "No example was answered rightly, so no story was told."
+    lines = ["| step, and what must be so | holds in |", "|---|---|"]
+    for name, meaning in STORY_STEPS.items():
+        lines.append(f"| {meaning} | {sum(story.step(name).holds for story in report.stories)} of {n} |")
+    whole = sum(story.holds for story in report.stories)
+    branches: dict[str, int] = {}
+    for story in report.stories:
+        if story.breakdown is not None and story.step("source").holds:
+            added = {k: abs(float(v[story.head])) for k, v in story.breakdown.branches.items() if k != "o_b"}
+            largest = max(added, key=lambda branch: added[branch])
+            branches[largest] = branches.get(largest, 0) + 1
+    lines.append("")
+    lines.append(f"From the head to the lender the whole story is that of {whole} of {n} examples.")
+    if branches:
+        counted = ", ".join(f"{name} in {count}" for name, count in sorted(branches.items(), key=lambda x: -x[1]))
+        lines.append(f"Where that step about composition holds, the largest change came through {counted}.")
+    lines += ["", *(f"- {sentence}" for sentence in sizes_say(report.stories))]
+    return "\n".join(lines)
+
+
+def sizes_say(stories: Sequence[CaseStudy]) -> list[str]:
+    """How far attribution and measurement agree for the followed head, and what composition and the loan are worth."""
+    pairs = [
+        (float(s.attribution.scores[s.layer, s.head]), float(s.attribution.ablation[s.layer, s.head])) for s in stories
+    ]
+    same = [measured / attributed for attributed, measured in pairs if attributed * measured > 0]
+    found = [f"The followed head's attribution and its ablation have the same sign in {len(same)} of {len(stories)}."]
+    if same:
+        found[0] += f" Where they have, the ablation is {_range(same)} of the attribution."
+    composed = [s for s in stories if s.breakdown is not None and s.lead > 0]
+    reads = [
+        s
+        for s in composed
+        if max(float(s.before[s.layer, s.head]), abs(float(s.after[s.layer, s.head]))) >= NOTABLE_WEIGHT
+    ]
+    if composed:
+        found.append(
+            f"In {len(composed) - len(reads)} of {len(composed)} the followed head hardly attends to the source word "
+            f"(less than {NOTABLE_WEIGHT}, before and after composition)."
+        )
+    if reads:
+        put_back = [(s.lead - s.lead_without) / s.lead for s in reads]
+        loans = [float(s.loan[s.lender or 0]) / s.lead for s in reads]
+        notable = sum(loan >= NOTABLE_EFFECT for loan in loans)
+        slight = sum(abs(loan) < SLIGHT_EFFECT for loan in loans)
+        found += [
+            f"In the other {len(reads)} all composition of that attention is worth {_range(put_back)} of the lead.",
+            f"The strongest lender's loan alone is worth {_range(loans)}: {TENTH} in {notable} of the {len(reads)}, "
+            f"within {100 * SLIGHT_EFFECT:.0f} % of nothing in {slight}.",
+        ]
+    return found
+
+
+def _range(shares: Sequence[float]) -> str:
+    middle, low, high = (round(100 * each(shares)) for each in (median, min, max))  # whole numbers: no minus zero
+    return f"{middle} % (median; {low} to {high} %)"
+
+
+PARTS: Mapping[str, Callable[[Report], str]] = {
+    "models": models_part,
+    "ablation": ablation_part,
+    "transformations": transformations_part,
+    "diversity": diversity_part,
+    "stories": stories_part,
+}
+
+
+def _with_command(text: str, *results: Result) -> str:
+    commands = [result.call.command() for result in results if result.call is not None]
+    return "\n".join([text, "", *(f"    {command}" for command in commands)])
+
+
+def _percent(value: Any, low: Any, high: Any) -> str:
+    return f"{100 * float(value):.1f} ({100 * float(low):.1f} to {100 * float(high):.1f})"
+
+
+def _change(result: BranchAblation, part: int, pattern: int) -> str:
+    numbers = (result.change[part, pattern], result.change_low[part, pattern], result.change_high[part, pattern])
+    change, low, high = (100 * float(number) for number in numbers)
+    return f"{change:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _at(result: BranchAblation, part: str, pattern: int) -> float:
+    return float(result.change[result.parts.index(part), pattern])
+
+
+def command(
+    document: Annotated[Path, typer.Argument(help="The Markdown file to write into, between its markers.")] = PAGE,
+    composed: Annotated[str, typer.Option(help="The composed model.")] = "dcformer++",
+    plain: Annotated[str, typer.Option(help="Its baseline.")] = "transformer++",
+    rows: Annotated[int, typer.Option(min=1, help="Fresh rows of eight examples per task.")] = 2,
+    stories: Annotated[int, typer.Option(min=1, help="Case studies.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the rows and examples.")] = 1,
+    results: Annotated[
+        Path | None, typer.Option(help="Keep results in this folder, and go on from what is there.", metavar="FOLDER")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether the weights are those of the document.")
+    ] = False,
+) -> None:
+    """Measure what composition does in the two shipped models, and write the report on it again.
+
+    Exit code 2 if --check finds the report out of date.
+    """
+    if not document.is_file():
+        raise UserError(f"There is no {document}; give the report's document.")
+    if check:
+        if names := stale(document, composed, plain):
+            raise UserError(f"{document} was not written from these weights of {' and '.join(names)}; run it again.")
+        typer.echo(f"{document.name} was written from the weights of {composed} and {plain}.")
+        return
+    with console("measuring") as progress:
+        report = measure(composed, plain, rows=rows, stories=stories, seed=seed, folder=results, progress=progress)
+    changed = write(document, report)
+    typer.echo(f"{document.name}: {', '.join(changed) if changed else 'nothing'} changed.")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(command)
+    except UserError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(2)

@@ -1,0 +1,51 @@
+"""The reference of the training config is the code's, and says something about every key."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from sitetools.config_reference import described, reference
+
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import (
+    EvaluationSection,
+    ImageSection,
+    ModelSection,
+    Phase,
+    RecipeSection,
+    TextSection,
+    TrainConfig,
+    build_config,
+    recipe_of_preset,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "config-reference.md"
+SECTIONS = [TrainConfig, ModelSection, Phase, TextSection, ImageSection, RecipeSection, EvaluationSection]
+
+
+def test_the_page_is_fresh():
+    assert PAGE.read_text() == reference(), "run: make config-reference"
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_key_is_described(section):
+    hints = typing.get_type_hints(section)
+    keys = {field.name for field in fields(section) if not is_dataclass(hints[field.name])}
+    assert keys == set(described(section)[1])
+    assert all(len(words) > 5 for words in described(section)[1].values())
+
+
+def test_presets_bring_the_papers_numbers_and_the_file_wins():
+    assert build_config({"model": {"preset": "dcformer++-405m"}}).recipe.learning_rate == 3e-4
+    images = build_config({"model": {"preset": "dcvit-s/16"}}).recipe
+    assert (images.beta1, images.beta2, images.weight_decay) == (0.9, 0.9, 1e-4)
+    assert images.warmup_steps == 10_000
+    assert images.learning_rate_share(5_000, 100_000) == pytest.approx(0.5)
+    said = build_config({"model": {"preset": "dcvit-s/16"}, "recipe": {"beta2": 0.95}}, ["recipe.clip=2.0"]).recipe
+    assert (said.beta2, said.clip, said.weight_decay) == (0.95, 2.0, 1e-4)
+    assert recipe_of_preset("tiny-dcformer++") == {}
+    with pytest.raises(UserError, match="no preset"):
+        build_config({"model": {"preset": "huge"}})

@@ -1,0 +1,66 @@
+"""The tables of docs/models.md are generated: what they say is what the code does. Those of hooks are in tests/docs.
+
+UPDATE_DOCS=1 pytest tests/docs/test_model_tables.py rewrites them.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dcinterp.bridge import DCBridge
+from dcinterp.model.build import count_parameters
+from dcinterp.model.complexity import overhead_rows
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.presets import presets
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    header = list(header)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def assert_generated(file: str, name: str, text: str) -> None:
+    path = DOCS / file
+    whole = path.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- {name}: [^\n]*-->\n)(.*?)(<!-- end -->)", re.S)
+    expected = pattern.sub(lambda m: f"{m[1]}{text}\n{m[3]}", whole)
+    if os.environ.get("UPDATE_DOCS"):
+        path.write_text(expected, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == expected, f"docs/{file}: run UPDATE_DOCS=1 pytest {__file__}"
+
+
+def test_the_table_of_presets() -> None:
+    rows = []
+    for each in presets().values():
+        config = DCFormerConfig.preset(each.name)
+        windows = ", ".join("all" if window is None else str(window) for window in config.attention_windows)
+        count = count_parameters(config)
+        size = f"{count / 1e9:.3g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"
+        shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
+        rate = each.training.get("learning_rate")
+        rows.append([f"`{each.name}`", *map(str, shape), windows, size, f"{rate:g}" if rate else ""])
+    header = ["preset", "layers", "width", "heads", "MLP", "windows", "parameters", "learning rate"]
+    assert_generated("models.md", "presets", table(header, rows))
+
+
+def test_the_table_of_costs() -> None:
+    header = ["preset", "keys", "parameters", "counted", "FLOPs", "counted"]
+    assert_generated("models.md", "complexity", table(header, overhead_rows(presets().values())))
+
+
+def test_every_hook_named_in_the_docs_exists(make_bridge: Callable[..., DCBridge]) -> None:
+    known = {name.split(".")[-1] for name in make_bridge().hook_dict}
+    text = (DOCS / "hooks.md").read_text(encoding="utf-8")
+    absent = {
+        "hook_hidden_states",
+        "hook_cos",
+        "hook_sin",
+        "hook_w_k",
+        "hook_tables",
+    }  # said to be absent; a prefix; a test
+    named = set(re.findall(r"hook_[a-z_0-9]*[a-z0-9]", text))
+    assert named - known - absent == set()

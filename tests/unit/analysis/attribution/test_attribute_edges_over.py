@@ -1,0 +1,75 @@
+"""Edges over a dataset: one example is `attribute_edges`, and the two controls mean what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dcinterp import UserError, attribute_edges, attribute_edges_over
+from dcinterp.analysis.attribution.attribute_edges_over import _exchanged_edges
+
+QUESTIONS = [
+    ("< Ruth has a violin. Carol has a beetle. >. Ruth has a kind of", "fruit", "animal"),
+    ("< Ruth has a lime. Carol has a car. >. Carol has a kind of", "animal", "fruit"),
+]
+QUICK = {"method": "gradient"}
+
+
+def test_one_example_is_attribute_edges(bridge):
+    one = attribute_edges(bridge, *QUESTIONS[0], check=3, **QUICK)
+    many = attribute_edges_over(bridge, QUESTIONS[:1], check=3, control="none", **QUICK)
+    assert torch.allclose(many.mean, one.scores, atol=1e-6)
+    assert torch.equal(many.low, many.mean)
+    assert many.checked == one.checked
+    assert torch.allclose(many.ablation[0], one.measured, atol=1e-4)
+    assert float(many.metric_difference[0, 0]) == pytest.approx(one.metric - float(one.metric_at_baseline[0]), abs=1e-4)
+
+
+def test_labels_of_other_examples_are_the_control(bridge):
+    many = attribute_edges_over(bridge, QUESTIONS, control="labels", check=0, **QUICK)
+    swapped = [
+        attribute_edges(bridge, prompt, foil, target, check=0, **QUICK).scores for prompt, target, foil in QUESTIONS
+    ]
+    # With two examples whose answers change places, the control is minus the scores.
+    bounds = torch.stack(swapped).float()
+    assert torch.allclose(many.control_low, bounds.amin(0), atol=1e-5)
+    assert torch.allclose(many.control_high, bounds.amax(0), atol=1e-5)
+    assert torch.allclose(many.per_example, -bounds, atol=1e-5)
+
+
+def test_an_edge_that_always_wins_stands_out_of_exchanged_ones():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(20, 1, 5, 4, 4, generator=generator)
+    low, high = _exchanged_edges(noise, seed=0)
+    inside = (noise.mean(0) >= low) & (noise.mean(0) <= high)
+    assert inside.float().mean() > 0.9
+    noise[:, 0, 2, 1, 3] += 5
+    _, high = _exchanged_edges(noise, seed=0)
+    assert noise.mean(0)[0, 2, 1, 3] > high[0, 2, 1, 3]
+
+
+def test_what_a_reader_must_know_is_said(bridge):
+    many = attribute_edges_over(bridge, QUESTIONS, control="heads", check=2, **QUICK)
+    said = " ".join(many.banners())
+    assert "wrong in 2 of 2" in said
+    assert "2 examples are few" in said
+    turned = replace(many, ablation=-_signs(many))
+    assert "disagree in sign for 2 of the 2" in " ".join(turned.banners())
+    table = many.table()
+    assert table["edge"].iloc[0].startswith("edge ")
+    assert table["mean"].abs().is_monotonic_decreasing
+
+
+def _signs(many):
+    """The signs of the means of the checked edges, for every example."""
+    means = dict(zip(many.table()["edge"], many.table()["mean"], strict=True))
+    return torch.tensor([[1.0 if means[name] > 0 else -1.0 for name in many.checked]]).expand(many.n, -1)
+
+
+def test_bad_choices_are_refused(bridge, twin):
+    with pytest.raises(UserError, match="no control"):
+        attribute_edges_over(bridge, QUESTIONS, control="luck")
+    with pytest.raises(UserError, match="heads that are composed"):
+        attribute_edges_over(twin, QUESTIONS)

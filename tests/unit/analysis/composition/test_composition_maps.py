@@ -1,0 +1,98 @@
+"""Static, single and averaged maps over heads, against the model's own composed attention and against plain loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dcinterp import UserError, composition_map, mean_composition_map, static_composition_map
+from dcinterp.mechanism.dataset import questions
+
+TEXT = "task2 n=3"
+
+
+def test_the_mean_is_that_of_all_pairs_one_by_one(bridge):
+    asked = questions(bridge, TEXT)[:2]
+    result = mean_composition_map(bridge, [q.example for q in asked], 1, "post")
+    maps = []
+    for question in asked:
+        length = bridge.to_tokens(question.prompt).shape[1]
+        pairs = [composition_map(bridge, question.prompt, 1, "post", -1, key).total for key in range(length)]
+        maps.append(torch.stack(pairs))
+    assert result.pairs == sum(map(len, maps))
+    assert torch.allclose(result.total, torch.stack([each.mean(0) for each in maps]).mean(0), atol=1e-5)
+    assert torch.allclose(result.spread, torch.cat(maps).std(0, unbiased=False), atol=1e-5)
+    assert torch.allclose(sum(result.parts.values()), result.total, atol=1e-5)
+
+
+def test_all_queries_count_every_causal_pair_once(bridge):
+    prompt = "Ruth has a violin."
+    result = mean_composition_map(bridge, [(prompt, "a")], 0, "pre", queries="all")
+    length = bridge.to_tokens(prompt).shape[1]
+    pairs = [composition_map(bridge, prompt, 0, "pre", t, s).total for t in range(length) for s in range(t + 1)]
+    assert result.pairs == len(pairs) == length * (length + 1) // 2
+    assert torch.allclose(result.total, torch.stack(pairs).mean(0), atol=1e-5)
+    assert torch.allclose(result.spread, torch.stack(pairs).std(0, unbiased=False), atol=1e-5)
+    assert not result.lent.any()
+
+
+@pytest.mark.parametrize("queries", ["last", "all"])
+def test_what_is_lent_is_what_composition_adds_to_row_sums(bridge, prompt, queries):
+    result = mean_composition_map(bridge, [(prompt, "fruit")], 1, "post", queries=queries)
+    names = ["blocks.1.attn.post.hook_in", "blocks.1.attn.post.hook_out"]
+    _, cache = bridge.run_with_cache(prompt, names_filter=names)
+    added = (cache[names[1]] - cache[names[0]])[0].sum(-1)  # [head, query]
+    added = added[:, -1] if queries == "last" else added.mean(1)
+    assert torch.allclose(result.lent.sum(0), added, atol=1e-5)
+
+
+def test_the_static_map_is_the_base_alone(make_bridge, prompt):
+    bridge = make_bridge()
+    static = static_composition_map(bridge, -1, "post")
+    assert torch.equal(static.total, static.base)
+    assert torch.equal(static.base, composition_map(bridge, prompt, 1, "post", -1, 0).base)
+    assert static.motifs() == ()
+    assert (static.query, static.key, static.tokens) == (-1, -1, ())
+
+
+def test_motifs_of_a_planted_map(bridge, prompt):
+    """Gates that silence head 5 at every token are found in the mean, with its sign."""
+    for side in ("query", "key"):
+        gate = getattr(bridge.blocks[1].attn.post.original_component, side)
+        with torch.no_grad():
+            gate.gate.weight.zero_()
+            gate.down.weight.zero_()
+
+    def silence(gates, hook):
+        gates = gates.clone()
+        gates[..., 5] = -0.9
+        return gates
+
+    with bridge.hooks(fwd_hooks=[("blocks.1.attn.post.hook_w_qg", silence)]):
+        single = composition_map(bridge, prompt, 1, "post", -1, 2)
+        mean = mean_composition_map(bridge, TEXT, 1, "post")
+    for motifs in (single.motifs(), mean.motifs(), single.motifs("query_gate")):
+        assert [(m.name, m.sources) for m in motifs] == [("self-gating", (5,))]
+        assert motifs[0].weights == pytest.approx((-0.9,), abs=1e-4)
+    assert single.motifs("key_gate") == single.motifs("base") == ()
+
+
+def test_entries_that_may_be_zero_make_no_motif(bridge):
+    result = mean_composition_map(bridge, TEXT, 1, "post")
+    unsure = (result.low - torch.eye(8) <= 0) & (result.high - torch.eye(8) >= 0)
+    assert unsure.any()
+    for motif in result.motifs(share=0.01, many=2):
+        one_sided = len(motif.sources) != len(motif.targets)
+        sources = motif.sources * (len(motif.targets) if one_sided and len(motif.sources) == 1 else 1)
+        targets = motif.targets * (len(motif.sources) if one_sided and len(motif.targets) == 1 else 1)
+        assert not any(unsure[edge] for edge in zip(sources, targets, strict=True))
+    assert any("few" in sentence for sentence in result.banners())
+
+
+def test_refusals(bridge, twin):
+    with pytest.raises(UserError, match="composed"):
+        static_composition_map(twin, 0, "post")
+    with pytest.raises(UserError, match="'last' or 'all'"):
+        mean_composition_map(bridge, TEXT, 1, "post", queries="first")
+    with pytest.raises(UserError, match="layer 9"):
+        mean_composition_map(bridge, TEXT, 9, "post")

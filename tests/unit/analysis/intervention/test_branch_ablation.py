@@ -1,0 +1,106 @@
+"""Ablation of branches: against the same weights without composition, and its statistics by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+
+import dcinterp
+import synthetic_tasks
+from dcinterp import UserError
+from dcinterp.analysis.intervention.branch_ablation import CHANGES, _hooks, _table, default_parts
+from dcinterp.bridge import wrap
+from dcinterp.checkpoints.names import SHIPPED
+from dcinterp.checkpoints.read import read_model
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+
+
+@pytest.fixture(scope="module")
+def without_everything(shipped):
+    return dcinterp.branch_ablation(shipped, tasks="56,57", parts=["all"], rows=2, examples=4, resamples=50)
+
+
+def test_without_all_it_is_the_same_weights_in_a_model_that_does_not_compose(shipped, without_everything):
+    trained = read_model(SHIPPED / "dcformer++")
+    config = DCFormerConfig.from_dict(trained.config.to_dict() | {"compose": "none"})
+    plain = DCFormerForCausalLM(config)
+    plain.load_state_dict({k: v for k, v in trained.state_dict().items() if ".pre." not in k and ".post." not in k})
+    tasks = ("task56", "task57")
+    rows = [row for task in tasks for row in synthetic_tasks.generate(task, 2, 1, examples=4, split="held-out")]
+    expected = synthetic_tasks.evaluate(wrap(plain, shipped.tokenizer), rows, bootstrap=0).accuracy
+    assert float(without_everything.accuracy[1, 0]) == pytest.approx(expected)
+    intact = synthetic_tasks.evaluate(shipped, rows, bootstrap=0).accuracy
+    assert float(without_everything.accuracy[0, 0]) == pytest.approx(intact)
+    assert intact != expected, "on these rows composition matters, or the test shows nothing"
+
+
+def test_what_the_result_says(without_everything):
+    result = without_everything
+    assert result.parts == ("intact", "all")
+    assert result.patterns == ("different-in-set",)
+    assert result.answers.tolist() == [8]
+    assert result.clusters.tolist() == [2]
+    assert any("rest on 2 independent rows" in sentence for sentence in result.banners())
+    assert torch.equal(result.change, result.accuracy - result.accuracy[:1])
+    assert float(result.guess[0]) == pytest.approx(1 / 3)
+
+
+def frame(correct):
+    return pd.DataFrame({"correct": correct, "cluster": ["a#0", "a#0", "b#0", "b#0"]})
+
+
+def test_changes_and_intervals_by_hand():
+    """Cluster a loses both answers, cluster b none: resamples change by -1, -1/2 or 0."""
+    frames = {"intact": frame([True, True, True, False]), "part": frame([False, False, True, False])}
+    table = _table(frames, [True] * 4, 2000, seed=0)
+    assert table["accuracy"].tolist() == [0.75, 0.25]
+    assert table["change"].tolist() == [0, -0.5]
+    assert (table["change_low"].tolist(), table["change_high"].tolist()) == ([0, -1], [0, 0])
+    assert (table["low"].tolist(), table["high"].tolist()) == ([0.5, 0], [1, 0.5])
+
+
+def test_a_certain_change_leaves_out_zero(without_everything):
+    low, high = float(without_everything.change_low[1, 0]), float(without_everything.change_high[1, 0])
+    assert without_everything.certain("all", "different-in-set") == (high < 0 or low > 0)
+    assert not without_everything.certain("intact", "different-in-set")
+
+
+def test_parts_name_the_hooks_of_their_branches(bridge, make_bridge):
+    assert default_parts(bridge) == [
+        "pre.qp", "pre.kp", "pre.qg", "pre.kg", "post.qp", "post.kp", "post.qg", "post.kg", "pre", "post", "all"
+    ]  # fmt: skip
+    assert _hooks(bridge, "1.post.kp") == ["blocks.1.attn.post.hook_o_kp"]
+    assert len(_hooks(bridge, "post.kp")) == 2
+    assert len(_hooks(bridge, "0.pre")) == 4
+    assert len(_hooks(bridge, "all")) == 16
+    assert default_parts(make_bridge(compose_gate=False, compose_stages=("post",))) == ["post.qp", "post.kp", "all"]
+
+
+def test_rotating_keeps_every_term_and_moves_it_to_the_next_head():
+    branch = torch.randn(2, 4, 3, 3)
+    rotated = CHANGES["rotate"](branch, None)
+    assert torch.equal(rotated[:, 1], branch[:, 0])
+    assert torch.equal(rotated[:, 0], branch[:, 3])
+    assert not CHANGES["zero"](branch, None).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"parts": ["post.kq"]}, "post.kp"),
+        ({"parts": ["middle"]}, "no part 'middle'"),
+        ({"parts": ["7.post"]}, "no part '7.post'"),
+        ({"tasks": "same-persn"}, "no task is called"),
+        ({"kind": "mean"}, "zero"),
+    ],
+)
+def test_refuses_with_a_sentence(bridge, arguments, message):
+    with pytest.raises(UserError, match=message):
+        dcinterp.branch_ablation(bridge, **arguments)
+
+
+def test_a_plain_transformer_has_nothing_to_remove(twin):
+    with pytest.raises(UserError, match="Load a DCFormer"):
+        dcinterp.branch_ablation(twin)

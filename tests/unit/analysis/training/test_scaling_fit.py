@@ -1,0 +1,87 @@
+"""Scaling fits give back planted power laws, and refuse points that support none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dcinterp
+from dcinterp.cli import verbs
+from dcinterp.support.errors import UserError
+
+SIZES = [1e15, 3e15, 1e16, 3e16, 1e17]
+
+
+def law(family, coefficient, exponent, sizes=SIZES, noise=0.0, seed=0):
+    random = np.random.default_rng(seed)
+    return [(family, c, coefficient * c**-exponent * np.exp(noise * random.normal())) for c in sizes]
+
+
+def planted(multiplier, noise=0.0, seed=0):
+    """The second family reaches with C what the first reaches with multiplier * C."""
+    return law("transformer++", 30, 0.05, noise=noise, seed=seed) + law(
+        "dcformer++", 30 * multiplier**-0.05, 0.05, noise=noise, seed=seed + 1
+    )
+
+
+def test_planted_laws_come_back_exactly():
+    fit = dcinterp.scaling_fit(planted(1.8))
+    assert fit.exponent == pytest.approx((0.05, 0.05))
+    assert fit.multiplier.tolist() == pytest.approx([1.8] * len(fit.loss))
+    assert fit.multiplier_low.tolist() == pytest.approx([1.8] * len(fit.loss))
+    assert "1.80 times its compute" in fit.sentence()
+
+
+def test_a_multiplier_that_grows_with_compute():
+    points = law("transformer++", 30, 0.05) + law("dcformer++", 33, 0.055)
+    fit = dcinterp.scaling_fit(points)
+    assert fit.exponent == pytest.approx((0.05, 0.055))
+    assert (fit.multiplier[:-1] > fit.multiplier[1:]).all(), "lowest loss first"
+    for loss, base, other in zip(fit.loss, fit.base_flops, fit.other_flops, strict=True):
+        assert 30 * float(base) ** -0.05 == pytest.approx(float(loss))
+        assert 33 * float(other) ** -0.055 == pytest.approx(float(loss))
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    covered = 0
+    for seed in range(40):
+        fit = dcinterp.scaling_fit(planted(1.5, noise=0.01, seed=10 * seed), resamples=300, seed=seed)
+        middle = len(fit.loss) // 2
+        covered += float(fit.multiplier_low[middle]) <= 1.5 <= float(fit.multiplier_high[middle])
+    assert 30 <= covered <= 40
+
+
+def test_no_difference_is_said_to_be_none():
+    fit = dcinterp.scaling_fit(planted(1.0, noise=0.02, seed=3))
+    assert "no difference is shown" in fit.sentence()
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (law("transformer++", 30, 0.05), "No finished run is of the family 'dcformer"),
+        (planted(1.5)[:2] + planted(1.5)[5:], "2 amounts of compute"),
+        (law("transformer++", 30, -0.05) + law("dcformer++", 30, 0.05), "does not fall with compute"),
+        (law("transformer++", 30, 0.05, [1e15, 1.1e15, 1.2e15]) + law("dcformer++", 30, 0.05), "factor of 1.20"),
+        (law("transformer++", 30, 0.05) + law("dcformer++", 10, 0.05), "no loss in common"),
+        ([("transformer++", 1e15, -1.0)] * 3 + law("dcformer++", 30, 0.05), "positive, finite"),
+        ("missing.csv", "no table at missing.csv"),
+    ],
+)
+def test_refuses_with_the_reason(points, message):
+    with pytest.raises(UserError, match=message):
+        dcinterp.scaling_fit(points)
+
+
+def test_from_the_table_of_a_sweep(tmp_path):
+    rows = [{"name": f"run {i}", "status": "done", "family": f, "flops": c, "loss": 9.0, "validation_loss": value}
+            for i, (f, c, value) in enumerate(planted(1.7))]  # fmt: skip
+    rows.append({"name": "bad", "status": "failed", "family": "dcformer++"})
+    pd.DataFrame(rows).to_csv(tmp_path / "results.csv", index=False)
+    figure = tmp_path / "figure.html"
+    ran = CliRunner().invoke(verbs, ["scaling", str(tmp_path / "results.csv"), "--figure", str(figure)])
+    assert ran.exit_code == 0, ran.output
+    assert "1.70 times its compute" in ran.output
+    assert "plotly" in figure.read_text()

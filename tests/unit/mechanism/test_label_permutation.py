@@ -1,0 +1,90 @@
+"""The control of other answers: adjacent twins never get their own, and few other answers are said to be few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcinterp import UserError, attribute_edges, attribute_edges_over, attribute_heads, attribute_heads_over
+from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.label_permutation import label_banners, other_answers, other_places
+
+# Two questions, each put twice, side by side: what sets of the tasks look like.
+FRUIT = ("< Ruth has a violin. Carol has a beetle. >. Ruth has a kind of", "fruit", "animal")
+ANIMAL = ("< Ruth has a lime. Carol has a car. >. Carol has a kind of", "animal", "drink")
+TWINS = [FRUIT, FRUIT, ANIMAL, ANIMAL]
+QUICK = {"method": "gradient"}
+
+
+@given(st.lists(st.sampled_from([("a", "b"), ("b", "a"), ("c", None), ("d", "e"), ("a", "e")]), min_size=2))
+def test_nobody_gets_its_own(labels):
+    if len(set(labels)) < 2:
+        with pytest.raises(UserError, match="same target and foil"):
+            other_places(labels)
+        return
+    partners = other_places(labels, draws=3)
+    assert all(labels[place] != labels[other] for place, other in enumerate(partners))
+    most = max(Counter(labels).values())
+    if 2 * most <= len(labels):
+        assert sorted(partners) == list(range(len(labels))), "every answer is used once"
+    else:
+        used = [count for place, count in Counter(partners).items() if labels[place] != max(labels, key=labels.count)]
+        assert max(used) - min(used) <= 1, "the few others are used in turn"
+    assert partners == other_places(labels, draws=3), "the same for the same seed"
+
+
+def test_pairs_share_as_few_words_as_can_be():
+    labels = [("a", "b"), ("b", "a"), ("c", "d"), ("d", "c")] * 2
+    for place, other in enumerate(other_places(labels)):
+        assert not set(labels[place]) & set(labels[other])
+
+
+@pytest.mark.parametrize("text", ["same-person n=16", "different-in-set n=20"])
+def test_the_sets_of_the_tasks_come_in_twins_that_do_not_get_their_own(bridge, text):
+    asked = questions(bridge, text)
+    answers = [(question.target, question.foil) for question in asked]
+    assert sum(a == b for a, b in zip(answers, answers[1:], strict=False)) >= 8, "what a shift by one would pair"
+    others = [(question.target, question.foil) for question in other_answers(bridge, asked, seed=0)]
+    assert not any(own == other for own, other in zip(answers, others, strict=True))
+    assert sorted(map(str, others)) == sorted(map(str, answers))
+
+
+def test_heads_are_compared_with_other_answers_only(bridge):
+    found = attribute_heads_over(bridge, TWINS, control="labels", **QUICK)
+    elsewhere = [attribute_heads(bridge, FRUIT[0], *ANIMAL[1:], **QUICK).scores]
+    elsewhere += [attribute_heads(bridge, ANIMAL[0], *FRUIT[1:], **QUICK).scores]
+    # The two scores are all that the control can be made of, so its interval reaches from one to the other.
+    low, high = torch.stack(elsewhere).amin(0), torch.stack(elsewhere).amax(0)
+    assert ((found.control_low >= low - 1e-5) & (found.control_high <= high + 1e-5)).all()
+    # With their own answer for half of them, some head's would leave it.
+    own = torch.stack([attribute_heads(bridge, *each, **QUICK).scores for each in (FRUIT, ANIMAL)])
+    assert ((own < low - 1e-3) | (own > high + 1e-3)).any()
+
+
+def test_edges_are_compared_with_other_answers_only(bridge):
+    found = attribute_edges_over(bridge, TWINS, check=0, **QUICK)
+    elsewhere = [attribute_edges(bridge, FRUIT[0], *ANIMAL[1:], check=0, **QUICK).scores]
+    elsewhere += [attribute_edges(bridge, ANIMAL[0], *FRUIT[1:], check=0, **QUICK).scores]
+    low, high = torch.stack(elsewhere).amin(0), torch.stack(elsewhere).amax(0)
+    assert found.control == "labels"
+    assert ((found.control_low >= low - 1e-5) & (found.control_high <= high + 1e-5)).all()
+
+
+def test_where_all_have_one_answer_there_is_no_control_and_a_banner_says_so(bridge):
+    for attribute in (attribute_heads_over, attribute_edges_over):
+        found = attribute(bridge, [FRUIT, FRUIT], control="labels", **QUICK)
+        assert found.control == "none"
+        assert not found.stands_out.any()
+        assert "There is no control" in " ".join(found.banners())
+
+
+def test_few_other_answers_are_said_to_be_few(bridge):
+    found = attribute_heads_over(bridge, [*TWINS, FRUIT], control="labels", **QUICK)
+    assert "3 of 5 examples have the same target and foil" in " ".join(found.banners())
+    assert label_banners(found.targets, found.foils, "heads") == []
+    assert "no control" in " ".join(replace(found, control="none", targets=("a",) * 5, foils=("b",) * 5).banners())
