@@ -36,6 +36,8 @@ class Result:
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
+    FORMER: ClassVar[dict[str, str]] = {}
+    """Names that fields had in earlier versions, and what they are called now: saved results go on opening."""
     kinds: ClassVar[dict[str, type[Result]]] = {}
 
     call: Call | None = field(default=None, kw_only=True, compare=False, repr=False)
@@ -231,10 +233,10 @@ def load_result(folder: str | Path) -> Result:
         raise UserError(
             f"{folder} holds a result of unknown kind {record['kind']!r}; {nearest(record['kind'], Result.kinds)}"
         )
-    restored = {name: _tuples(value) for name, value in record["fields"].items()}
-    parts = {name: load_result(folder / name) for name in record.get("parts", ())}
+    restored: dict[str, Any] = {name: _tuples(value) for name, value in record["fields"].items()}
+    restored |= {name: load_result(folder / name) for name in record.get("parts", ())} | tensors
     call = Call.from_record(record["call"]) if record.get("call") else None
-    return kind(**restored, **parts, **tensors, call=call)
+    return kind(**{kind.FORMER.get(name, name): value for name, value in restored.items()}, call=call)
 
 
 def _same(mine: Any, theirs: Any) -> bool:
