@@ -110,46 +110,10 @@ OUTPUTS: dict[str, Any] = {
 }
 DEFAULTS = {"save": None, "figure": None, "figure_kind": "", "csv": None, "as_json": False}
 
-PROMPT = "There are tea, meat, meat. Which is not meat? The"
-SAMPLES = {
-    "prompt": PROMPT,
-    "example": PROMPT,
-    "examples": "same-person n=2",
-    "target": "tea",
-    "interventions": "head 1.3 zero",
-    "words": "violin,lime",
-    "layer": "1",
-    "head": "3",
-    "query": "-1",
-    "key": "4",
-    "stage": "post",
-    "run": "dcformer++",
-    "runs": "runs/scaling/results.csv",
-}
-"""Values that the examples in the help give to required options."""
-
-MORE = {
-    "attribute_heads": {"foil": "meat"},
-    "attribute_edges": {"foil": "meat"},
-    "attribute_edges_over": {"method": "gradient"},
-    "branch_ablation": {"tasks": "56", "rows": "1"},
-    "attribute_heads_over": {"method": "gradient"},
-    "calibrate": {"part": "branch", "methods": "gradient"},
-    "composition_importance": {"method": "gradient"},
-    "method_benchmark": {"settings": "lend-by-kp", "seeds": "1", "examples": "1"},
-    "task_accuracy": {"tasks": "same-person", "rows": "1"},
-    "loss_curves": {"run": "runs/my-run"},
-    "training_strengths": {"run": "runs/my-run"},
-    "training_diversity": {"run": "runs/my-run"},
-}
-"""What the examples of some analyses say beside or instead of that, so that they take seconds."""
-
 
 def help_text(entry: Analysis) -> str:
-    """The summary, and an example."""
-    required = [name for name, parameter in entry.parameters.items() if parameter.default is parameter.empty]
-    given = {name: SAMPLES.get(name, "...") for name in required} | MORE.get(entry.name, {})
-    options = [_words(f"--{name.replace('_', '-')}", text) for name, text in given.items()]
+    """The summary, and the example of the declaration."""
+    options = [_words(f"--{name.replace('_', '-')}", text) for name, text in entry.example.items()]
     words = [f"dcinterp analyze {entry.name.replace('_', '-')}", *["dcformer++"] * entry.takes_model, *options]
     return f"{entry.summary}\n\nExample:\n\n{example(words)}"
 
@@ -166,13 +130,7 @@ def figure_kinds(entry: Analysis) -> list[str]:
     """The figures of an analysis' result, by kind; the one that it gets when nobody asks for another is ""."""
     from dcinterp.figures import kinds
 
-    return sorted(kind for result, kind in kinds() if result == result_kind(entry))
-
-
-def result_kind(entry: Analysis) -> str:
-    """The kind of result that an analysis makes."""
-    made = entry.function.__annotations__["return"]  # a name where annotations are postponed, else the class
-    return str(getattr(made, "__name__", made))
+    return sorted(kind for result, kind in kinds() if result == entry.kind)
 
 
 def verb(entry: Analysis) -> Any:
@@ -210,7 +168,7 @@ def _option(name: str, parameter: inspect.Parameter, annotation: Any, text: str)
     from dcinterp.results.call import TOKEN_ARGUMENTS, option_text, plain
     from dcinterp.results.options import members
 
-    flag, text = f"--{name.replace('_', '-')}", _told(name, text)
+    flag, text = f"--{name.replace('_', '-')}", f"{text[:1].upper()}{text[1:]}"
     kinds = [each for each in members(annotation) if each is not type(None)]
     if name in TOKEN_ARGUMENTS and int in kinds:
         text += " A token id is written #12."
@@ -223,31 +181,6 @@ def _option(name: str, parameter: inspect.Parameter, annotation: Any, text: str)
     shown = option_text(default, name) if default not in (None, "", [], ()) else False
     option = typer.Option(flag, help=text, show_default=shown, metavar=_metavar(kinds))
     return (Annotated[str, option], inspect.Parameter.empty) if required else (Annotated[str | None, option], None)
-
-
-TOLD = {
-    "prompt": "Text, or token ids as in [5, 7, 9].",
-    "example": "A prompt as text or token ids, or an example of the tasks as JSON.",
-}
-"""What the help says of some options in place of the docstring, which is written for Python."""
-
-
-def _told(name: str, text: str) -> str:
-    """What a docstring says of a parameter, for somebody who types it."""
-    from dcinterp.results.registry import ANALYSES
-
-    if name in TOLD:
-        return TOLD[name]
-    if same := re.fullmatch(r"[Aa]s (?:for|in) `(\w+)`\.?", text):
-        text = _descriptions(ANALYSES[same[1]].function.__doc__ or "").get(name, text)
-    for words, ours in (
-        (r"^of ", f"{name} of "),
-        (r"; see the head of this module", ": heads of one layer at a time, or of all layers at once"),
-        (r" when None", " when it is left out"),
-        (r"what `dcinterp.load` takes", "a shipped model, a folder, or a hub id"),
-    ):
-        text = re.sub(words, ours, text)
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _metavar(kinds: list[Any]) -> str:
@@ -313,7 +246,7 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     if kind and kind not in (known := figure_kinds(entry)):
         hint = nearest(kind, filter(None, known)) if any(known) else "leave --figure-kind out."
         raise UserError(f"There is no figure {kind!r} of this result; {hint}")
-    require_result_place(given["save"], result_kind(entry))
+    require_result_place(given["save"], entry.kind)
     require_file_place(figure)
     require_file_place(given["csv"])
 

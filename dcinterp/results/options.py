@@ -20,11 +20,14 @@ from dcinterp.results.call import QUOTED, TOKEN_ARGUMENTS, from_plain
 from dcinterp.support.errors import UserError, nearest
 
 
-def parameter_types(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of a function's parameters; those that only a type checker knows are looked up in the tasks."""
+def parameter_types(function: Callable[..., Any], *, ranges: bool = False) -> dict[str, Any]:
+    """The types of a function's parameters; those that only a type checker knows are looked up in the tasks.
+
+    ranges: with the ranges of numbers (see dcinterp.support.ranges).
+    """
     import synthetic_tasks
 
-    return get_type_hints(inspect.unwrap(function), localns=vars(synthetic_tasks))
+    return get_type_hints(inspect.unwrap(function), localns=vars(synthetic_tasks), include_extras=ranges)
 
 
 def members(annotation: Any) -> tuple[Any, ...]:

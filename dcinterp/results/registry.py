@@ -1,6 +1,7 @@
 """The analyses by name, and how each result remembers how it was made.
 
-    @analysis(title="Head attribution")
+    @analysis(title="Head attribution", question="Which head writes the answer?", guide="analyses/head-attribution.md",
+              example={"prompt": EXAMPLE_PROMPT, "target": "tea"})
     def attribute_heads(bridge, prompt, target, foil=None, *, ..., progress=silent) -> HeadAttribution: ...
 
     ANALYSES["attribute_heads"].title
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
@@ -22,25 +23,35 @@ from typing import Any, ParamSpec, TypeVar
 from dcinterp.checkpoints.fingerprint import fingerprint, revision
 from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all
+from dcinterp.results.options import parameter_types
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.ranges import require_in_range
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
 
+EXAMPLE_PROMPT = "There are tea, meat, meat. Which is not meat? The"
+"""The prompt of the examples in declarations; the shipped models answer it."""
+
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis as the command line and the app see it.
+    """An analysis as the command line, the documentation and the app see it: what its declaration says, and no more.
 
-    ignored: parameters that do not change the result, and are not recorded (progress, say).
+    question, guide: what it answers, and the page of docs/ that explains it. example: arguments of a call that takes
+    seconds, as one types them; help, documentation and tests run it. ignored: parameters that do not change the result
+    and are not recorded (progress, say).
     """
 
     name: str
     title: str
     function: Callable[..., Result]
-    needs_composition: bool
-    ignored: tuple[str, ...]
+    needs_composition: bool = False
+    question: str = ""
+    guide: str = ""
+    example: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -57,6 +68,17 @@ class Analysis:
         """What a person chooses: all parameters but the model and the ignored ones."""
         return {n: p for n, p in self.signature.parameters.items() if n not in ("bridge", *self.ignored)}
 
+    @cached_property
+    def types(self) -> dict[str, Any]:
+        """The types of the parameters, with their ranges (see dcinterp.support.ranges)."""
+        return parameter_types(self.function, ranges=True)
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind of result that it returns."""
+        made = self.function.__annotations__["return"]  # a name where annotations are postponed, else the class
+        return str(getattr(made, "__name__", made))
+
     @property
     def summary(self) -> str:
         """The first line of the docstring."""
@@ -64,12 +86,21 @@ class Analysis:
 
 
 def analysis(
-    *, title: str, needs_composition: bool = False, ignore: tuple[str, ...] = ()
+    *,
+    title: str,
+    question: str = "",
+    guide: str = "",
+    example: Mapping[str, str] | None = None,
+    needs_composition: bool = False,
+    ignore: tuple[str, ...] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Register a function under its name, and let its results remember the call.
+    """Declare an analysis: the one place from which public name, verb, help, documentation and tests are made.
 
     Args:
         title: for people, as in "Head diversity".
+        question: what it answers, for the table in docs/analyses.md.
+        guide: the page of docs/ that explains how it is used and read.
+        example: arguments of a call on the shipped model that takes seconds, as one types them on the command line.
         needs_composition: refuse models whose heads are not composed, in the same sentence everywhere.
         ignore: further parameters, beside `progress`, that do not change the result.
     """
@@ -85,11 +116,21 @@ def analysis(
                     f"{title} needs heads that are composed, and this model has none. Load a DCFormer, such as "
                     "'dcformer++'."
                 )
-            _require_counts(bound.arguments)
+            for name, value in bound.arguments.items():
+                require_in_range(name, value, entry.types.get(name))
             call = _call(entry, bound)
             return function(*args, **kwargs).with_call(call)
 
-        entry = Analysis(function.__name__, title, run, needs_composition, ("progress", *ignore))
+        entry = Analysis(
+            name=function.__name__,
+            title=title,
+            function=run,
+            needs_composition=needs_composition,
+            question=question,
+            guide=guide,
+            example=example or {},
+            ignored=("progress", *ignore),
+        )
         _registered[function.__name__] = entry
         return run
 
@@ -150,22 +191,6 @@ def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:
         public=homes().get(entry.name) == home,
         obstacle=obstacle,
     )
-
-
-COUNTS = dict.fromkeys(("k", "rows", "examples", "steps", "max_steps", "batch_size", "seeds", "resamples", "limit"), 1)
-COUNTS |= {"check": 0}
-"""Parameters that, as numbers, count things, and how many of them there must be at least."""
-
-
-def _require_counts(arguments: Mapping[str, Any]) -> None:
-    """Refuse numbers that no analysis can do anything with, in the same sentence everywhere."""
-    for name, value in arguments.items():
-        if name in COUNTS and isinstance(value, int) and value < COUNTS[name]:
-            raise UserError(f"{name} is {value}; it must be at least {COUNTS[name]}.")
-        if name == "level" and not 0 < value < 1:
-            raise UserError(f"level is {value}; it must lie between 0 and 1.")
-        if name == "tolerance" and not value >= 0:
-            raise UserError(f"tolerance is {value}; it must be at least 0.")
 
 
 def _obstacle(bridge: Any) -> str:

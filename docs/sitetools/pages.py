@@ -181,13 +181,14 @@ class Guide:
 
 @cache
 def guides() -> dict[str, Guide]:
-    """The guide of every analysis, from the table in docs/analyses.md."""
+    """The guide of every analysis, as its declaration says."""
+    from dcinterp.results.registry import ANALYSES
+
     found = {}
-    for row in re.findall(r"^\| .* \|$", (DOCS / "analyses.md").read_text(encoding="utf-8"), re.M):
-        *_, names, page, _ = row.split("|")
-        for file in re.findall(r"\]\(([\w/-]+\.md)\)", page):
-            title = (DOCS / file).read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
-            found |= {name: Guide(file, title) for name in re.findall(r"`(\w+)`", names)}
+    for name, entry in ANALYSES.items():
+        if entry.guide:
+            title = (DOCS / entry.guide).read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
+            found[name] = Guide(entry.guide, title)
     return found
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from safetensors.torch import save_file
 
 import dcinterp
 from dcinterp.cli import main
@@ -24,25 +22,6 @@ from dcinterp.results.call import Call
 from dcinterp.results.catalogue import titles
 from dcinterp.results.options import parameter_types, parse
 from dcinterp.results.registry import ANALYSES
-from dcinterp.train.loop.mechanism_log import branch_strengths, layer_variances
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
-    """A folder with what the examples read: a sweep's table, and a run that was watched."""
-    folder = tmp_path_factory.mktemp("examples")
-    (folder / "runs/scaling").mkdir(parents=True)
-    families = ("transformer++", "dcformer++")
-    rows = [(f, c, (20 + len(f)) * c**-0.05) for f in families for c in (1e15, 4e15, 2e16)]
-    pd.DataFrame(rows, columns=["family", "flops", "loss"]).to_csv(folder / "runs/scaling/results.csv", index=False)
-    watch = folder / "runs/my-run/watch"
-    watch.mkdir(parents=True)
-    losses = [{"step": step, "tokens": 9 * step, "loss": 5.0 - step, "validation_loss": 5.5 - step} for step in (1, 2)]
-    (watch.parent / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in losses))
-    model = dcinterp.read_model(Path(dcinterp.__file__).parent / "checkpoints/shipped/dcformer++")
-    seen = branch_strengths(model, {"input_ids": torch.arange(5, 25).view(2, 10)})
-    save_file({"variances": layer_variances(model), "strengths": seen}, watch / "step-0000001.safetensors")
-    return folder
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -2,75 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
 import torch
-from safetensors.torch import save_file
 
-import dcinterp
 from dcinterp import figures
 from dcinterp.figures.base import export
 from dcinterp.figures.base.describe import describe
+from dcinterp.results.options import parameter_types, parse
 from dcinterp.results.registry import ANALYSES
 from dcinterp.results.result import Result, load_result
 from dcinterp.support.errors import UserError
-from dcinterp.train.loop.mechanism_log import branch_strengths, layer_variances
 
-FAMILIES = ("transformer++", "dcformer++")
-
-
-def watched(bridge, folder):
-    """A folder with what two checkpoints of a run would have recorded of this model."""
-    model = bridge.original_model
-    (folder / "watch").mkdir(parents=True)
-    for step in (1, 2):
-        found = {
-            "variances": layer_variances(model),
-            "strengths": branch_strengths(model, {"input_ids": torch.arange(5, 25).view(2, 10)}),
-        }
-        save_file(found, folder / "watch" / f"step-{step:07d}.safetensors")
-    losses = [{"step": step, "tokens": 9 * step, "loss": 5.0 - step, "validation_loss": 5.5 - step} for step in (1, 2)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in losses))
-    return str(folder)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def made(make_bridge, prompt, tmp_path_factory):
-    """What every analysis returns; a new one adds its call here."""
-    bridge, tmp_path = make_bridge(), tmp_path_factory.mktemp("results")
-    return [
-        dcinterp.predict(bridge, prompt, "fruit"),
-        dcinterp.attribute_heads(bridge, prompt, "fruit", "animal", steps=8, max_steps=8),
-        dcinterp.attribute_edges(bridge, prompt, "fruit", "animal", steps=4, max_steps=4, check=2),
-        dcinterp.attribute_edges_over(bridge, [(prompt, "fruit", "animal")], method="gradient", check=2),
-        dcinterp.intervene(bridge, prompt, "head 1.3 zero", "fruit", "animal"),
-        dcinterp.calibrate(bridge, [(prompt, "fruit", "animal")], "branch", methods=["gradient"]),
-        dcinterp.compose_breakdown(bridge, prompt, 1, -1, 4),
-        dcinterp.composition_map(bridge, prompt, 1, "post", -1, 4),
-        dcinterp.attribute_heads_over(bridge, "task2 n=2", steps=4, max_steps=4),
-        dcinterp.static_composition_map(bridge, 0, "pre"),
-        dcinterp.mean_composition_map(bridge, "task2 n=2", 1),
-        dcinterp.composition_importance(bridge, "task2 n=2", steps=4, max_steps=4),
-        dcinterp.attention_rows(bridge, prompt, 1),
-        dcinterp.attention_patterns(bridge, prompt, 1),
-        dcinterp.task_accuracy(bridge, tasks="56,57", rows=1, examples=3),
-        dcinterp.training_curves("dcformer++"),
-        dcinterp.training_strengths(watched(bridge, tmp_path / "run")),
-        dcinterp.training_diversity(str(tmp_path / "run")),
-        dcinterp.loss_curves(str(tmp_path / "run")),
-        dcinterp.scaling_fit([(f, c, (20 + len(f)) * c**-0.05) for f in FAMILIES for c in (1e15, 4e15, 2e16)]),
-        dcinterp.ov_top_tokens(bridge, 1, 4, ["violin", "lime"]),
-        dcinterp.ov_transformations(bridge, relations=["copy", "adj->opposite"], permutations=20),
-        dcinterp.head_diversity(bridge, random_draws=1),
-        dcinterp.compare_head_diversity(bridge),
-        dcinterp.case_study(bridge, prompt, "fruit"),
-        dcinterp.method_benchmark(["lend-by-kp"], methods=["attention weight", "random"], seeds=1, examples=1),
-        dcinterp.branch_ablation(bridge, tasks="56", parts=["all"], rows=1, examples=3, resamples=10),
-    ]
+def made(make_bridge, runs):
+    """What every analysis returns for the example of its declaration, on a random small model."""
+    bridge = make_bridge(max_position_embeddings=256)
+    with contextlib.chdir(runs):
+        return [made_by(entry, bridge) for entry in ANALYSES.values()]
+
+
+def made_by(entry, bridge):
+    types = parameter_types(entry.function)
+    given = {name: parse(name, types[name], text) for name, text in entry.example.items()}
+    return entry.function(*[bridge] * entry.takes_model, **given)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +54,12 @@ def test_every_result_remembers_its_call(results):
         assert all(isinstance(sentence, str) for sentence in result.banners())
 
 
-def test_every_analysis_is_covered_here(made):
-    assert {result.call.analysis for result in made} >= set(ANALYSES)
+def test_every_declaration_is_whole():
+    for entry in ANALYSES.values():
+        required = {name for name, parameter in entry.parameters.items() if parameter.default is parameter.empty}
+        assert required <= set(entry.example) <= set(entry.parameters), f"{entry.name}: arguments of its example"
+        assert entry.question.endswith("?"), f"{entry.name} says no question"
+        assert (ROOT / "docs" / entry.guide).is_file(), f"{entry.name}: there is no guide docs/{entry.guide}"
 
 
 def test_frozen_detached_and_on_the_cpu(results):

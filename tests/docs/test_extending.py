@@ -54,11 +54,9 @@ def copy(tmp_path_factory) -> Path:
     shutil.copy(ROOT / "pyproject.toml", root)
     (root / "dcinterp" / "checkpoints" / "shipped").symlink_to(ROOT / "dcinterp" / "checkpoints" / "shipped")
 
-    (root / "dcinterp/analysis/look_back.py").write_text(code(PAGE, "class LookBack"))
-    insert(root / "dcinterp/__init__.py", '"case_study":', line('"look_back"'))
-    insert(root / "docs/analyses.md", "| Where do the heads look? |", line("| How far"))
+    (root / "dcinterp/analysis/attention/look_back.py").write_text(code(PAGE, "class LookBack"))
     drawing = code(PAGE, 'RESULT = "LookBack"').partition("\n\nfigure = ")[0]
-    (root / "dcinterp/figures/look_back_grid.py").write_text(f"from typing import Any\n\n{drawing}\n")
+    (root / "dcinterp/figures/attention/look_back_grid.py").write_text(f"from typing import Any\n\n{drawing}\n")
 
     relation = code(PAGE, "RELATION = Relation(").partition("assert")[0]
     (root / "synthetic_tasks/relations/after_next.py").write_text(relation)

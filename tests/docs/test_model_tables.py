@@ -13,6 +13,8 @@ from dcinterp.model.build import count_parameters
 from dcinterp.model.complexity import overhead_rows
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import presets
+from dcinterp.results.catalogue import homes
+from dcinterp.results.registry import ANALYSES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -50,6 +52,16 @@ def test_the_table_of_presets() -> None:
 def test_the_table_of_costs() -> None:
     header = ["preset", "keys", "parameters", "counted", "FLOPs", "counted"]
     assert_generated("models.md", "complexity", table(header, overhead_rows(presets().values())))
+
+
+def test_the_table_of_analyses() -> None:
+    """In the order of the folders, so that what belongs together stands together."""
+    rows = []
+    for name in sorted(homes(), key=homes().__getitem__):
+        entry = ANALYSES[name]
+        title = (DOCS / entry.guide).read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
+        rows.append([entry.question, f"`{name}`", f"[{title}]({entry.guide})"])
+    assert_generated("analyses.md", "analyses", table(["question", "function", "guide"], rows))
 
 
 def test_every_hook_named_in_the_docs_exists(make_bridge: Callable[..., DCBridge]) -> None:

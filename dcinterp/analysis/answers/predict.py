@@ -21,8 +21,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_id, token_ids
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
+from dcinterp.support.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,18 @@ class Prediction(Result):
         return list(self.top_tokens) if axis == "top" else None
 
 
-@analysis(title="Prediction")
-def predict(bridge: Any, prompt: Prompt, answer: Token | None = None, *, at: int = -1, k: int = 10) -> Prediction:
+@analysis(
+    title="Prediction",
+    question="What does the model answer?",
+    guide="analyses/prediction.md",
+    example={"prompt": EXAMPLE_PROMPT},
+)
+def predict(bridge: Any, prompt: Prompt, answer: Token | None = None, *, at: int = -1, k: Count = 10) -> Prediction:
     """The model's `k` most likely tokens after position `at` of the prompt, and the rank of `answer`.
 
     Args:
         bridge: any bridge; its heads need not be composed.
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         answer: the expected next token, as a word or an id.
         at: the position after which to predict; negative counts from the end.
         k: how many of the most likely tokens to keep.

@@ -31,6 +31,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count
 
 READERS = ("fact_unif", "value_unif", "polarity_blind", "odd_one_out")
 GROUPINGS = ("all", "pattern", "transformation", "family", "task", "shots")
@@ -77,7 +78,7 @@ class TaskAccuracy(Result):
 
         Args:
             by: one of GROUPINGS.
-            resamples: of the clusters, for the interval.
+            resamples: resamples of the clusters, for the interval.
 
         Raises:
             UserError: there is no such grouping.
@@ -124,16 +125,22 @@ class TaskAccuracy(Result):
         return float(low), float(high)
 
 
-@analysis(title="Accuracy on the tasks", ignore=("batch_size",))
+@analysis(
+    title="Accuracy on the tasks",
+    ignore=("batch_size",),
+    question="Which tasks can the model do?",
+    guide="tasks.md",
+    example={"tasks": "same-person", "rows": "1"},
+)
 def task_accuracy(
     bridge: Any,
     *,
     tasks: str = "",
-    rows: int = 2,
-    examples: int = 8,
+    rows: Count = 2,
+    examples: Count = 8,
     seed: int = 0,
     split: str = "held-out",
-    batch_size: int = 4,
+    batch_size: Count = 4,
     progress: Progress = silent,
 ) -> TaskAccuracy:
     """Accuracy on generated rows of the tasks.
@@ -143,7 +150,7 @@ def task_accuracy(
         tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 when empty.
         rows: rows per task.
         examples: examples in a row; the third to the last are scored, with the earlier ones as shots.
-        seed: of the rows and of the intervals.
+        seed: seed of the rows and of the intervals.
         split: "held-out" facts, which no shipped model was trained on, or "train".
         batch_size: rows per forward pass.
         progress: called after each batch; one with a method `partial` is given the result so far.

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.mechanism.prompt import Prompt, layer_number, str_tokens, token_ids
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 
 AXIS = ("head", "query", "key")
@@ -50,13 +50,18 @@ class AttentionPatterns(Result):
         return list(self.tokens) if axis in ("query", "key") else None
 
 
-@analysis(title="Attention matrices of a layer")
+@analysis(
+    title="Attention matrices of a layer",
+    question="Where do all heads of a layer look?",
+    guide="analyses/attention.md",
+    example={"prompt": EXAMPLE_PROMPT, "layer": "1"},
+)
 def attention_patterns(bridge: Any, prompt: Prompt, layer: int) -> AttentionPatterns:
     """All heads' attention of one layer, from every position to every earlier one, before and after composition.
 
     Args:
         bridge: any bridge; its heads need not be composed.
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         layer: the layer; negative counts from the last.
 
     Cost: one forward pass that keeps four matrices [head, query, key] of one layer.

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dcinterp.mechanism.memory import check_fits, slices
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, str_tokens, token_ids
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 
 
@@ -43,13 +43,18 @@ class AttentionRows(Result):
         return list(self.tokens[: self.query + 1]) if axis == "key" else None
 
 
-@analysis(title="Attention before and after composition")
+@analysis(
+    title="Attention before and after composition",
+    question="Where do all heads look from one token?",
+    guide="analyses/attention.md",
+    example={"prompt": EXAMPLE_PROMPT, "layer": "1"},
+)
 def attention_rows(bridge: Any, prompt: Prompt, layer: int, query: int = -1) -> AttentionRows:
     """All heads' attention from one position, before and after post-composition.
 
     Args:
         bridge: any bridge; its heads need not be composed.
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         layer: the layer; negative counts from the last.
         query: the position that attends; negative counts from the end.
 

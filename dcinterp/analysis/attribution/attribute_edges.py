@@ -47,10 +47,11 @@ from dcinterp.mechanism.objective import UNITS, Objective, explained
 from dcinterp.mechanism.path_gradient import Integration, Method, Metric, Path, check_choices
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count, Number, Tolerance
 
 # Above this share of the largest head score, the branches of a layer do not add up to its composed attention.
 NOTABLE_MISMATCH = 1e-3
@@ -218,7 +219,13 @@ class EdgeAttribution(Result):
         return said + size_banners(self.checked, self.predicted, self.measured, method=self.method, unit=unit)
 
 
-@analysis(title="Edge attribution", ignore=("batch_size",))
+@analysis(
+    title="Edge attribution",
+    ignore=("batch_size",),
+    question="Whose attention was shared with whose values, and did it matter?",
+    guide="analyses/edges.md",
+    example={"prompt": EXAMPLE_PROMPT, "target": "tea", "foil": "meat"},
+)
 def attribute_edges(
     bridge: Any,
     prompt: Prompt,
@@ -234,18 +241,18 @@ def attribute_edges(
     dynamic_weights: DynamicWeights = "recomputed",
     layers: Sequence[int] | None = None,
     per_source: bool = True,
-    check: int = 8,
-    steps: int = 32,
-    max_steps: int = 512,
-    tolerance: float = 0.01,
-    batch_size: int = 64,
+    check: Number = 8,
+    steps: Count = 32,
+    max_steps: Count = 512,
+    tolerance: Tolerance = 0.01,
+    batch_size: Count = 64,
     progress: Progress = silent,
 ) -> EdgeAttribution:
     """Attribute the logit of `target` (minus that of `foil`, if given) to every edge of composition.
 
     Args:
         bridge: any bridge; where heads are not composed, every head has the one edge to itself (stage "post").
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         target: the answer; of one that takes several tokens, all are explained (see dcinterp.mechanism.objective).
         foil: the answer it competes with.
         at: the position whose next token is explained.
@@ -255,9 +262,9 @@ def attribute_edges(
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
             layers together, so that the scores of all layers add up to one difference.
         baseline: a counterfactual prompt with as many tokens, whose edges the path starts from; nothing (z = 0, or
-            equal scores for all keys) when None.
+            equal scores for all keys) when it is left out.
         dynamic_weights: "recomputed" lets later compositions answer the change; "frozen" keeps their dynamic weights.
-        layers: the layers to score, negative ones counted from the last; all when None.
+        layers: the layers to score, negative ones counted from the last; all when it is left out.
         per_source: keep the scores by source token.
         check: how many of the strongest lent edges to ablate (with a baseline, to put to what they are in that prompt;
             the scores then also count the change of the values).

@@ -54,6 +54,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count, Level, Number, Tolerance
 
 CONTROLS = ("labels", "heads", "none")
 Control = Literal["labels", "heads", "none"]
@@ -162,7 +163,13 @@ class EdgeAttributionSet(AgainstControl, Result):
         return pd.DataFrame(rows, columns=names).sort_values("mean", key=abs, ascending=False, ignore_index=True)
 
 
-@analysis(title="Edge attribution over a dataset", needs_composition=True)
+@analysis(
+    title="Edge attribution over a dataset",
+    needs_composition=True,
+    question="Which edges matter over a set of examples?",
+    guide="analyses/edges.md",
+    example={"examples": "same-person n=2", "method": "gradient"},
+)
 def attribute_edges_over(
     bridge: Any,
     examples: Examples,
@@ -173,13 +180,13 @@ def attribute_edges_over(
     path: Path = "layer",
     dynamic_weights: DynamicWeights = "recomputed",
     control: Control = "labels",
-    check: int = 8,
-    level: float = 0.95,
+    check: Number = 8,
+    level: Level = 0.95,
     seed: int = 0,
-    steps: int = 16,
-    max_steps: int = 256,
-    tolerance: float = 0.01,
-    batch_size: int = 64,
+    steps: Count = 16,
+    max_steps: Count = 256,
+    tolerance: Tolerance = 0.01,
+    batch_size: Count = 64,
     progress: Progress = silent,
 ) -> EdgeAttributionSet:
     """Attribute the answers of many questions to every edge, and say how sure the mean is.
@@ -188,11 +195,16 @@ def attribute_edges_over(
         bridge: a bridge over a model whose heads are composed at `stage`.
         examples: a text such as "same-person n=100 seed=1", or a list of examples of the tasks or of (prompt, target,
             foil); see dcinterp.mechanism.dataset.
-        objective, stage, method, path, dynamic_weights: as for `attribute_edges`.
+        objective: "logit" (with a foil, the difference) or "log-probability".
+        stage: "post" for attention weights shared with values, "pre" for scores shared with another head's softmax.
+        method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
+        path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
+            layers together, so that the scores of all layers add up to one difference.
+        dynamic_weights: "recomputed" lets later compositions answer the change; "frozen" keeps their dynamic weights.
         control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
         check: how many of the lent edges of largest mean to ablate in every example.
-        level: of the bootstrap intervals over examples.
-        seed: of bootstrap and control.
+        level: confidence level of the bootstrap intervals over examples.
+        seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
         batch_size: rows of one forward and backward pass; bounds the memory.

@@ -45,10 +45,11 @@ from dcinterp.mechanism.magnitude_check import size_banners
 from dcinterp.mechanism.objective import UNITS, Objective, explained
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count, Tolerance
 
 NOTABLE = 0.1
 """Scores above this share of the largest are compared in sign with their ablation."""
@@ -149,7 +150,12 @@ class HeadAttribution(Result):
         return frame.sort_values("scores", key=abs, ascending=False, ignore_index=True)
 
 
-@analysis(title="Head attribution")
+@analysis(
+    title="Head attribution",
+    question="Which head writes the answer?",
+    guide="analyses/head-attribution.md",
+    example={"prompt": EXAMPLE_PROMPT, "target": "tea", "foil": "meat"},
+)
 def attribute_heads(
     bridge: Any,
     prompt: Prompt,
@@ -162,23 +168,23 @@ def attribute_heads(
     path: Path = "layer",
     baseline: Prompt | None = None,
     reference: str | Sequence[Prompt] | None = None,
-    steps: int = 16,
-    max_steps: int = 512,
-    tolerance: float = 0.01,
-    batch_size: int = 64,
+    steps: Count = 16,
+    max_steps: Count = 512,
+    tolerance: Tolerance = 0.01,
+    batch_size: Count = 64,
     progress: Progress = silent,
 ) -> HeadAttribution:
     """Attribute the logit of `target` (minus that of `foil`, if given) to every head of every layer.
 
     Args:
         bridge: any TransformerLens bridge; its heads need not be composed.
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         target: the answer; if it takes several tokens, its tokens are explained together, each after the ones before.
         foil: the answer it competes with, at the first token where the two differ.
         at: the position whose next-token logits are explained.
         objective: "logit", or "log-probability" of the answer (against a foil the two are the same).
         method: "ig" integrates from the baseline to z; "gradient" is (z - b) * df/dz at z, the one-step approximation.
-        path: "layer" or "joint"; see the head of this module.
+        path: "layer" moves the heads of one layer at a time, "joint" those of all layers at once.
         baseline: a counterfactual prompt with as many tokens, whose head outputs are b.
         reference: prompts, or a set of examples such as "same-person n=20", whose mean head outputs are b. Without
             this and `baseline`, b is zero.

@@ -55,6 +55,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count, Level, Tolerance
 
 Baseline = Literal["zero", "mean", "twin"]
 Control = Literal["heads", "labels", "none"]
@@ -165,7 +166,12 @@ class HeadAttributionSet(AgainstControl, Result):
         return frame.sort_values("mean", key=abs, ascending=False, ignore_index=True)
 
 
-@analysis(title="Head attribution over a dataset")
+@analysis(
+    title="Head attribution over a dataset",
+    question="Which heads write the answers of a set of examples?",
+    guide="analyses/head-attribution.md",
+    example={"examples": "same-person n=2", "method": "gradient"},
+)
 def attribute_heads_over(
     bridge: Any,
     examples: Examples,
@@ -176,12 +182,12 @@ def attribute_heads_over(
     baseline: Baseline = "zero",
     twin: str = "asked",
     control: Control = "heads",
-    level: float = 0.95,
+    level: Level = 0.95,
     seed: int = 0,
-    steps: int = 8,
-    max_steps: int = 256,
-    tolerance: float = 0.01,
-    batch_size: int = 64,
+    steps: Count = 8,
+    max_steps: Count = 256,
+    tolerance: Tolerance = 0.01,
+    batch_size: Count = 64,
     progress: Progress = silent,
 ) -> HeadAttributionSet:
     """Attribute the answers of many questions to every head, and say how sure the mean is.
@@ -196,8 +202,8 @@ def attribute_heads_over(
         baseline: "zero", "mean" over the examples' own prompts, or each example's "twin".
         twin: kind of counterfactual for the baseline "twin": asked, source, relation, polarity or position.
         control: "heads", "labels" (twice the cost; none where all examples have the same answers) or "none".
-        level: of the bootstrap intervals over examples.
-        seed: of bootstrap and control.
+        level: confidence level of the bootstrap intervals over examples.
+        seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
         batch_size: rows of one forward and backward pass; bounds the memory.

@@ -45,6 +45,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count, Level
 
 FLOWS = ("frozen", "recomputed")
 METHODS = ("ig", "gradient")
@@ -164,7 +165,12 @@ class Calibration(Result):
         return said
 
 
-@analysis(title="Calibration against interventions")
+@analysis(
+    title="Calibration against interventions",
+    question="Does an attribution predict what interventions do?",
+    guide="analyses/causal.md",
+    example={"examples": "same-person n=2", "part": "branch", "methods": "gradient"},
+)
 def calibrate(
     bridge: Any,
     examples: Examples,
@@ -175,12 +181,12 @@ def calibrate(
     objective: Objective = "logit",
     methods: Sequence[str] = METHODS,
     twin: str = "asked",
-    limit: int = 512,
-    level: float = 0.95,
+    limit: Count = 512,
+    level: Level = 0.95,
     seed: int = 0,
-    steps: int = 16,
-    max_steps: int = 64,
-    batch_size: int = 64,
+    steps: Count = 16,
+    max_steps: Count = 64,
+    batch_size: Count = 64,
     progress: Progress = silent,
 ) -> Calibration:
     """Change every unit of one sort, alone, and compare the effects with what attributions predict.
@@ -190,13 +196,13 @@ def calibrate(
         examples: a text such as "same-person n=10", or a list of examples of the tasks or of (prompt, target, foil).
         part: the units: every "head", "branch", "edge" (of one head, or two, in one branch) or "weight" (of one head).
         kind: "zero", "mean" (over the examples' own prompts) or "counterfactual" (each example's twin).
-        stage: of the composition; heads belong to none.
+        stage: stage of the composition; heads belong to none.
         objective: "logit" (difference from the foil where there is one) or "log-probability".
         methods: "ig" and/or "gradient".
         twin: kind of counterfactual: asked, source, relation, polarity or position.
         limit: with more units than this, as many of them are drawn at random.
-        level: of the bootstrap intervals over examples.
-        seed: of the draws.
+        level: confidence level of the bootstrap intervals over examples.
+        seed: seed of the draws.
         steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %.
         batch_size: rows of one pass; bounds the memory.
         progress: called after each example and kind of flow.

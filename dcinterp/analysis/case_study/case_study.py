@@ -61,7 +61,7 @@ from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_to
 from dcinterp.analysis.weights.ov_transformations import word_pairs
 from dcinterp.mechanism.objective import explained
 from dcinterp.mechanism.prompt import Prompt, Token, first_token, head_number, layer_number, word_tokens
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
@@ -183,7 +183,13 @@ class CaseStudy(Result):
         return [sentence for part in parts if part is not None for sentence in part.banners()]
 
 
-@analysis(title="The case study", ignore=("attribution", "direct"))
+@analysis(
+    title="The case study",
+    ignore=("attribution", "direct"),
+    question="Whose attention wrote this answer, step by step?",
+    guide="analyses/case-study.md",
+    example={"example": EXAMPLE_PROMPT},
+)
 def case_study(
     bridge: Any,
     example: Example | Prompt,
@@ -201,14 +207,14 @@ def case_study(
 
     Args:
         bridge: any bridge; without composed heads the steps about composition say so.
-        example: a `synthetic_tasks.Example`, or a prompt as text or token ids.
-        answer: the expected answer of a prompt; the model's own answer when None.
-        foil: the token the answer competes with; the most likely other token when None.
-        layer: the layer to follow, negative counted from the last; that of the head which writes most directly when
-            None.
-        head: the head to follow; the one (of `layer`) which writes most directly when None: the largest direct effect
-            among the heads whose attribution at the last token is at least a tenth of the largest there.
-        key: the source token; when None, where the followed head looks most, of an example among the tokens of its
+        example: a prompt as text or token ids, or an example of the tasks (`synthetic_tasks.Example`, or its JSON).
+        answer: the expected answer of a prompt; the model's own answer when it is left out.
+        foil: the token the answer competes with; the most likely other token when it is left out.
+        layer: the layer to follow, negative counted from the last; when left out, that of the head which writes most
+            directly.
+        head: the head to follow; when left out, the one (of `layer`) that writes most directly: the largest direct
+            effect among the heads whose attribution at the last token is at least a tenth of the largest there.
+        key: the source token; when left out, where the followed head looks most, of an example among the tokens of its
             source.
         attribution: head scores of this prompt computed before, to be used again.
         direct: the direct effects of a story told before about this prompt, to be used again.

@@ -46,6 +46,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count
 
 CHECKED = 100
 """Examples on which a planted model's accuracy is measured."""
@@ -132,13 +133,18 @@ class MethodScores(Result):
         return wrong + few
 
 
-@analysis(title="Methods against planted circuits")
+@analysis(
+    title="Methods against planted circuits",
+    question="Do the attribution methods find a circuit that is known?",
+    guide="analyses/planted.md",
+    example={"settings": "lend-by-kp", "seeds": "1", "examples": "1"},
+)
 def method_benchmark(
     settings: Sequence[str] = (),
     *,
     methods: Sequence[str] = (),
-    seeds: int = 8,
-    examples: int = 4,
+    seeds: Count = 8,
+    examples: Count = 4,
     progress: Progress = silent,
 ) -> MethodScores:
     """Score attribution methods on models whose circuits are known.

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dcinterp.mechanism.memory import check_fits, slices
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 
@@ -84,7 +84,13 @@ class ComposeBreakdown(Result):
         return self.a[:, None] * (w1.T @ w2)
 
 
-@analysis(title="Composition of one attention entry, branch by branch", needs_composition=True)
+@analysis(
+    title="Composition of one attention entry, branch by branch",
+    needs_composition=True,
+    question="What is a head's attention to one token made of?",
+    guide="analyses/compose-breakdown.md",
+    example={"prompt": EXAMPLE_PROMPT, "layer": "1", "query": "-1", "key": "4"},
+)
 def compose_breakdown(
     bridge: Any, prompt: Prompt, layer: int, query: int, key: int, stage: str = "post"
 ) -> ComposeBreakdown:
@@ -92,7 +98,7 @@ def compose_breakdown(
 
     Args:
         bridge: a bridge over a DCFormer.
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         layer: the layer; negative counts from the last.
         query: the position that attends; negative counts from the end.
         key: the position attended to, not after `query`.

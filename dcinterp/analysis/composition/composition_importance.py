@@ -39,6 +39,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, miss
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count, Level, Tolerance
 
 ADDED = tuple(TAPS[branch] for branch in ADDED_BRANCHES)
 
@@ -121,7 +122,13 @@ class CompositionImportance(Result):
         return pd.DataFrame(rows)
 
 
-@analysis(title="Composition importance by layer", needs_composition=True)
+@analysis(
+    title="Composition importance by layer",
+    needs_composition=True,
+    question="How much does the composition of each layer matter?",
+    guide="analyses/composition-importance.md",
+    example={"examples": "same-person n=2", "method": "gradient"},
+)
 def composition_importance(
     bridge: Any,
     examples: Examples,
@@ -129,12 +136,12 @@ def composition_importance(
     objective: Objective = "logit",
     method: Method = "ig",
     path: Path = "layer",
-    level: float = 0.95,
+    level: Level = 0.95,
     seed: int = 0,
-    steps: int = 8,
-    max_steps: int = 256,
-    tolerance: float = 0.01,
-    batch_size: int = 32,
+    steps: Count = 8,
+    max_steps: Count = 256,
+    tolerance: Tolerance = 0.01,
+    batch_size: Count = 32,
     progress: Progress = silent,
 ) -> CompositionImportance:
     """Attribute answers to what the composition of every layer adds, before and after softmax.
@@ -146,8 +153,8 @@ def composition_importance(
         objective: "logit" (difference from the foil where there is one) or "log-probability".
         method: "ig", or "gradient" at the model as it is.
         path: "layer" for each stage of each layer by itself, or "joint".
-        level: of the bootstrap intervals over examples.
-        seed: of the bootstrap.
+        level: confidence level of the bootstrap intervals over examples.
+        seed: seed of the bootstrap.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
         batch_size: rows of one forward and backward pass; bounds the memory.

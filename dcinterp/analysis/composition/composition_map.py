@@ -27,7 +27,7 @@ from torch import Tensor
 from dcinterp.mechanism.head_maps import PARTS, MapOfParts, base_map, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 
 STATIC = -1
@@ -64,13 +64,19 @@ class CompositionMap(MapOfParts, Result):
         return find_motifs(chosen, share=share, many=many)
 
 
-@analysis(title="Map over heads at one pair of positions", needs_composition=True)
+@analysis(
+    title="Map over heads at one pair of positions",
+    needs_composition=True,
+    question="Which heads share with which, for one pair of tokens?",
+    guide="analyses/composition-maps.md",
+    example={"prompt": EXAMPLE_PROMPT, "layer": "1", "stage": "post", "query": "-1", "key": "4"},
+)
 def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: int, key: int) -> CompositionMap:
     """The head-to-head map of one stage at one pair of positions, by part.
 
     Args:
         bridge: a bridge over a DCFormer.
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         layer: the layer; negative counts from the last.
         stage: "pre" for scores, "post" for weights.
         query: the position that attends; negative counts from the end.

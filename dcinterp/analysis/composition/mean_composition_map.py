@@ -41,6 +41,7 @@ from dcinterp.results.result import Result
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Level
 
 Queries = Literal["last", "all"]
 
@@ -99,7 +100,13 @@ class MeanCompositionMap(MapOfParts, Result):
         return frame.sort_values("added", key=abs, ascending=False, ignore_index=True)
 
 
-@analysis(title="Map over heads, averaged over a dataset", needs_composition=True)
+@analysis(
+    title="Map over heads, averaged over a dataset",
+    needs_composition=True,
+    question="Which heads share with which on the average, and how much depends on the tokens?",
+    guide="analyses/composition-maps.md",
+    example={"examples": "same-person n=2", "layer": "1"},
+)
 def mean_composition_map(
     bridge: Any,
     examples: Examples,
@@ -107,7 +114,7 @@ def mean_composition_map(
     stage: str = "post",
     *,
     queries: Queries = "last",
-    level: float = 0.95,
+    level: Level = 0.95,
     seed: int = 0,
     progress: Progress = silent,
 ) -> MeanCompositionMap:
@@ -120,8 +127,8 @@ def mean_composition_map(
         layer: the layer; negative counts from the last.
         stage: "pre" for scores, "post" for weights.
         queries: "last" for the position that answers, "all" for every position.
-        level: of the bootstrap intervals over examples.
-        seed: of the bootstrap.
+        level: confidence level of the bootstrap intervals over examples.
+        seed: seed of the bootstrap.
         progress: called after each example.
 
     Cost: per example one forward that keeps one stage's dynamic weights and input; memory 4 * pos * heads^2 numbers.

@@ -21,7 +21,13 @@ from dcinterp.mechanism.prompt import layer_number, require_stage
 from dcinterp.results.registry import analysis
 
 
-@analysis(title="Static map over heads", needs_composition=True)
+@analysis(
+    title="Static map over heads",
+    needs_composition=True,
+    question="What is the same for all tokens?",
+    guide="analyses/composition-maps.md",
+    example={"layer": "1", "stage": "post"},
+)
 def static_composition_map(bridge: Any, layer: int, stage: str) -> CompositionMap:
     """The part of a stage's map that is the same for all tokens: the skip and W_b, where the model has one.
 

@@ -36,6 +36,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count
 
 FEW = 10
 """Below as many clusters a bootstrap interval is not to be trusted."""
@@ -106,18 +107,25 @@ class BranchAblation(Result):
         return found
 
 
-@analysis(title="Accuracy without a part of the composition", needs_composition=True, ignore=("batch_size",))
+@analysis(
+    title="Accuracy without a part of the composition",
+    needs_composition=True,
+    ignore=("batch_size",),
+    question="What is left of the accuracy without a part of the composition?",
+    guide="analyses/branch-ablation.md",
+    example={"tasks": "56", "rows": "1"},
+)
 def branch_ablation(
     bridge: Any,
     *,
     tasks: str = "",
     parts: Sequence[str] | None = None,
     kind: Literal["zero", "rotate"] = "zero",
-    rows: int = 2,
-    examples: int = 8,
+    rows: Count = 2,
+    examples: Count = 8,
     seed: int = 1,
-    batch_size: int = 4,
-    resamples: int = 1000,
+    batch_size: Count = 4,
+    resamples: Count = 1000,
     progress: Progress = silent,
 ) -> BranchAblation:
     """Accuracy on freshly generated held-out rows with each part of the composition removed in turn.
@@ -126,11 +134,11 @@ def branch_ablation(
         bridge: a bridge over a DCFormer with the tokenizer of the tasks (or one that knows their words).
         tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 when empty.
         parts: what to remove: "post.kp", "1.post.kp", "pre", "2.post" or "all"; every stage, every branch of each and
-            "all" when None.
+            "all" when it is left out.
         kind: "zero" removes the branches, "rotate" gives every head the term of the head before it.
         rows: rows per task, of `examples` examples, of which the third to the last are scored.
         examples: examples in a row.
-        seed: of the rows and of the resampling.
+        seed: seed of the rows and of the resampling.
         batch_size: rows per forward pass.
         resamples: draws of clusters for the intervals.
         progress: called as rows are done.

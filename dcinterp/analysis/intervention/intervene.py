@@ -35,8 +35,9 @@ from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, froze
 from dcinterp.mechanism.interventions import Interventions, checked, read_interventions
 from dcinterp.mechanism.objective import Objective, explained
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids
-from dcinterp.results.registry import analysis
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
+from dcinterp.support.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,12 @@ class InterventionEffect(Result):
         return said
 
 
-@analysis(title="Intervention")
+@analysis(
+    title="Intervention",
+    question="What changes when a part is taken out or replaced?",
+    guide="analyses/causal.md",
+    example={"prompt": EXAMPLE_PROMPT, "interventions": "head 1.3 zero"},
+)
 def intervene(
     bridge: Any,
     prompt: Prompt,
@@ -136,15 +142,15 @@ def intervene(
     counterfactual: Prompt | None = None,
     reference: str | Sequence[Prompt] | None = None,
     dynamic_weights: DynamicWeights = "recomputed",
-    k: int = 10,
+    k: Count = 10,
 ) -> InterventionEffect:
     """Change parts of the model on one prompt, and compare.
 
     Args:
         bridge: any bridge; all but heads need composed heads.
-        prompt: text or token ids.
+        prompt: text, or token ids as in [5, 7, 9].
         interventions: one line such as "edge 2.post.kp.2>3 zero", several apart by semicolons, or a list of them.
-        target: the answer; the model's own most likely token when None.
+        target: the answer; the model's own most likely token when it is left out.
         foil: the answer it competes with.
         at: the position whose next token is looked at.
         objective: "logit" (with a foil, the difference) or "log-probability".

@@ -49,7 +49,12 @@ class LossCurves(Result):
         return self.step.tolist() if axis == "measurement" else None
 
 
-@analysis(title="Loss curves")
+@analysis(
+    title="Loss curves",
+    question="How did the loss fall?",
+    guide="training.md",
+    example={"run": "runs/my-run"},
+)
 def loss_curves(run: str | Path) -> LossCurves:
     """The losses of a run on text or images, where both were measured.
 

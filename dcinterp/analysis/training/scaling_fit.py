@@ -33,6 +33,7 @@ from torch import Tensor
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.ranges import Count
 
 LOSSES = ("validation_loss", "loss")
 COLUMNS = ("family", "flops")
@@ -90,14 +91,19 @@ class ScalingFit(Result):
         return [f"The intervals rest on {few} runs of a family; more sizes make them mean more."] if few < 5 else []
 
 
-@analysis(title="Scaling fit")
+@analysis(
+    title="Scaling fit",
+    question="How does loss fall with compute, and what does composition save?",
+    guide="training.md",
+    example={"runs": "runs/scaling/results.csv"},
+)
 def scaling_fit(
     runs: str | list[tuple[str, float, float]],
     *,
     base: str = "transformer++",
     other: str = "dcformer++",
     loss: str | None = None,
-    resamples: int = 2000,
+    resamples: Count = 2000,
     seed: int = 0,
 ) -> ScalingFit:
     """Loss against compute for two families, and the compute multiplier at equal loss.
@@ -107,7 +113,7 @@ def scaling_fit(
         base, other: the families to compare.
         loss: column of the loss; validation_loss where every run has it, else loss.
         resamples: bootstrap fits behind the intervals.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
 
     Raises:
         UserError: the points do not support a fit; the sentence says why.

@@ -67,7 +67,12 @@ class TrainingCurves(Result):
         return pd.DataFrame(rows).astype({"step": "Int64", "tokens": "Int64"})
 
 
-@analysis(title="Training curves")
+@analysis(
+    title="Training curves",
+    question="What did a run learn when?",
+    guide="training.md",
+    example={"run": "dcformer++"},
+)
 def training_curves(run: str | Path) -> TrainingCurves:
     """The curves of a training run.
 

@@ -42,7 +42,12 @@ class TrainingDiversity(Result):
         return {"checkpoint": self.step.tolist(), "product": list(PRODUCTS)}.get(axis)
 
 
-@analysis(title="Head diversity in training")
+@analysis(
+    title="Head diversity in training",
+    question="How many directions did the heads use during training?",
+    guide="training.md",
+    example={"run": "runs/my-run"},
+)
 def training_diversity(run: str | Path) -> TrainingDiversity:
     """How many directions the heads of each layer used, at every checkpoint of a run.
 

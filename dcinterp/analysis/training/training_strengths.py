@@ -48,7 +48,12 @@ class TrainingStrengths(Result):
         return ["This run's model composes nothing."] if bool(self.strength.isnan().all()) else []
 
 
-@analysis(title="Branch strengths in training")
+@analysis(
+    title="Branch strengths in training",
+    question="How strong was each branch during training?",
+    guide="training.md",
+    example={"run": "runs/my-run"},
+)
 def training_strengths(run: str | Path) -> TrainingStrengths:
     """How much each branch of the composition did, at every checkpoint of a run.
 

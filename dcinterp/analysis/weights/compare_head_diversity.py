@@ -52,7 +52,12 @@ class HeadDiversityComparison(Result):
         return list(self.models) if axis == "model" else None
 
 
-@analysis(title="Head diversity of two models")
+@analysis(
+    title="Head diversity of two models",
+    question="Do the heads of another model use more directions?",
+    guide="analyses/head-diversity.md",
+    example={},
+)
 def compare_head_diversity(
     bridge: Any,
     *,
@@ -65,8 +70,10 @@ def compare_head_diversity(
 
     Args:
         bridge: any bridge.
-        other: what `dcinterp.load` takes.
-        reading, centre, progress: as in `head_diversity`.
+        other: a shipped model, a folder, or a hub id.
+        reading: "concatenated" (the products side by side) or "product" (the product of the concatenation).
+        centre: take the mean row off first, as principal component analysis does.
+        progress: called after each layer.
 
     Cost: that of `head_diversity` for both, and loading the other model.
 

@@ -72,7 +72,12 @@ class HeadDiversity(Result):
         return components_for(self.mean(product), share)
 
 
-@analysis(title="Head diversity")
+@analysis(
+    title="Head diversity",
+    question="How many directions do the heads of a layer use?",
+    guide="analyses/head-diversity.md",
+    example={},
+)
 def head_diversity(
     bridge: Any,
     *,
@@ -89,7 +94,7 @@ def head_diversity(
         reading: "concatenated" (the products side by side) or "product" (the product of the concatenation).
         centre: take the mean row off first, as principal component analysis does.
         random_draws: layers of random weights in the reference.
-        seed: of the random weights.
+        seed: seed of the random weights.
         progress: called after each layer.
 
     Cost: no forward pass; per layer, heads QR decompositions and two eigendecompositions of size

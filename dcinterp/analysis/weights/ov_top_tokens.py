@@ -33,6 +33,7 @@ from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_toke
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
+from dcinterp.support.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,18 @@ class OVTopTokens(Result):
         return list(self.notes)
 
 
-@analysis(title="OV circuit of a head")
+@analysis(
+    title="OV circuit of a head",
+    question="What does a head write when it reads a word?",
+    guide="analyses/ov-circuits.md",
+    example={"layer": "1", "head": "3", "words": "violin,lime"},
+)
 def ov_top_tokens(
     bridge: Any,
     layer: int,
     head: int,
     words: Sequence[Token],
-    k: int = 10,
+    k: Count = 10,
     *,
     final_norm: bool = False,
     multi_token: Literal["refuse", "first"] = "refuse",

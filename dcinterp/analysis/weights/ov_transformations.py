@@ -35,6 +35,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,17 @@ class OVTransformations(Result):
         return list(self.notes)
 
 
-@analysis(title="What every head's OV circuit does to words")
+@analysis(
+    title="What every head's OV circuit does to words",
+    question="Which heads turn words into what, as a rule?",
+    guide="analyses/ov-circuits.md",
+    example={},
+)
 def ov_transformations(
     bridge: Any,
     *,
     relations: Sequence[str] | None = None,
-    k: int = 10,
+    k: Count = 10,
     final_norm: bool = False,
     multi_token: Literal["skip", "first"] = "skip",
     permutations: int = 1000,
@@ -114,12 +120,12 @@ def ov_transformations(
 
     Args:
         bridge: any bridge over a language model.
-        relations: names of relations; all of the released tasks when None.
+        relations: names of relations; all of the released tasks when it is left out.
         k: how many promoted tokens count; 1 for the most promoted alone.
-        final_norm: as in `ov_top_tokens`.
+        final_norm: apply the final norm to what the head writes, gain included, before W_U.
         multi_token: leave out pairs in which a word or its value is several tokens, or let the first token stand.
         permutations: random pairings in the control.
-        seed: of the pairings and of the intervals.
+        seed: seed of the pairings and of the intervals.
         progress: called after each layer.
 
     Cost: no forward pass; per head one unembedding of all the words (about 300), [word, d_vocab] at a time.
