@@ -2,7 +2,7 @@
 
 from synthetic_tasks.baselines import baselines
 from synthetic_tasks.catalogue import EXTRA_TASKS, TASKS, compose, find
-from synthetic_tasks.counterfactual import KINDS, NoTwin, Twin, corrupt, twins
+from synthetic_tasks.counterfactual import KINDS, Counterfactual, NoCounterfactual, corrupt, counterfactuals
 from synthetic_tasks.dataset import read_jsonl, write_jsonl
 from synthetic_tasks.evaluate import evaluate
 from synthetic_tasks.evaluation import Evaluation
@@ -21,21 +21,22 @@ __all__ = [
     "KINDS",
     "TASKS",
     "WORD_PATTERN",
+    "Counterfactual",
     "Evaluation",
     "Example",
     "Fact",
-    "NoTwin",
+    "NoCounterfactual",
     "RecombinationSplit",
     "Row",
     "Solution",
     "Span",
     "Spans",
     "Task",
-    "Twin",
     "UnsolvableLine",
     "baselines",
     "compose",
     "corrupt",
+    "counterfactuals",
     "evaluate",
     "families",
     "find",
@@ -46,8 +47,19 @@ __all__ = [
     "recombination_split",
     "solve",
     "stream",
-    "twins",
     "vocabulary",
     "words",
     "write_jsonl",
 ]
+
+_FORMER = {"Twin": "Counterfactual", "NoTwin": "NoCounterfactual", "twins": "counterfactuals"}
+"""Names that version 0.1 had, and what they are called now; they go in version 0.3."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _FORMER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    warnings.warn(f"{name} is called {_FORMER[name]} now.", DeprecationWarning, stacklevel=2)
+    return globals()[_FORMER[name]]

@@ -84,7 +84,7 @@ def shot_unif(example: Example, shots: Sequence[str]) -> Fraction:
     return mean(answer == example.answer for answer in shots)
 
 
-def polarity_blind(example: Example, shots: Sequence[str]) -> Fraction:
+def ignores_negation(example: Example, shots: Sequence[str]) -> Fraction:
     pattern = find(example.task_id).grammar.pattern
     selected = selected_by_question(example)
     if pattern.negated:
@@ -106,7 +106,7 @@ def selected_by_question(example: Example) -> tuple[int, ...]:
     return select(keys, example.asked if grammar.names_asked else None, grammar.pattern.negated)
 
 
-READERS: Mapping[str, Reader] = {
+BASELINES: Mapping[str, Reader] = {
     "fact-unif": fact_unif,
     "value-unif": value_unif,
     "first": first,
@@ -116,7 +116,7 @@ READERS: Mapping[str, Reader] = {
     "shot-mode": shot_mode,
     "shot-last": shot_last,
     "shot-unif": shot_unif,
-    "polarity-blind": polarity_blind,
+    "polarity-blind": ignores_negation,
     "odd-one-out": odd_one_out,
 }
 
@@ -130,7 +130,7 @@ def baselines(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
             example = row.examples[shot]
             shots = [earlier.answer for earlier in row.examples[:shot]]
             answers[row.task_id][example.answer] += 1
-            for name, reader in READERS.items():
+            for name, reader in BASELINES.items():
                 hit = reader(example, shots)
                 if hit is not None:
                     hits[row.task_id][name].append(hit)

@@ -1,17 +1,17 @@
-"""Counterfactual twins: the same example with exactly one thing changed, and what the answer is then.
+"""Counterfactual prompts: the same example with exactly one thing changed, and what the answer is then.
 
 Kinds of change:
-    asked      the person, value or item the question names
+    question   the person, value or item the question names
     source     the word the answer is read from (the item, or the person where a person is answered)
     relation   the transformation R; everything else stays, the words that name R change
     polarity   `not` added or taken away
     position   the source fact changes places with another one; the answer stays
 
-Every twin is read and answered by the solver's rules, never by the way it was made, and its text stays inside the
-grammar. With a tokenizer the prompts of both have the same number of tokens. Where no such twin exists `corrupt`
-raises NoTwin, which says why: for instance a question with and without `not` never has the same length.
+Every one is read and answered by the solver's rules, never by the way it was made, and its text stays inside the
+grammar. With a tokenizer the prompts of both have the same number of tokens. Where there is none `corrupt`
+raises NoCounterfactual, which says why: for instance a question with and without `not` never has the same length.
 
-A twin may have several correct answers (`unique` is False): who is asked with `not` about three different facts
+One may have several correct answers (`unique` is False): who is asked with `not` about three different facts
 leaves two. The clean answer is then still wrong, so it stays usable as the foil.
 """
 
@@ -28,17 +28,19 @@ from synthetic_tasks.pattern import select
 from synthetic_tasks.sampling import shuffled
 from synthetic_tasks.task import Grammar
 
-Kind = Literal["asked", "source", "relation", "polarity", "position"]
+Kind = Literal["question", "source", "relation", "polarity", "position"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+FORMER_KINDS: dict[str, Kind] = {"asked": "question"}
+"""Words of version 0.1, which go on being read."""
 
 
-class NoTwin(ValueError):
-    """No twin of this kind exists; the message is the statement why."""
+class NoCounterfactual(ValueError):
+    """There is no counterfactual of this kind; the message is the statement why."""
 
 
 @dataclass(frozen=True)
-class Twin:
-    """A clean example and its corrupt twin.
+class Counterfactual:
+    """A clean example and its counterfactual.
 
     foil: for the clean prompt, the answer of whoever follows the corrupt one; where the change keeps the answer
         (position), the answer of whoever goes on looking at the old place
@@ -57,52 +59,58 @@ class Twin:
         return self.corrupt.answer
 
 
-def corrupt(example: Example, kind: Kind, *, tokenizer: Any = None, seed: int = 0) -> Twin:
-    """Return the twin of an example with one thing changed.
+def corrupt(example: Example, kind: Kind, *, tokenizer: Any = None, seed: int = 0) -> Counterfactual:
+    """Return the counterfactual of an example, with one thing changed.
 
     tokenizer: a transformers or tokenizers tokenizer, or a function from a text to its tokens; if given, clean and
         corrupt prompt have the same number of tokens
-    seed: which of several possible twins is taken
+    seed: which of several possible ones is taken
 
-    Raises NoTwin with the reason if there is none.
+    Raises NoCounterfactual with the reason if there is none.
     """
+    kind = FORMER_KINDS.get(kind, kind)
     if kind not in KINDS:
         raise ValueError(f"no corruption is called {kind!r}; there are {', '.join(KINDS)}")
-    rng = Random(f"{seed}/{kind}/{example.text}")
+    # The draws are those of version 0.1, which had another word for the first kind.
+    rng = Random(f"{seed}/{'asked' if kind == 'question' else kind}/{example.text}")
     count = token_counter(tokenizer)
     tried, ambiguous = 0, None
     for candidate in CHANGES[kind](example, rng):
         tried += 1
         if count is not None and count(candidate.prompt) != count(example.prompt):
             continue
-        twin = twin_of(kind, example, candidate)
-        if twin.unique:
-            return twin
-        ambiguous = ambiguous or twin
+        made = counterfactual_of(kind, example, candidate)
+        if made.unique:
+            return made
+        ambiguous = ambiguous or made
     if ambiguous is not None:
         return ambiguous
     if tried:
-        raise NoTwin(f"no {kind} twin of {example.prompt!r} has as many tokens as it has ({tried} were tried)")
-    raise NoTwin(f"no {kind} twin of {example.prompt!r} exists: {WHY_NOT[kind]}")
+        raise NoCounterfactual(
+            f"no {kind} counterfactual of {example.prompt!r} has as many tokens ({tried} were tried)"
+        )
+    raise NoCounterfactual(f"there is no {kind} counterfactual of {example.prompt!r}: {WHY_NOT[kind]}")
 
 
-def twins(example: Example, *, tokenizer: Any = None, seed: int = 0) -> dict[Kind, Twin | NoTwin]:
-    """All kinds of twins of an example; the statement of NoTwin in place of those that do not exist."""
-    made: dict[Kind, Twin | NoTwin] = {}
+def counterfactuals(
+    example: Example, *, tokenizer: Any = None, seed: int = 0
+) -> dict[Kind, Counterfactual | NoCounterfactual]:
+    """All kinds of counterfactuals of an example; the statement of NoCounterfactual in place of those that do not exist."""
+    made: dict[Kind, Counterfactual | NoCounterfactual] = {}
     for kind in KINDS:
         try:
             made[kind] = corrupt(example, kind, tokenizer=tokenizer, seed=seed)
-        except NoTwin as statement:
+        except NoCounterfactual as statement:
             made[kind] = statement
     return made
 
 
-def twin_of(kind: Kind, clean: Example, changed: Example) -> Twin:
+def counterfactual_of(kind: Kind, clean: Example, changed: Example) -> Counterfactual:
     foil = changed.answer
     if kind == "position":
         there = changed.facts[clean.source]  # what stands now where the source stood
         foil = find(changed.task_id).grammar.accepted(*there)[0]
-    return Twin(kind, clean, changed, foil, unique=is_unique(changed))
+    return Counterfactual(kind, clean, changed, foil, unique=is_unique(changed))
 
 
 def is_unique(example: Example) -> bool:
@@ -133,7 +141,7 @@ def changed(example: Example, grammar: Grammar, facts: Sequence[Fact], asked: st
         yield candidate
 
 
-def change_asked(example: Example, rng: Random) -> Iterator[Example]:
+def change_question(example: Example, rng: Random) -> Iterator[Example]:
     grammar = find(example.task_id).grammar
     if not grammar.names_asked:
         return
@@ -222,14 +230,14 @@ def change_position(example: Example, rng: Random) -> Iterator[Example]:
 
 
 CHANGES: dict[Kind, Callable[[Example, Random], Iterator[Example]]] = {
-    "asked": change_asked,
+    "question": change_question,
     "source": change_source,
     "relation": change_relation,
     "polarity": change_polarity,
     "position": change_position,
 }
 WHY_NOT: dict[Kind, str] = {
-    "asked": "the question names nothing, or nothing else it could name has another answer",
+    "question": "the question names nothing, or nothing else it could name has another answer",
     "source": "no other word fits in its place",
     "relation": "no other relation with this pattern and surface has another answer to the question",
     "polarity": "no pattern asks this question both with and without `not`",

@@ -58,7 +58,7 @@ def follow_token(position):
     st.session_state.source = str(position)
 
 
-verdict_place = st.container()
+summary_place = st.container()
 places = [st.container() for _ in range(8)]
 with places[1]:
     slot_2 = st.container()
@@ -77,14 +77,14 @@ layer, head = (None, None) if cell == BEST else map(int, cell[1:].split("H"))
 key = None if position == SOURCE else int(position)
 
 try:
-    with verdict_place, st.spinner("Telling the story ..."):
+    with summary_place, st.spinner("Telling the story ..."):
         told = stories.told(name, asked, layer, head, key)
 except UserError as problem:
     inputs.refuse(problem)
 
 prediction, breakdown = told.prediction, told.breakdown
-with verdict_place:
-    st.info(task_tools.plain(told.verdict), icon=":material/arrow_forward:")
+with summary_place:
+    st.info(task_tools.plain(told.summary), icon=":material/arrow_forward:")
     if told.unread and told.looked != told.key:
         st.button(
             f'Follow "{inputs.shown(words[told.looked])}" instead, where it has its largest weight',
@@ -154,7 +154,7 @@ with places[4]:
             view(
                 breakdown,
                 "lending",
-                kind="lending",
+                kind="sharing",
                 selected=told.head,
                 banners=False,
                 table=False,
@@ -175,15 +175,15 @@ with places[4]:
             )
         st.page_link(
             "app_pages/interventions.py",
-            label=f"Take out what head {told.lender} lends head {told.head} here, and see what changes",
-            help=f"Opens the page Interventions with: {told.loan_line}",
+            label=f"Take out what head {told.head_from} lends head {told.head} here, and see what changes",
+            help=f"Opens the page Interventions with: {told.edge_line}",
             icon=":material/content_cut:",
-            query_params=inputs.carried({"what": told.loan_line}),
+            query_params=inputs.carried({"what": told.edge_line}),
         )
-        edge = {"layer": told.layer, "branch": f"{side[0]}p", "lender": told.lender, "head": told.head}
+        edge = {"layer": told.layer, "branch": f"{side[0]}p", "lender": told.head_from, "head": told.head}
         st.page_link(
             "app_pages/edges.py",
-            label=f"The edge from head {told.lender} to head {told.head} among all edges, over all tokens",
+            label=f"The edge from head {told.head_from} to head {told.head} among all edges, over all tokens",
             help="Opens the page Edges at this edge. Step 5 is about one token; an edge is the sum over all.",
             icon=":material/account_tree:",
             query_params=inputs.carried({key: str(value) for key, value in edge.items()}),
@@ -194,7 +194,7 @@ with places[5]:
         told.rows,
         "rows",
         head=told.head,
-        lender=told.lender,
+        head_from=told.head_from,
         key=told.key,
         caption="Each row is where a head looks from the last token. "
         + (

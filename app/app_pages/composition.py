@@ -18,13 +18,13 @@ PARTS = {
 
 # How many are told in words.
 MOTIFS = 8
-SHOW = {"added": "mean of what it adds", "spread": "how much it changes", "lent": "attention that it moves"}
+SHOW = {"added": "mean of what it adds", "spread": "how much it changes", "shared": "attention that it moves"}
 MEANS = {
     "added": "The mean weight from the last token of every example, where the answer is made, to all tokens up to it, "
     "without the skip connection.",
     "spread": "How much the weight differs between these pairs of tokens (its standard deviation): 0 would be a fixed "
     "map.",
-    "lent": "How much attention is really moved from head to head for the last token of an example, on average.",
+    "shared": "How much attention is really moved from head to head for the last token of an example, on average.",
 }
 
 st.title("Composition", anchor=False)
@@ -56,7 +56,7 @@ except UserError as problem:
 
 
 def pick(row, column):
-    st.session_state.lender, st.session_state.head = row, column
+    st.session_state.head_from, st.session_state.head = row, column
 
 
 st.subheader("Who lends to whom", anchor=False, help=tip("composition map", "lending"))
@@ -64,20 +64,20 @@ part = links.choose(
     "Part", PARTS, key="part", format=PARTS.__getitem__, style="segmented_control", help=tip("branches")
 )
 picked = st.columns(2)
-from_most, to_most = stories.most_lent(breakdown)
-lender = inputs.head(name, key="lender", default=from_most, label="From head", where=picked[0])
+from_most, to_most = stories.most_shared(breakdown)
+head_from = inputs.head(name, key="lender", default=from_most, label="From head", where=picked[0])
 head = inputs.head(name, default=to_most, label="To head", where=picked[1])
-weight, own = float(getattr(mixing, part)[lender, head]), float(breakdown.a[lender])
+weight, own = float(getattr(mixing, part)[head_from, head]), float(breakdown.a[head_from])
 what = "score" if stage == "pre" else "attention"
 st.markdown(
-    f"Here head {head} takes up **{weight:+.2f}** times the {what} of head {lender} ({PARTS[part]}). Head {lender} has "
+    f"Here head {head} takes up **{weight:+.2f}** times the {what} of head {head_from} ({PARTS[part]}). Head {head_from} has "
     f"{own:.2f} here, so this adds **{weight * own:+.2f}**."
 )
 view(
     mixing,
     "map",
     part=part,
-    selected=(lender, head),
+    selected=(head_from, head),
     on_pick=pick,
     caption="Rows lend, columns receive; a negative weight takes away. The diagonal is a head's own attention. Click a "
     "cell, or walk with the arrow keys.",
@@ -98,7 +98,7 @@ with pair.container():
     view(
         breakdown,
         "lending",
-        kind="lending",
+        kind="sharing",
         selected=head,
         table=False,
         caption=f"What each head's {what} adds to head {head}'s; below zero it takes away.",
@@ -108,7 +108,7 @@ with pair.container():
         "Dynamic weights of the",
         ["key", "query"],
         key="side",
-        default=stories.lending_side(breakdown, lender, head),
+        default=stories.sharing_side(breakdown, head_from, head),
         style="segmented_control",
         format=lambda word: f"{word} token",
         help=tip("dynamic weights"),
@@ -149,7 +149,7 @@ texts = links.text(
     help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
 )
 # Scores are no amounts, so that nothing of them is moved.
-ways = [way for way in SHOW if way != "lent" or stage == "post"]
+ways = [way for way in SHOW if way != "shared" or stage == "post"]
 show = links.choose("Show", ways, key="show", format=SHOW.__getitem__, where=across[1])
 try:
     mean = analyses.long(
@@ -162,7 +162,7 @@ try:
         stage=stage,
     )
     if mean is not None:
-        view(mean, "mean", show=show, selected=(lender, head), on_pick=pick, caption=MEANS[show])
+        view(mean, "mean", show=show, selected=(head_from, head), on_pick=pick, caption=MEANS[show])
     st.subheader("Which layers' composition matters", anchor=False, help=tip("attribution", "clustered interval"))
     importance = analyses.long(
         "composition_importance", name, title="Attribute answers to composition", key="importance", examples=texts

@@ -5,7 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, stories
 from workbench.glossary import tip
-from workbench.view import show_banners, view
+from workbench.view import show_warnings, view
 
 BRANCHES = {
     "added": "all that composition adds",
@@ -62,7 +62,7 @@ except UserError as problem:
 if edges is None:
     links.end_page()
 
-show_banners(edges)
+show_warnings(edges)
 strongest = edges.top(1)
 if strongest:
     wrote = stories.writer(name, asked, edges)
@@ -96,12 +96,12 @@ layer = inputs.layer(name, default=first.layer if first else -1, where=across[0]
 branch = links.choose(
     "Branch", BRANCHES, key="branch", format=BRANCHES.__getitem__, help=tip("branches"), where=across[1]
 )
-lender = inputs.head(name, key="lender", default=first.head_from if first else 0, label="From head", where=across[2])
+head_from = inputs.head(name, key="lender", default=first.head_from if first else 0, label="From head", where=across[2])
 head = inputs.head(name, default=first.head_to if first else 0, label="To head", where=across[3])
 
 
 def pick(row, column):
-    st.session_state.lender, st.session_state.head = row, column
+    st.session_state.head_from, st.session_state.head = row, column
 
 
 view(
@@ -110,19 +110,19 @@ view(
     kind="map",
     layer=layer,
     branch=branch,
-    selected=(lender, head),
+    selected=(head_from, head),
     on_pick=pick,
     banners=False,
     table=False,
     caption=f"{CELLS[stage]}; the diagonal stays within a head. Click a cell to choose its edge.",
 )
-if branch in ("qp", "kp") or lender == head:
-    line = f"edge {layer}.{stage}.{branch if branch != 'all' else 'added'}.{lender}>{head} zero"
+if branch in ("qp", "kp") or head_from == head:
+    line = f"edge {layer}.{stage}.{branch if branch != 'all' else 'added'}.{head_from}>{head} zero"
 else:
-    line = f"edge {layer}.{stage}.added.{lender}>{head} zero"
+    line = f"edge {layer}.{stage}.added.{head_from}>{head} zero"
 st.page_link(
     "app_pages/interventions.py",
-    label=f"Take the edge from head {lender} to head {head} out, and see what changes",
+    label=f"Take the edge from head {head_from} to head {head} out, and see what changes",
     help=f"Opens the page Interventions with: {line}",
     icon=":material/content_cut:",
     query_params=inputs.carried({"what": line}),

@@ -68,6 +68,6 @@ if table is not None:
         "tokens that a head promotes most, less what random pairs of words give. A number, in per cent, stands where "
         "that is more than chance. Click a column to see that head above.",
     )
-    if left_out := table.banners():
+    if left_out := table.warnings():
         with st.expander("Pairs of words that were left out"):
             st.markdown("\n".join(f"- {sentence}" for sentence in left_out))

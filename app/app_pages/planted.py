@@ -5,7 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, links, models, planting
 from workbench.glossary import tip
-from workbench.view import show_banners, view
+from workbench.view import show_warnings, view
 
 ROLE = "How many heads share the work of each role; with more than one they stand in for each other."
 RANK = "Of the low-rank projections of the composition. " + tip("dynamic weights")
@@ -20,7 +20,7 @@ circuits = planting.circuits()
 left, right = st.columns([3, 1])
 across = st.columns(4)
 circuit = links.choose(
-    "Circuit", circuits, key="circuit", default="lend-by-kp", where=left, help="What was planted; said below."
+    "Circuit", circuits, key="circuit", default="share-by-kp", where=left, help="What was planted; said below."
 )
 noise = links.choose(
     "Noise",
@@ -60,7 +60,7 @@ except UserError as problem:
     st.error(str(problem), icon=":material/error:")
     links.end_page()
 if edges is not None:
-    show_banners(edges)
+    show_warnings(edges)
     rows = planting.against_truth(truth, edges)
     hits = sum(row["planted"] == "yes" for row in rows)
     st.markdown(f"Of the **{len(truth)}** planted edges **{hits}** are among the {len(truth)} that score highest.")

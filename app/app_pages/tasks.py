@@ -60,7 +60,7 @@ else:
         "Exactly one thing is changed (in bold), and the answer is worked out anew. Patching and attribution compare "
         "the example's own answer with the one in the last column."
     )
-    task_tools.twins(row.examples[-1], name)
+    task_tools.counterfactuals(row.examples[-1], name)
 
 st.subheader("What the model can do", anchor=False, help=tip("shots", "clustered interval"))
 scope = links.choose(

@@ -56,7 +56,7 @@ def _place(place: list[int], branches: Any) -> tuple[int, str, int, int]:
 
 def against_truth(truth: list[tuple[int, str, int, int, int]], edges: Any) -> list[dict[str, Any]]:
     """The true edges and as many of the strongest scored ones, side by side."""
-    scored = edges.top(len(truth), lent=False)
+    scored = edges.top(len(truth), shared=False)
     signs = {each[:4]: each[4] for each in truth}
     rows = []
     for edge in scored:
@@ -74,7 +74,7 @@ def against_truth(truth: list[tuple[int, str, int, int, int]], edges: Any) -> li
 
 def missed(truth: list[tuple[int, str, int, int, int]], edges: Any) -> list[str]:
     """True edges that are not among as many strongest ones."""
-    scored = {(e.layer, e.branch, e.head_from, e.head_to) for e in edges.top(len(truth), lent=False)}
+    scored = {(e.layer, e.branch, e.head_from, e.head_to) for e in edges.top(len(truth), shared=False)}
     return [words(each[:4]) for each in truth if each[:4] not in scored]
 
 

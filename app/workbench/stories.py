@@ -29,16 +29,16 @@ def writer(name: str, asked: Question, scores: Any) -> tuple[int, int, float] | 
     return story.layer, story.head, float(story.direct[story.layer, story.head])
 
 
-def most_lent(breakdown: Any) -> tuple[int, int]:
+def most_shared(breakdown: Any) -> tuple[int, int]:
     """(from, to) of the two heads between which most attention goes, by the choice of both tokens."""
-    moved = (breakdown.lent("key") + breakdown.lent("query")).abs().fill_diagonal_(0)
-    giver, taker = divmod(int(moved.argmax()), len(moved))
-    return giver, taker
+    moved = (breakdown.shared("key") + breakdown.shared("query")).abs().fill_diagonal_(0)
+    head_from, head_to = divmod(int(moved.argmax()), len(moved))
+    return head_from, head_to
 
 
-def lending_side(breakdown: Any, giver: int, taker: int) -> str:
+def sharing_side(breakdown: Any, head_from: int, head_to: int) -> str:
     """ "key" or "query": the token by whose choice one head lends most to another, whose weights tell how."""
-    return max(("key", "query"), key=lambda side: abs(float(breakdown.lent(side)[giver, taker])))
+    return max(("key", "query"), key=lambda side: abs(float(breakdown.shared(side)[head_from, head_to])))
 
 
 def answer_words(scores: Any) -> str:

@@ -63,8 +63,10 @@ def builder(name: str) -> None:
         else:
             place += f".{links.choose('Branch', BRANCHES, key='new_branch', help=tip('branches'), where=across[0])}"
         if part == "edge":
-            lender = links.choose("From head", heads, key="new_from", help=tip("lending"), where=across[1])
-            place += f".{lender}>{links.choose('To head', heads, key='new_to', help=tip('lending'), where=across[2])}"
+            head_from = links.choose("From head", heads, key="new_from", help=tip("lending"), where=across[1])
+            place += (
+                f".{head_from}>{links.choose('To head', heads, key='new_to', help=tip('lending'), where=across[2])}"
+            )
         line = f"{part} {place} {kind}"
         st.markdown(f"The line: `{line}`")
         left, right = st.columns(2)
@@ -114,8 +116,8 @@ def counterfactual(name: str, asked: Question, what: str, where: Any) -> str | N
     if asked.example is None:
         words = "As many tokens as the prompt has; what is patched in is what the model computes on it."
         return links.text("Counterfactual prompt", key="counterfactual", default=asked.prompt, help=words) or None
-    twins = synthetic_tasks.twins(asked.example, tokenizer=models.model(name).tokenizer)
-    made = {kind: twin for kind, twin in twins.items() if not isinstance(twin, synthetic_tasks.NoTwin)}
+    twins = synthetic_tasks.counterfactuals(asked.example, tokenizer=models.model(name).tokenizer)
+    made = {kind: twin for kind, twin in twins.items() if not isinstance(twin, synthetic_tasks.NoCounterfactual)}
     if not made:
         return None
     kind = links.choose(

@@ -30,12 +30,12 @@ COLUMNS = {
     "high": ("to", "Where the 95 % interval ends."),
     "fact_unif": ("random fact (%)", "A reader that applies the right transformation to a fact at random."),
     "value_unif": ("random value (%)", "A reader that takes one of the different possible answers at random."),
-    "polarity_blind": ("blind to not (%)", "A reader that reads the question but for its `not`."),
+    "ignores_negation": ("blind to not (%)", "A reader that reads the question but for its `not`."),
     "odd_one_out": ("odd one out (%)", "A reader that never reads the question: it takes the fact that differs."),
 }
 """What the columns of a table of accuracies are called here, and what they are."""
 
-PERCENT = ("accuracy", "low", "high", "fact_unif", "value_unif", "polarity_blind", "odd_one_out")
+PERCENT = ("accuracy", "low", "high", "fact_unif", "value_unif", "ignores_negation", "odd_one_out")
 
 
 def axes() -> tuple[list[str], list[str]]:
@@ -86,12 +86,12 @@ def examples(row: Any) -> None:
     st.markdown("  \n".join(lines))
 
 
-def twins(example: Any, name: str) -> None:
+def counterfactuals(example: Any, name: str) -> None:
     """The five kinds of change as a table; the words that differ are bold."""
     tokenizer = getattr(models.require(name), "tokenizer", None)
     lines = []
-    for kind, twin in synthetic_tasks.twins(example, tokenizer=tokenizer).items():
-        missing = isinstance(twin, synthetic_tasks.NoTwin)
+    for kind, twin in synthetic_tasks.counterfactuals(example, tokenizer=tokenizer).items():
+        missing = isinstance(twin, synthetic_tasks.NoCounterfactual)
         lines.append(
             {
                 "changed": TWINS[kind],

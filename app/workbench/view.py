@@ -46,7 +46,7 @@ def view(
     from dcinterp.figures.base.style import THEMES
 
     if banners:
-        show_banners(result)
+        show_warnings(result)
     look = theme()
     figure, words = drawn(result, kind, look, options)
     if is_heatmap(figure):
@@ -67,7 +67,7 @@ def view(
     footer(result, place, {"kind": kind, **options}, words.alternative, table=table, caption=text)
 
 
-def show_banners(result: Any) -> None:
+def show_warnings(result: Any) -> None:
     """What the reader must know before believing the numbers."""
     if said := getattr(result, "banners", list)():
         text = said[0] if len(said) == 1 else "\n".join(f"- {sentence}" for sentence in said)

@@ -26,7 +26,7 @@ def load(
 
     Args:
         name_or_path: the name of a shipped model (`shipped_models()`), a local folder, or a hub id such as
-            "EleutherAI/pythia-70m", or "planted:lend-by-kp,noise=0.01" for a model whose circuit is known. Only a hub
+            "EleutherAI/pythia-70m", or "planted:share-by-kp,noise=0.01" for a model whose circuit is known. Only a hub
             id touches the network.
         device: where to put the model; the CPU when None.
         dtype: of the weights; as stored when None.

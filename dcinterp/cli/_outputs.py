@@ -147,7 +147,7 @@ def _as_data(result: Result) -> dict[str, Any]:
         value = getattr(result, name)
         nested = _as_data(value) if hasattr(value, "to_dataframe") else value
         data[name] = value.tolist() if isinstance(value, Tensor) else nested
-    return data | {"banners": result.banners(), "call": result.call.record() if result.call else None}
+    return data | {"banners": result.warnings(), "call": result.call.record() if result.call else None}
 
 
 def _finite(value: Any) -> Any:

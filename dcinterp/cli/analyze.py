@@ -274,7 +274,7 @@ def _show(entry: Analysis, result: Result) -> None:
     if not screen.is_terminal:
         screen.width = max(screen.width, 160)
     screen.print(entry.title, style="bold", highlight=False)
-    for sentence in result.banners():
+    for sentence in result.warnings():
         screen.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
     if result.sentence():
         screen.print(result.sentence(), highlight=False, markup=False)

@@ -25,7 +25,7 @@ def choose() -> None:
 
     Example:
 
-        dcinterp analyze predict planted:lend-by-kp \\
+        dcinterp analyze predict planted:share-by-kp \\
             --prompt "<bos> Dora cherry Bob frog Carl emerald kind Carl"
     """
 
@@ -60,7 +60,7 @@ def list_circuits(
 
 @app.command()
 def show(
-    circuit: Annotated[str, typer.Argument(help='What to plant, as in "lend-by-kp noise=0.01 seed=3".')],
+    circuit: Annotated[str, typer.Argument(help='What to plant, as in "share-by-kp noise=0.01 seed=3".')],
     example: Annotated[int, typer.Option(min=0, max=9999, help="Number of the example, from 0.")] = 0,
     as_json: Annotated[
         bool,
@@ -97,7 +97,7 @@ def show(
             int(edges[edge.layer, BRANCHES.index(edge.branch), edge.head_from, edge.head_to]),
             edge.score,
         )
-        for edge in found.top(int((edges != 0).sum()) + 3, lent=False)
+        for edge in found.top(int((edges != 0).sum()) + 3, shared=False)
     ]
     if as_json:
         scored = [dict(zip(("edge", "planted", "score"), row, strict=True)) for row in rows]
@@ -128,7 +128,7 @@ def table(
 
     Example:
 
-        dcinterp planted table lend-by-kp "lend-by-kp noise=0.02" --seeds 1
+        dcinterp planted table share-by-kp "share-by-kp noise=0.02" --seeds 1
     """
     from dcinterp.analysis.circuits.method_benchmark import method_benchmark
     from dcinterp.planted import circuits
@@ -145,7 +145,7 @@ def table(
     typer.echo(f"{seeds} models of each kind, {examples} prompt{'s' if examples > 1 else ''} each")
     for title, question, quantity in TABLES:
         typer.echo(f"\n{title}\n\n{result.markdown(question, quantity)}")
-    for sentence in result.banners():
+    for sentence in result.warnings():
         typer.echo(f"\n{sentence}")
 
 

@@ -61,7 +61,7 @@ def command(
             f"({float(fit.multiplier_low[at]):.2f} to {float(fit.multiplier_high[at]):.2f})"
         )
     typer.echo(fit.sentence())
-    for sentence in fit.banners():
+    for sentence in fit.warnings():
         typer.echo(sentence)
     for what, path in (("Figure", figure), ("Result", save)):
         if path is not None:

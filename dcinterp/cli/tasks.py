@@ -263,7 +263,7 @@ def sentence(solution: Solution) -> str:
 
 
 @app.command()
-def twins(
+def counterfactuals(
     line: Annotated[str, typer.Argument(help="One line, with or without its answer.")],
     seed: Annotated[int, typer.Option(help="Seed of the choice among several possible twins.")] = 0,
     as_json: Annotated[
@@ -278,14 +278,14 @@ def twins(
         dcinterp tasks twins \\
             "< Ruth has a lime. Karen has a pear. John has a dog. >. John has"
     """
-    from synthetic_tasks import NoTwin
+    from synthetic_tasks import NoCounterfactual
+    from synthetic_tasks import counterfactuals as counterfactuals_of
     from synthetic_tasks import solve as solve_line
-    from synthetic_tasks import twins as twins_of
 
-    made = twins_of(solve_line(line).example(), seed=seed)
+    made = counterfactuals_of(solve_line(line).example(), seed=seed)
     fields: dict[str, dict[str, object]] = {
         kind: {"missing": str(twin)}
-        if isinstance(twin, NoTwin)
+        if isinstance(twin, NoCounterfactual)
         else {"prompt": twin.corrupt.prompt, "accepted": twin.corrupt.accepted, "foil": twin.foil}
         for kind, twin in made.items()
     }
@@ -297,7 +297,7 @@ def twins(
             f"{kind:9} "
             + (
                 str(twin)
-                if isinstance(twin, NoTwin)
+                if isinstance(twin, NoCounterfactual)
                 else f"{twin.corrupt.prompt} [ {' | '.join(twin.corrupt.accepted)} ]"
             )
         )

@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 
 __all__ = ["kinds", "plot"]
 
+FORMER_KINDS = {"lending": "sharing"}
+"""Words of version 0.1 for kinds of figure."""
+
 
 def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -> go.Figure:
     """The figure of a result.
 
     Args:
         result: what an analysis returned.
-        kind: another figure of the same result, such as "lending" of a `ComposeBreakdown`.
+        kind: another figure of the same result, such as "sharing" of a `ComposeBreakdown`.
         theme: "light" or "dark", the background it will stand on.
         options: of the kind of figure; see its module.
 
     Raises:
         UserError: nothing draws this kind of result.
     """
-    name = type(result).__name__
+    name, kind = type(result).__name__, FORMER_KINDS.get(kind, kind)
     if (name, kind) not in kinds():
         own = [other for drawn, other in kinds() if drawn == name]
         if not own:

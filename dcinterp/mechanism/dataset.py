@@ -73,30 +73,34 @@ def prompts(bridge: Any, reference: str | Sequence[Prompt]) -> list[Any]:
     return [token_ids(bridge, getattr(each, "prompt", each)) for each in texts]
 
 
-def twin_prompts(bridge: Any, asked: Sequence[Question], kind: str) -> list[str | None]:
-    """The prompt of every question's counterfactual twin, behind the question's own shots; None where it has no twin.
+def counterfactual_prompts(bridge: Any, asked: Sequence[Question], kind: str) -> list[str | None]:
+    """Every question's counterfactual prompt, behind the question's own shots; None where it has none.
 
     Args:
-        kind: of the twin: asked, source, relation, polarity or position (see synthetic_tasks.corrupt).
+        kind: what it changes: question, source, relation, polarity or position (see synthetic_tasks.corrupt).
 
     Raises:
-        UserError: there is no such kind, a question is no example of the tasks, or none of them has a twin.
+        UserError: there is no such kind, a question is no example of the tasks, or none of them has one.
     """
-    from synthetic_tasks import KINDS, NoTwin, corrupt
+    from synthetic_tasks import KINDS, NoCounterfactual, corrupt
 
     if kind not in KINDS:
-        raise UserError(f"There is no twin {kind!r}; {nearest(kind, KINDS)}")
+        raise UserError(f"There is no counterfactual {kind!r}; {nearest(kind, KINDS)}")
     made: list[str | None] = []
     for question in asked:
         if question.example is None:
-            raise UserError("Only examples of the tasks have twins; choose 'zero' or 'mean' for prompts of your own.")
+            raise UserError(
+                "Only examples of the tasks have counterfactual prompts; choose 'zero' or 'mean' for prompts of your own."
+            )
         try:
-            twin = corrupt(question.example, kind, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
-            made.append(str(question.prompt).removesuffix(question.example.prompt) + twin.prompt)
-        except NoTwin:
+            changed = corrupt(question.example, kind, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
+            made.append(str(question.prompt).removesuffix(question.example.prompt) + changed.prompt)
+        except NoCounterfactual:
             made.append(None)
     if not any(made):
-        raise UserError(f"None of the examples has a twin of kind {kind!r}; choose another kind, or 'zero' or 'mean'.")
+        raise UserError(
+            f"None of the examples has a counterfactual prompt of kind {kind!r}; choose another kind, or 'zero' or 'mean'."
+        )
     return made
 
 

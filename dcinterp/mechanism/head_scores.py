@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.mechanism.objective import Explained
+from dcinterp.mechanism.objective import Explanation
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, path_gradient
 from dcinterp.shapes import TokenIds
 from dcinterp.support.progress import Progress, silent
@@ -62,7 +62,7 @@ def mean_outputs(bridge: Any, reference: Sequence[TokenIds], progress: Progress 
 
 def head_scores(
     bridge: Any,
-    what: Explained,
+    what: Explanation,
     starts: Mapping[str, Tensor] | None,
     *,
     path: Path = "layer",
@@ -112,7 +112,7 @@ def head_scores(
     )
 
 
-def _ablations(bridge: Any, what: Explained, b: Mapping[str, Tensor], batch_size: int) -> Float[Tensor, "layer head"]:
+def _ablations(bridge: Any, what: Explanation, b: Mapping[str, Tensor], batch_size: int) -> Float[Tensor, "layer head"]:
     """f(z) - f(one head at its baseline), every head in its own row; later layers are computed from what arrives."""
     rows: list[Tensor] = []
     for name, baseline in b.items():

@@ -3,7 +3,7 @@
     with applied(bridge, ["edge 1.post.kp.2>3 zero"], prompt):      # hooks are gone afterwards
         logits = bridge(prompt)
 
-    effects = measured(bridge, ids, rows, metric)                    # f(clean) - f(edited), one number per row
+    effects = measure_effects(bridge, ids, rows, metric)                    # f(clean) - f(edited), one number per row
 
 With `dynamic_weights="frozen"` every dynamic weight of the model keeps the value it has on the untouched prompt, so
 that only what flows through values (and attention's own queries and keys) can answer the change; "recomputed" lets the
@@ -136,7 +136,7 @@ def applied(
         yield bridge
 
 
-def measured(
+def measure_effects(
     bridge: Any,
     ids: Tensor,
     rows: Sequence[Sequence[Intervention]],

@@ -78,7 +78,7 @@ def _rotated(groups: list[list[int]], generator: torch.Generator) -> list[int]:
     return partners
 
 
-def label_banners(targets: Sequence[str], foils: Sequence[str], control: str) -> list[str]:
+def label_warnings(targets: Sequence[str], foils: Sequence[str], control: str) -> list[str]:
     """What is to be known about the control "labels" over these examples."""
     most = max(Counter(zip(targets, foils, strict=True)).values())
     if control == "none" and most == len(targets):

@@ -7,7 +7,7 @@ removal of one unit starts from the intact layer. Where the layer's work saturat
 of the unit) most of that path is steep and its end is flat, and scores come out many times as large as effects. The
 gradient at the end is the slope of small changes, and misses what bends before the unit is gone.
 
-    size_banners(["head 1.2"], [5.72], [0.2], method="ig")      # one sentence, or none
+    magnitude_warnings(["head 1.2"], [5.72], [0.2], method="ig")      # one sentence, or none
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REASONS = {
 }
 
 
-def size_banners(
+def magnitude_warnings(
     names: Sequence[str], attributed: Any, measured: Any, *, method: str, unit: str = "logits"
 ) -> list[str]:
     """One sentence on the strongest unit whose score and effect differ most in size; none where all are alike.

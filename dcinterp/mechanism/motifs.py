@@ -97,9 +97,9 @@ def find_motifs(added: HeadMap, *, share: float = SHARE, many: int = MANY) -> tu
         to = tuple(h for h in heads if h != head and strong[head, h])
         if len(to) >= many:
             found.append(Motif("one-to-many", (head,), to, tuple(float(w[head, h]) for h in to)))
-        lenders = tuple(h for h in heads if h != head and strong[h, head])
-        if len(lenders) >= many:
-            found.append(Motif("many-to-one", lenders, (head,), tuple(float(w[h, head]) for h in lenders)))
+        heads_from = tuple(h for h in heads if h != head and strong[h, head])
+        if len(heads_from) >= many:
+            found.append(Motif("many-to-one", heads_from, (head,), tuple(float(w[h, head]) for h in heads_from)))
         if strong[head, head]:
             found.append(Motif("self-gating", (head,), (head,), (float(w[head, head]),)))
     order = ("mutual excitation", "mutual inhibition", "one-to-many", "many-to-one", "self-gating")

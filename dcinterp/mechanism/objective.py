@@ -27,7 +27,7 @@ UNITS = {"logit": "logits", "log-probability": "nats"}
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """A prompt with the number that is explained.
 
     ids: the prompt with the answer tokens that are read before the last explained one, [1, pos].
@@ -65,7 +65,7 @@ class Explained:
         return torch.cat([ids, self.ids[:, length:]], 1)
 
 
-def explained(
+def explain(
     bridge: Any,
     prompt: Prompt,
     target: Token,
@@ -73,7 +73,7 @@ def explained(
     *,
     at: int = -1,
     objective: Objective = "logit",
-) -> Explained:
+) -> Explanation:
     """The number that an attribution explains, for an answer of one token or several.
 
     Args:
@@ -119,7 +119,7 @@ def explained(
         value = rows.gather(-1, torch.tensor(chosen, device=rows.device).expand(len(rows), -1)[..., None])
         return value.sum((1, 2)) - (rows[:, 0, other] if other is not None else 0)
 
-    return Explained(
+    return Explanation(
         ids=ids,
         metric=metric,
         positions=tuple(places),

@@ -1,6 +1,6 @@
 """Models whose weights were made by hand, so that it is known which heads, branches and edges make each answer.
 
-    planted = plant("lend-by-kp", noise=0.02, seed=3)     # or read_plant("lend-by-kp noise=0.02 seed=3")
+    planted = plant("share-by-kp", noise=0.02, seed=3)     # or read_plant("share-by-kp noise=0.02 seed=3")
     example = planted.examples(1)[0]
     planted.truth(example).edges            # [layer, branch, head_from, head_to]: +1, -1 or no part in the answer
 

@@ -43,7 +43,7 @@ class HeadPlan:
 
 
 @dataclass(frozen=True)
-class Lending:
+class Sharing:
     """O_qp or O_kp of layer 1: where `feature` is 1, each of `to` gets amount * (sum of the attention of `sources`)."""
 
     side: str
@@ -66,7 +66,7 @@ class Blueprint:
         self.heads, self.rank = heads, rank
         self.stream = Stream(heads * HEAD_WIDTH)
         self.plans = {(layer, head): HeadPlan() for layer in range(LAYERS) for head in range(heads)}
-        self.lendings: list[Lending] = []
+        self.sharings: list[Sharing] = []
         self.gates: list[tuple[str, Direction, int]] = []
 
     def look(self, layer: int, head: int, query: Direction, key: Direction, strength: float = 1.0) -> None:
@@ -86,7 +86,7 @@ class Blueprint:
         """Add weight to `write` for every unit of attention on a position with `read`."""
         self.plans[layer, head].values.append((read, write, weight))
 
-    def lend(
+    def share(
         self,
         side: str,
         feature: Direction,
@@ -97,7 +97,7 @@ class Blueprint:
     ) -> None:
         """Lend in layer 1, an equal part of `amount` by each of `ranks`; odd ones with both signs turned."""
         for rank in ranks:
-            self.lendings.append(Lending(side, feature, tuple(sources), tuple(to), amount / len(ranks), rank))
+            self.sharings.append(Sharing(side, feature, tuple(sources), tuple(to), amount / len(ranks), rank))
 
     def silence(self, side: str, feature: Direction, heads: Iterable[int]) -> None:
         """Close heads of layer 1 by the gate of one side, where `feature` is 1."""
@@ -144,10 +144,10 @@ class Blueprint:
 
     def _compose(self, stage: torch.nn.Module) -> None:
         units = {"query": 0, "key": 0}
-        for lending in self.lendings:
+        for lending in self.sharings:
             side, unit = getattr(stage, lending.side), units[lending.side]
             units[lending.side] += 1
-            assert unit < side.down.out_features, "more lendings than hidden units"
+            assert unit < side.down.out_features, "more sharings than hidden units"
             side.down.weight[unit] = SATURATED * lending.feature
             sign = -1.0 if lending.rank % 2 else 1.0
             # w_1 is normalised over heads: n equal entries become sqrt(H / n) each, which w_2 takes back.

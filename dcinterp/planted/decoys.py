@@ -59,7 +59,7 @@ def _borrows_but_writes_nothing_read(plan: Blueprint, head: int) -> None:
     plan.copy(1, head, plan.stream.any_of("token", OBJECTS), plan.stream.dead(head))
 
 
-def _could_answer_but_is_lent_nothing(plan: Blueprint, head: int) -> None:
+def _could_answer_but_borrows_nothing(plan: Blueprint, head: int) -> None:
     plan.rest_on_bos(1, head)
     copy_by(plan, head, KIND, 1.0)
 
@@ -69,7 +69,7 @@ SECOND_LAYER: tuple[Decoy, ...] = (
     _finds_but_writes_nothing_read,
     _attends_to_all_things,
     _borrows_but_writes_nothing_read,
-    _could_answer_but_is_lent_nothing,
+    _could_answer_but_borrows_nothing,
 )
 
 
@@ -88,5 +88,5 @@ def plant_decoys(plan: Blueprint, first: Sequence[int], second: Sequence[int], r
         SECOND_LAYER[number % len(SECOND_LAYER)](plan, head)
     if len(second) > 2:
         a_thing, asked = plan.stream.any_of("token", OBJECTS), plan.stream.any_of("question", QUESTIONS)
-        plan.lend("key", a_thing, second[:2], [second[2]], 1.0, [rank])
-        plan.lend("query", asked, second[:1], [second[2]], 1.0, [rank])
+        plan.share("key", a_thing, second[:2], [second[2]], 1.0, [rank])
+        plan.share("query", asked, second[:1], [second[2]], 1.0, [rank])

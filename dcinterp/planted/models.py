@@ -13,7 +13,7 @@ import torch
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.planted.blueprint import Blueprint, add_noise
 from dcinterp.planted.circuit import Edge, PlantedExample, Truth
-from dcinterp.planted.circuits import circuits
+from dcinterp.planted.circuits import FORMER, circuits
 from dcinterp.planted.decoys import look_back, plant_decoys
 from dcinterp.planted.words import NAMES, QUESTIONS, TOKEN_ID
 from dcinterp.support.errors import UserError, nearest
@@ -90,6 +90,7 @@ def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
     Raises:
         UserError: there is no such circuit or knob, or the roles need more heads than there are.
     """
+    circuit = FORMER.get(circuit, circuit)
     if circuit not in circuits():
         raise UserError(f"There is no planted circuit {circuit!r}; {nearest(circuit, circuits())}")
     chosen = _checked(knobs)
@@ -119,7 +120,7 @@ def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
 
 
 def read_plant(text: str) -> PlantedModel:
-    """The planted model of a line such as "lend-by-kp noise=0.02 seed=3" (spaces or commas between).
+    """The planted model of a line such as "share-by-kp noise=0.02 seed=3" (spaces or commas between).
 
     Raises:
         UserError: as `plant`; or a word is no knob=number.

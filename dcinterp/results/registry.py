@@ -26,6 +26,7 @@ from dcinterp.results.catalogue import homes, import_all
 from dcinterp.results.options import parameter_types
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.former_names import renamed, warn_of
 from dcinterp.support.ranges import require_in_range
 
 P = ParamSpec("P")
@@ -41,7 +42,7 @@ class Analysis:
 
     question, guide: what it answers, and the page of docs/ that explains it. example: arguments of a call that takes
     seconds, as one types them; help, documentation and tests run it. ignored: parameters that do not change the result
-    and are not recorded (progress, say).
+    and are not recorded (progress, say). former: what parameters were called in earlier versions.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Analysis:
     guide: str = ""
     example: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    former: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -93,6 +95,7 @@ def analysis(
     example: Mapping[str, str] | None = None,
     needs_composition: bool = False,
     ignore: tuple[str, ...] = (),
+    former: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare an analysis: the one place from which public name, verb, help, documentation and tests are made.
 
@@ -103,12 +106,15 @@ def analysis(
         example: arguments of a call on the shipped model that takes seconds, as one types them on the command line.
         needs_composition: refuse models whose heads are not composed, in the same sentence everywhere.
         ignore: further parameters, beside `progress`, that do not change the result.
+        former: what parameters and their words were called in earlier versions (see dcinterp.support.former_names).
     """
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = entry.signature.bind(*args, **kwargs)
+            for old in entry.former.keys() & kwargs.keys():
+                warn_of(f"{old}=", f"{entry.former[old]}=")
+            bound = entry.signature.bind(*args, **renamed(kwargs, entry.former))  # type: ignore[arg-type]
             bound.apply_defaults()
             bridge = bound.arguments.get("bridge")
             if needs_composition and bridge is not None and not getattr(bridge, "stages", ()):
@@ -119,7 +125,7 @@ def analysis(
             for name, value in bound.arguments.items():
                 require_in_range(name, value, entry.types.get(name))
             call = _call(entry, bound)
-            return function(*args, **kwargs).with_call(call)
+            return function(*bound.args, **bound.kwargs).with_call(call)
 
         entry = Analysis(
             name=function.__name__,
@@ -130,6 +136,7 @@ def analysis(
             guide=guide,
             example=example or {},
             ignored=("progress", *ignore),
+            former=former or {},
         )
         _registered[function.__name__] = entry
         return run

@@ -23,6 +23,7 @@ from dcinterp.results.call import Call, from_plain
 from dcinterp.results.registry import ANALYSES
 from dcinterp.results.result import Result, load_result
 from dcinterp.support.errors import UserError
+from dcinterp.support.former_names import renamed
 from dcinterp.support.progress import Progress, silent
 
 
@@ -83,10 +84,11 @@ def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
     from dcinterp.checkpoints.load import load
 
     entry = ANALYSES[call.analysis]
-    unknown = [name for name in call.arguments if name not in entry.parameters]
+    given = renamed(call.arguments, entry.former)
+    unknown = [name for name in given if name not in entry.parameters]
     if unknown:
         raise UserError(f"This version's {call.analysis} has no argument {unknown[0]!r}; use the version that made it.")
-    arguments = {name: from_plain(value) for name, value in call.arguments.items()}
+    arguments = {name: from_plain(value) for name, value in given.items()}
     if "progress" in entry.signature.parameters:
         arguments["progress"] = progress
     if not entry.takes_model:
@@ -99,7 +101,7 @@ def _compare(saved: Result, again: Result, prefix: str) -> tuple[dict[str, float
     """(relative differences of the tensors, names of the other fields that differ); parts are compared in turn."""
     differences: dict[str, float] = {}
     changed: list[str] = []
-    for name in [f.name for f in fields(saved) if f.name != "call"]:
+    for name in [f.name for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
         mine, theirs = getattr(saved, name), getattr(again, name, None)
         if isinstance(mine, Result) and isinstance(theirs, Result):
             inner, others = _compare(mine, theirs, f"{prefix}{name}.")

@@ -18,6 +18,7 @@ from dcinterp.results.call import Call
 from dcinterp.results.catalogue import import_all
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_modes import open_like
+from dcinterp.support.former_names import renamed, warn_of
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
 SHOWN_ROWS = 8
@@ -37,7 +38,10 @@ class Result:
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
     FORMER: ClassVar[dict[str, str]] = {}
-    """Names that fields had in earlier versions, and what they are called now: saved results go on opening."""
+    """What fields and their words were called in earlier versions (see dcinterp.support.former_names): saved results go
+    on opening."""
+    PROSE: ClassVar[tuple[str, ...]] = ()
+    """Fields that say in sentences what the others hold; a later version may say it better."""
     kinds: ClassVar[dict[str, type[Result]]] = {}
 
     call: Call | None = field(default=None, kw_only=True, compare=False, repr=False)
@@ -65,7 +69,7 @@ class Result:
             first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
         lines += [sentence] if (sentence := self.sentence()) else []
-        said = self.banners()
+        said = self.warnings()
         lines += [f"! {_short(sentence)}" for sentence in said[:2]]
         lines += [f"! and {len(said) - 2} more of banners()"] if len(said) > 2 else []
         return "\n  ".join(lines)
@@ -73,7 +77,7 @@ class Result:
     def _repr_html_(self) -> str:
         """What a notebook shows: banners, the sentence and the first rows of the table."""
         frame = self.table()
-        said = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.banners())
+        said = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.warnings())
         said += f"<p>{escape(sentence)}</p>" if (sentence := self.sentence()) else ""
         rows = frame.head(SHOWN_ROWS).to_html(index=False, float_format="{:.3g}".format)
         return (
@@ -103,9 +107,14 @@ class Result:
         """The finding in words, for a kind of result that comes down to one number; empty for the others."""
         return ""
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What a reader must know before believing the numbers, one sentence each; empty when nothing is amiss."""
         return []
+
+    def banners(self) -> list[str]:
+        """The former name of `warnings`."""
+        warn_of("banners", "warnings")
+        return self.warnings()
 
     def with_call(self, call: Call) -> Self:
         """The same result, which remembers how it was made."""
@@ -236,7 +245,7 @@ def load_result(folder: str | Path) -> Result:
     restored: dict[str, Any] = {name: _tuples(value) for name, value in record["fields"].items()}
     restored |= {name: load_result(folder / name) for name in record.get("parts", ())} | tensors
     call = Call.from_record(record["call"]) if record.get("call") else None
-    return kind(**{kind.FORMER.get(name, name): value for name, value in restored.items()}, call=call)
+    return kind(**renamed(restored, kind.FORMER), call=call)
 
 
 def _same(mine: Any, theirs: Any) -> bool:

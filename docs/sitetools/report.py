@@ -327,7 +327,7 @@ def sizes_say(stories: Sequence[CaseStudy]) -> list[str]:
     found = [f"The followed head's attribution and its ablation have the same sign in {len(same)} of {len(stories)}."]
     if same:
         found[0] += f" Where they have, the ablation is {_range(same)} of the attribution."
-    composed = [s for s in stories if s.breakdown is not None and s.lead > 0]
+    composed = [s for s in stories if s.breakdown is not None and s.logit_difference > 0]
     reads = [
         s
         for s in composed
@@ -339,13 +339,13 @@ def sizes_say(stories: Sequence[CaseStudy]) -> list[str]:
             f"(less than {NOTABLE_WEIGHT}, before and after composition)."
         )
     if reads:
-        put_back = [(s.lead - s.lead_without) / s.lead for s in reads]
-        loans = [float(s.loan[s.lender or 0]) / s.lead for s in reads]
-        notable = sum(loan >= NOTABLE_EFFECT for loan in loans)
-        slight = sum(abs(loan) < SLIGHT_EFFECT for loan in loans)
+        put_back = [(s.logit_difference - s.logit_difference_without) / s.logit_difference for s in reads]
+        sharing = [float(s.shared_effect[s.head_from or 0]) / s.logit_difference for s in reads]
+        notable = sum(shared_effect >= NOTABLE_EFFECT for shared_effect in sharing)
+        slight = sum(abs(shared_effect) < SLIGHT_EFFECT for shared_effect in sharing)
         found += [
             f"In the other {len(reads)} all composition of that attention is worth {_range(put_back)} of the lead.",
-            f"The strongest lender's loan alone is worth {_range(loans)}: {TENTH} in {notable} of the {len(reads)}, "
+            f"The strongest lender's loan alone is worth {_range(sharing)}: {TENTH} in {notable} of the {len(reads)}, "
             f"within {100 * SLIGHT_EFFECT:.0f} % of nothing in {slight}.",
         ]
     return found

@@ -63,7 +63,7 @@ LINES = "branch 2.post.kp counterfactual\nedge 1.post.kp.2>3 zero"
             },
         ),
         ("compare", {"layer": "1", "head": "3", "which": "weights", "task": "task10", "example": "4"}),
-        ("planted", {"circuit": "lend-by-qp", "noise": "0.01", "seed": "3", "question": "2"}),
+        ("planted", {"circuit": "share-by-qp", "noise": "0.01", "seed": "3", "question": "2"}),
         ("tasks", {"pattern": "same-object", "transformation": "copy", "row": "7", "size": "2", "split": "train"}),
         ("hooks", {"search": "post.hook_o", "in": "1", "hook": "blocks.1.attn.post.hook_o_kg"}),
     ],

@@ -74,7 +74,7 @@ def test_twins_are_the_counterfactuals(shipped):
     from synthetic_tasks import corrupt, generate
 
     example = generate("task56", 1, 3)[0].examples[0]
-    found = calibrate(shipped, [example], "head", kind="counterfactual", twin="source", methods=["gradient"])
+    found = calibrate(shipped, [example], "head", kind="counterfactual", counterfactual="source", methods=["gradient"])
     other = corrupt(example, "source", tokenizer=shipped.tokenizer).corrupt.prompt
     question, unit = questions(shipped, [example])[0], found.units[20]
     effect = intervene(
@@ -86,7 +86,7 @@ def test_twins_are_the_counterfactuals(shipped):
 def test_on_the_shipped_model_predictions_beat_shuffled_ones(shipped):
     found = calibrate(shipped, "different-in-set n=2", "head", **STEPS)
     assert (found.correlation > found.shuffled).all()
-    assert not any("no closer" in banner for banner in found.banners())
+    assert not any("no closer" in banner for banner in found.warnings())
 
 
 def test_statistics_of_made_up_effects():
@@ -109,10 +109,10 @@ def test_statistics_of_made_up_effects():
     assert found.table().equals(found.summary()), "what the command line prints"
     assert found.by_unit()["measured_mean_recomputed"].abs().is_monotonic_decreasing
     assert set(found.by_unit()["unit"]) == set(found.units)
-    said = " ".join(found.banners())
+    said = " ".join(found.warnings())
     assert "(reverse) and ablation agree in sign in only 0%" in said
     assert "predictions of reverse are no closer" in said
-    assert "12 further units" in " ".join(replace(found, left_out=12).banners())
+    assert "12 further units" in " ".join(replace(found, left_out=12).warnings())
 
 
 def test_bad_choices_are_refused(bridge, twin):

@@ -179,9 +179,9 @@ def test_added_is_all_but_the_skip(model, caches):
     split = [f"edge 1.post.{branch}.3>3 zero" for branch in BRANCHES[1:]]
     one = logits_under(model, "edge 1.post.added.3>3 zero")
     assert torch.allclose(one, logits_under(model, split), atol=1e-12)
-    lent = logits_under(model, "edge 1.post.added.2>3 zero")
+    shared = logits_under(model, "edge 1.post.added.2>3 zero")
     assert torch.allclose(
-        lent, logits_under(model, split[:2][0].replace("3>3", "2>3") + ";" + split[1].replace("3>3", "2>3"))
+        shared, logits_under(model, split[:2][0].replace("3>3", "2>3") + ";" + split[1].replace("3>3", "2>3"))
     )
 
 
@@ -227,9 +227,9 @@ def test_intervene_reports_both_runs(model, caches):
 
 def test_what_a_reader_must_know_is_said(model):
     nothing = intervene(model, PROMPT, "edge 1.post.kp.2>3 scale=1", "fruit")
-    assert any("changes no logit" in banner for banner in nothing.banners())
-    assert any("does not win" in banner for banner in nothing.banners())
-    assert intervene(model, PROMPT, "head 1.2 zero").banners() == []
+    assert any("changes no logit" in banner for banner in nothing.warnings())
+    assert any("does not win" in banner for banner in nothing.warnings())
+    assert intervene(model, PROMPT, "head 1.2 zero").warnings() == []
 
 
 @settings(max_examples=60, deadline=None)

@@ -59,7 +59,7 @@ def test_silencing_a_silenced_head_shows_nothing(noise_free):
 
 
 def test_ablating_one_of_two_copies_misses_both_and_ig_does_not():
-    case = trial("lend-by-kp", redundancy=2)
+    case = trial("share-by-kp", redundancy=2)
     labels = case.cases["writes"].labels
     spare = [head for head in case.planted.previous]
     measured = case.measured["writes"].reshape(2, -1)

@@ -51,7 +51,7 @@ def test_every_result_remembers_its_call(results):
     for result in results.values():
         assert result.call.analysis in ANALYSES
         assert json.loads(json.dumps(result.call.record()["arguments"])) == result.call.arguments
-        assert all(isinstance(sentence, str) for sentence in result.banners())
+        assert all(isinstance(sentence, str) for sentence in result.warnings())
 
 
 def test_every_declaration_is_whole():
@@ -119,7 +119,7 @@ def test_at_the_prompt_a_result_is_a_few_lines(results):
         assert len(text) < 2000, (name, len(text))
         page = result._repr_html_()
         assert page.count("<tr") <= 9
-        assert page.count("! ") >= len(result.banners())
+        assert page.count("! ") >= len(result.warnings())
     effect = results["InterventionEffect"]
     assert f"so the effect is {effect.effect:+z.2f}: the change" in repr(effect)
     assert "so the effect is" in effect._repr_html_()

@@ -13,7 +13,7 @@ from synthetic_tasks import (
     EXTRA_TASKS,
     KINDS,
     TASKS,
-    NoTwin,
+    NoCounterfactual,
     Row,
     Task,
     baselines,
@@ -22,7 +22,6 @@ from synthetic_tasks import (
     generate,
     read_jsonl,
     solve,
-    twins,
     vocabulary,
     words,
     write_jsonl,
@@ -49,11 +48,11 @@ def test_generated_solved_written_and_corrupted(task: Task, tmp_path: Path) -> N
     write_jsonl(rows, tmp_path / "rows.jsonl")
     assert read_jsonl(tmp_path / "rows.jsonl") == rows
     assert set(baselines(rows)) == {task.id}
-    made = twins(rows[0].examples[0])
+    made = counterfactuals(rows[0].examples[0])
     assert set(made) == set(KINDS)
-    assert not all(isinstance(twin, NoTwin) for twin in made.values())
+    assert not all(isinstance(twin, NoCounterfactual) for twin in made.values())
     for twin in made.values():
-        if not isinstance(twin, NoTwin):
+        if not isinstance(twin, NoCounterfactual):
             assert twin.answer in solve(twin.corrupt.prompt, twin.corrupt.task_id).accepted
 
 

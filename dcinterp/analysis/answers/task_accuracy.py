@@ -33,7 +33,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
-READERS = ("fact_unif", "value_unif", "polarity_blind", "odd_one_out")
+BASELINES = ("fact_unif", "value_unif", "ignores_negation", "odd_one_out")
 GROUPINGS = ("all", "pattern", "transformation", "family", "task", "shots")
 
 
@@ -48,7 +48,7 @@ class TaskAccuracy(Result):
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "right": ("task", "row", "answer"),
         "logprob": ("task", "row", "answer"),
-        **{reader: ("task",) for reader in READERS},
+        **{reader: ("task",) for reader in BASELINES},
     }
 
     tasks: tuple[str, ...]
@@ -62,7 +62,7 @@ class TaskAccuracy(Result):
     logprob: Float[Tensor, "task row answer"]
     fact_unif: Float[Tensor, " task"]
     value_unif: Float[Tensor, " task"]
-    polarity_blind: Float[Tensor, " task"]
+    ignores_negation: Float[Tensor, " task"]
     odd_one_out: Float[Tensor, " task"]
 
     def labels(self, axis: str) -> list[Any] | None:
@@ -90,7 +90,7 @@ class TaskAccuracy(Result):
             right = self.right[tasks][:, :, answers].numpy()
             low, high = self._interval(tasks, right, resamples)
             line = {by: name, "answers": right.size, "accuracy": float(right.mean()), "low": low, "high": high}
-            lines.append(line | {reader: float(getattr(self, reader)[tasks].mean()) for reader in READERS})
+            lines.append(line | {reader: float(getattr(self, reader)[tasks].mean()) for reader in BASELINES})
         return pd.DataFrame(lines)
 
     def _groups(self, by: str) -> list[tuple[Any, list[int], list[int]]]:
@@ -201,7 +201,7 @@ def _gathered(made: list[tuple[Any, Any]], rows: int, split: str, seed: int) -> 
         reader: torch.tensor(
             [evaluation.baseline[task.id].get(reader.replace("_", "-"), float("nan")) for task, evaluation in made]
         )
-        for reader in READERS
+        for reader in BASELINES
     }
     return TaskAccuracy(
         tasks=tuple(task.id for task, _ in made),

@@ -40,16 +40,17 @@ from torch import Tensor
 
 from dcinterp.mechanism.edge_scores import EdgeExplainer
 from dcinterp.mechanism.edges import BRANCHES
-from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured, references
+from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention
-from dcinterp.mechanism.magnitude_check import size_banners
-from dcinterp.mechanism.objective import UNITS, Objective, explained
+from dcinterp.mechanism.magnitude_check import magnitude_warnings
+from dcinterp.mechanism.objective import UNITS, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Metric, Path, check_choices
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
+from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Number, Tolerance
 
@@ -73,9 +74,15 @@ class EdgeScore(NamedTuple):
     stage: str = "post"
 
     @property
-    def lent(self) -> bool:
+    def shared(self) -> bool:
         """Whether the attention is another head's."""
         return self.head_from != self.head_to
+
+    @property
+    def lent(self) -> bool:
+        """The former name of `shared`."""
+        warn_of("lent", "shared")
+        return self.shared
 
     @property
     def label(self) -> str:
@@ -139,7 +146,7 @@ class EdgeAttribution(Result):
         """|gap| as a share of the metric difference |f(x) - f(b)| of the path."""
         return self.gap.abs() / (self.metric - self.metric_at_baseline).abs().clamp(min=1e-9)
 
-    def top(self, k: int = 10, *, lent: bool = True, head_to: tuple[int, int] | None = None) -> list[EdgeScore]:
+    def top(self, k: int = 10, *, shared: bool = True, head_to: tuple[int, int] | None = None) -> list[EdgeScore]:
         """The `k` edges of largest |score|, strongest first; edges that do nothing are not named.
 
         Args:
@@ -147,7 +154,7 @@ class EdgeAttribution(Result):
             head_to: (layer, head): only edges into this head.
         """
         chosen = self.scores.abs().clone()
-        if lent:
+        if shared:
             chosen.diagonal(dim1=-2, dim2=-1).fill_(-1)
         if head_to is not None:
             keep = torch.zeros_like(chosen, dtype=torch.bool)
@@ -167,18 +174,18 @@ class EdgeAttribution(Result):
         lent: the attention is another head's; the others scale a head's own. ablation: where it was measured.
         """
         measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
-        every = self.top(self.scores.numel(), lent=False)
-        edges = [edge for edge in every if edge.lent or edge.branch != "skip"] or every
+        every = self.top(self.scores.numel(), shared=False)
+        edges = [edge for edge in every if edge.shared or edge.branch != "skip"] or every
         rows = [
             {
                 "edge": edge.intervention.unit,
-                "lent": edge.lent,
+                "shared": edge.shared,
                 "score": edge.score,
                 "ablation": measured.get(edge.intervention.unit, measured.get(f"head {edge.layer}.{edge.head_to}")),
             }
             for edge in edges
         ]
-        return pd.DataFrame(rows, columns=["edge", "lent", "score", "ablation"])
+        return pd.DataFrame(rows, columns=["edge", "shared", "score", "ablation"])
 
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {
@@ -189,7 +196,7 @@ class EdgeAttribution(Result):
         }
         return names.get(axis)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         said = []
         if self.answer != self.target:
             said.append(
@@ -216,7 +223,7 @@ class EdgeAttribution(Result):
                 f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): believe the ablation."
             )
         unit = UNITS[self.objective]
-        return said + size_banners(self.checked, self.predicted, self.measured, method=self.method, unit=unit)
+        return said + magnitude_warnings(self.checked, self.predicted, self.measured, method=self.method, unit=unit)
 
 
 @analysis(
@@ -285,7 +292,7 @@ def attribute_edges(
     check_choices(path, method)
     if getattr(bridge, "stages", ()) or stage == "pre":
         require_stage(bridge, stage)
-    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    what = explain(bridge, prompt, target, foil, at=at, objective=objective)
     ids = what.ids
     other = None if baseline is None else what.baseline(bridge, baseline)
     chosen = range(bridge.cfg.n_layers) if layers is None else sorted({layer_number(bridge, each) for each in layers})
@@ -331,14 +338,14 @@ def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, 
     """The result with the strongest edges ablated: put to zero, or to what they are in the baseline prompt."""
     bridge, ids = explainer.bridge, explainer.ids
     composed = result.stage in getattr(bridge, "stages", ())
-    edges = (result.top(check) if composed else []) or result.top(check, lent=False)
+    edges = (result.top(check) if composed else []) or result.top(check, shared=False)
     if not edges:
         return result
     # Where nothing is composed, a head's only edge is all that it reads.
     ones = [e.intervention if composed else Intervention("head", e.layer, head=e.head_to) for e in edges]
     if explainer.baseline is not None:
         ones = [replace(one, kind="counterfactual") for one in ones]
-    effects = measured(
+    effects = measure_effects(
         bridge,
         ids,
         [[one] for one in ones],

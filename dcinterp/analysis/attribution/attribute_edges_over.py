@@ -35,11 +35,11 @@ from torch import Tensor
 from dcinterp.mechanism.dataset import Examples, Question, questions
 from dcinterp.mechanism.edge_scores import EdgeExplainer
 from dcinterp.mechanism.edges import BRANCHES
-from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measured
+from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects
 from dcinterp.mechanism.interventions import Intervention
-from dcinterp.mechanism.label_permutation import label_banners, other_answers
-from dcinterp.mechanism.magnitude_check import size_banners
-from dcinterp.mechanism.objective import UNITS, Explained, Objective, explained
+from dcinterp.mechanism.label_permutation import label_warnings, other_answers
+from dcinterp.mechanism.magnitude_check import magnitude_warnings
+from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Hooks, Integration, Method, Path, PathGradient, check_choices
 from dcinterp.mechanism.prompt import decoded, require_stage
 from dcinterp.mechanism.statistics import (
@@ -111,7 +111,7 @@ class EdgeAttributionSet(AgainstControl, Result):
         names = {"branch": list(BRANCHES), "example": list(self.prompts), "edge": list(self.checked)}
         return names.get(axis)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         said = []
         wrong = int((~self.right).sum())
         if wrong:
@@ -135,8 +135,8 @@ class EdgeAttributionSet(AgainstControl, Result):
             )
         unit = UNITS[self.objective]
         scores, effects = ablated["mean"].tolist(), ablated["ablation"].tolist()
-        said += size_banners(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
-        said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
+        said += magnitude_warnings(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
+        said += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
         return said
 
     def table(self) -> pd.DataFrame:
@@ -153,13 +153,13 @@ class EdgeAttributionSet(AgainstControl, Result):
             rows.append(
                 {
                     "edge": name,
-                    "lent": f != h,
+                    "shared": f != h,
                     **numbers,
                     "ablation": ablation.get(name),
                     "stands_out": bool(self.stands_out[i, b, f, h]),
                 }
             )
-        names = ["edge", "lent", "mean", "low", "high", "control_low", "control_high", "ablation", "stands_out"]
+        names = ["edge", "shared", "mean", "low", "high", "control_low", "control_high", "ablation", "stands_out"]
         return pd.DataFrame(rows, columns=names).sort_values("mean", key=abs, ascending=False, ignore_index=True)
 
 
@@ -279,7 +279,7 @@ def attribute_edges_over(
 class _Scored(NamedTuple):
     """An example with its scores [layer, branch, head_from, head_to] and the integrals behind them, one a path."""
 
-    what: Explained
+    what: Explanation
     scores: Tensor
     integrals: list[PathGradient]
 
@@ -298,36 +298,36 @@ class _Scorer:
 
     def score(self, question: Question, answers: Question) -> _Scored:
         """The edges of one question's prompt, explaining the answers of this or of another question."""
-        what = explained(self.bridge, question.prompt, answers.target, answers.foil, objective=self.objective)
+        what = explain(self.bridge, question.prompt, answers.target, answers.foil, objective=self.objective)
         hooks = self._hooks(what)
         explainer = EdgeExplainer(self.bridge, what.ids, None, self.stage, self.method, hooks, self.integration)
         layers = list(range(self.bridge.cfg.n_layers))
         credits, integrals = explainer.scores(what.metric, layers, self.path, per_source=False)
         return _Scored(what, torch.stack([each.by_source[..., 0] for each in credits]).float(), integrals)
 
-    def right(self, what: Explained) -> bool:
+    def right(self, what: Explanation) -> bool:
         """Whether the model gives the answer that is explained."""
         with torch.no_grad():
             return what.answer(self.bridge, self.bridge(what.ids)) == what.target
 
-    def ablated(self, what: Explained, ones: list[Intervention]) -> Float[Tensor, " edge"]:
+    def ablated(self, what: Explanation, ones: list[Intervention]) -> Float[Tensor, " edge"]:
         """The measured effect of each removal, alone."""
         if not ones:
             return torch.zeros(0)
         rows, hooks, batch_size = [[one] for one in ones], self._hooks(what), self.integration.batch_size
-        effects = measured(self.bridge, what.ids, rows, what.metric, frozen=hooks, batch_size=batch_size)
+        effects = measure_effects(self.bridge, what.ids, rows, what.metric, frozen=hooks, batch_size=batch_size)
         return effects.float().cpu()
 
-    def _hooks(self, what: Explained) -> Hooks:
+    def _hooks(self, what: Explanation) -> Hooks:
         return frozen_hooks(self.bridge, what.ids) if self.frozen else ()
 
 
 def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, stage: str) -> list[Intervention]:
     """The removals of the lent edges of largest |mean|."""
-    lent = mean.abs().clone()
-    lent.diagonal(dim1=-2, dim2=-1).fill_(0)
-    order = lent.flatten().argsort(descending=True, stable=True)[:k]
-    places = (torch.unravel_index(place, mean.shape) for place in order if lent.flatten()[place] > 0)
+    shared = mean.abs().clone()
+    shared.diagonal(dim1=-2, dim2=-1).fill_(0)
+    order = shared.flatten().argsort(descending=True, stable=True)[:k]
+    places = (torch.unravel_index(place, mean.shape) for place in order if shared.flatten()[place] > 0)
     return [
         Intervention("edge", i, stage, BRANCHES[b], h, f)
         for i, b, f, h in ([int(x) for x in place] for place in places)

@@ -41,8 +41,8 @@ from torch import Tensor
 
 from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
-from dcinterp.mechanism.magnitude_check import size_banners
-from dcinterp.mechanism.objective import UNITS, Objective, explained
+from dcinterp.mechanism.magnitude_check import magnitude_warnings
+from dcinterp.mechanism.objective import UNITS, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -115,7 +115,7 @@ class HeadAttribution(Result):
     def labels(self, axis: str) -> list[str] | None:
         return list(self.tokens) if axis == "pos" else None
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         said = []
         if not self.right:
             said.append(
@@ -137,7 +137,9 @@ class HeadAttribution(Result):
             )
         layers, heads_of_a_layer = self.scores.shape
         names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
-        return said + size_banners(names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective])
+        return said + magnitude_warnings(
+            names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective]
+        )
 
     def table(self) -> pd.DataFrame:
         """One row a head, the largest scores first."""
@@ -204,7 +206,7 @@ def attribute_heads(
     check_choices(path, method)
     if baseline is not None and reference is not None:
         raise UserError("Give a counterfactual baseline or a reference set for a mean baseline, not both.")
-    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    what = explain(bridge, prompt, target, foil, at=at, objective=objective)
     starts = None
     if baseline is not None:
         starts = outputs(bridge, what.baseline(bridge, baseline))[1]

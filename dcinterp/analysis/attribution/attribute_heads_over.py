@@ -3,7 +3,7 @@ r"""Head attribution averaged over a set of questions, with intervals and a cont
     mean[l, h] = mean over examples of score[l, h];     low, high: percentile bootstrap over examples
 
 score is that of `attribute_heads`, each example against its own foil. The baseline is zero, the mean head output over
-the same prompts, or each example's counterfactual twin of synthetic_tasks.
+the same prompts, or each example's counterfactual prompt (see synthetic_tasks.corrupt).
 
 The control asks what a score means. "heads": within every example and layer the heads change places at random, so that
 no head is the same head twice; [control_low, control_high] holds the middle 95 % of the *largest* mean (in size, with
@@ -36,11 +36,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dcinterp.mechanism.dataset import Examples, Question, questions, twin_prompts
+from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, questions
 from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs, outputs
-from dcinterp.mechanism.label_permutation import label_banners, other_answers
-from dcinterp.mechanism.magnitude_check import size_banners
-from dcinterp.mechanism.objective import UNITS, Explained, Objective, explained
+from dcinterp.mechanism.label_permutation import label_warnings, other_answers
+from dcinterp.mechanism.magnitude_check import magnitude_warnings
+from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices
 from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.mechanism.statistics import (
@@ -56,8 +56,9 @@ from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
+from synthetic_tasks import KINDS
 
-Baseline = Literal["zero", "mean", "twin"]
+Baseline = Literal["zero", "mean", "counterfactual"]
 Control = Literal["heads", "labels", "none"]
 CONTROLS = ("heads", "labels", "none")
 
@@ -73,10 +74,14 @@ class HeadAttributionSet(AgainstControl, Result):
     control_low, control_high [layer, head]: see the head of this module (the same for all heads of a layer under
     "heads"; zero under "none"); per_example, ablation [example, layer, head]; gap, metric_difference [example, layer],
     the difference being f(z) - f(b); metric [example]; right [example]: the model gives the target.
-    skipped: examples without a twin. agreement: share of (example, head) pairs whose score and ablation have the same
+    skipped: examples without a counterfactual prompt. agreement: share of (example, head) pairs whose score and ablation have the same
     sign, among notable scores; agreement_p: its one-sided sign test.
     """
 
+    FORMER: ClassVar[dict[str, str]] = {
+        f"baseline=twin ({word})": f"counterfactual ({now})"
+        for word, now in [("asked", "question"), *((kind, kind) for kind in KINDS)]
+    }
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "mean": ("layer", "head"),
         "low": ("layer", "head"),
@@ -129,7 +134,7 @@ class HeadAttributionSet(AgainstControl, Result):
     def labels(self, axis: str) -> list[str] | None:
         return list(self.prompts) if axis == "example" else None
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         said = []
         wrong = int((~self.right).sum())
         if wrong:
@@ -150,10 +155,10 @@ class HeadAttributionSet(AgainstControl, Result):
             )
         layers, heads = self.mean.shape
         names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
-        said += size_banners(names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective])
-        said += few_examples(self.n) + label_banners(self.targets, self.foils, self.control)
+        said += magnitude_warnings(names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective])
+        said += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
         if self.skipped:
-            said.append(f"{self.skipped} examples have no counterfactual twin and were left out.")
+            said.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
         return said
 
     def table(self) -> pd.DataFrame:
@@ -171,6 +176,7 @@ class HeadAttributionSet(AgainstControl, Result):
     question="Which heads write the answers of a set of examples?",
     guide="analyses/head-attribution.md",
     example={"examples": "same-person n=2", "method": "gradient"},
+    former={"twin": "counterfactual", "counterfactual=asked": "question", "baseline=twin": "counterfactual"},
 )
 def attribute_heads_over(
     bridge: Any,
@@ -180,7 +186,7 @@ def attribute_heads_over(
     method: Method = "ig",
     path: Path = "layer",
     baseline: Baseline = "zero",
-    twin: str = "asked",
+    counterfactual: str = "question",
     control: Control = "heads",
     level: Level = 0.95,
     seed: int = 0,
@@ -199,8 +205,8 @@ def attribute_heads_over(
         objective: "logit" (difference from the foil where there is one) or "log-probability".
         method: "ig" or "gradient".
         path: "layer" or "joint"; see dcinterp.analysis.attribution.attribute_heads.
-        baseline: "zero", "mean" over the examples' own prompts, or each example's "twin".
-        twin: kind of counterfactual for the baseline "twin": asked, source, relation, polarity or position.
+        baseline: "zero", "mean" over the examples' own prompts, or each example's "counterfactual" prompt.
+        counterfactual: what that prompt changes: question, source, relation, polarity or position.
         control: "heads", "labels" (twice the cost; none where all examples have the same answers) or "none".
         level: confidence level of the bootstrap intervals over examples.
         seed: seed of the bootstrap and the control.
@@ -212,17 +218,20 @@ def attribute_heads_over(
     Cost: that of `attribute_heads` per example, twice with control "labels".
 
     Raises:
-        UserError: there are no examples (with a twin), one does not fit the model, or a choice is unknown.
+        UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is unknown.
     """
     check_choices(path, method)
-    for name, value, known in (("baseline", baseline, ("zero", "mean", "twin")), ("control", control, CONTROLS)):
+    for name, value, known in (
+        ("baseline", baseline, ("zero", "mean", "counterfactual")),
+        ("control", control, CONTROLS),
+    ):
         require_known(name, value, known)
     given = questions(bridge, examples)
-    asked, starts = _starts(bridge, given, baseline, twin)
+    asked, starts = _starts(bridge, given, baseline, counterfactual)
     rule = Integration(steps, max_steps, tolerance, batch_size)
 
-    def score(question: Question, answers: Question, start: Callable[[], Start]) -> tuple[Explained, HeadScores]:
-        what = explained(bridge, question.prompt, answers.target, answers.foil, objective=objective)
+    def score(question: Question, answers: Question, start: Callable[[], Start]) -> tuple[Explanation, HeadScores]:
+        what = explain(bridge, question.prompt, answers.target, answers.foil, objective=objective)
         return what, head_scores(bridge, what, start(), path=path, method=method, integration=rule)
 
     others = other_answers(bridge, asked, seed) if control == "labels" else None
@@ -254,7 +263,7 @@ def attribute_heads_over(
         level=level,
         objective=objective,
         path=path,
-        baseline=baseline if baseline != "twin" else f"twin ({twin})",
+        baseline=baseline if baseline != "counterfactual" else f"counterfactual ({counterfactual})",
         method=method,
         control=control,
         tolerance=tolerance,
@@ -280,12 +289,12 @@ def attribute_heads_over(
 
 
 def _starts(
-    bridge: Any, asked: list[Question], baseline: str, twin: str
+    bridge: Any, asked: list[Question], baseline: str, counterfactual: str
 ) -> tuple[list[Question], list[Callable[[], Start]]]:
     """The questions that have a baseline, and for each what makes its head outputs there."""
-    if baseline == "twin":
-        twins = zip(asked, twin_prompts(bridge, asked, twin), strict=True)
-        pairs = [(question, prompt) for question, prompt in twins if prompt is not None]
+    if baseline == "counterfactual":
+        found = zip(asked, counterfactual_prompts(bridge, asked, counterfactual), strict=True)
+        pairs = [(question, prompt) for question, prompt in found if prompt is not None]
         # Made when they are needed: those of all examples at once would take much memory.
         return [q for q, _ in pairs], [partial(_outputs_of, bridge, prompt) for _, prompt in pairs]
     mean = mean_outputs(bridge, [token_ids(bridge, q.prompt) for q in asked]) if baseline == "mean" else None

@@ -4,7 +4,7 @@ r"""Whether an attribution predicts what interventions do: every unit changed, t
     predicted[u] = <x - x_u, g>     x: what u acts on in its layer (head outputs, or the composed scores in stage pre)
 
 x_u is x with the unit changed, computed exactly inside the layer; g is the gradient of f at x, averaged over the
-layer's path ("ig", from zero or, for counterfactuals, from the twin's x) or taken at x itself ("gradient"). For edges
+layer's path ("ig", from zero or, for counterfactuals, from the counterfactual prompt's x) or taken at x itself ("gradient"). For edges
 put to zero predicted is the score of `attribute_edges`, for heads that of `attribute_heads`.
 
 Both are taken twice: with all dynamic weights frozen at their clean values (value flow) and with weights that answer
@@ -33,11 +33,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.mechanism.dataset import Examples, Question, questions, twin_prompts
+from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, questions
 from dcinterp.mechanism.edges import site
-from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measured, references
+from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
-from dcinterp.mechanism.objective import Explained, Objective, explained
+from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Hooks, Integration, path_gradient
 from dcinterp.mechanism.prompt import token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
@@ -137,7 +137,7 @@ class Calibration(Result):
                 frame[f"{method}_{flow}"] = self.predicted_mean[m, f].tolist()
         return frame.sort_values("measured_mean_recomputed", key=abs, ascending=False, ignore_index=True)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         said = []
         if self.wrong:
             said.append(
@@ -161,7 +161,7 @@ class Calibration(Result):
         if self.left_out:
             said.append(f"{self.left_out} further units were left out at random; raise limit to have them all.")
         if self.skipped:
-            said.append(f"{self.skipped} examples have no counterfactual twin and were left out.")
+            said.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
         return said
 
 
@@ -170,6 +170,7 @@ class Calibration(Result):
     question="Does an attribution predict what interventions do?",
     guide="analyses/causal.md",
     example={"examples": "same-person n=2", "part": "branch", "methods": "gradient"},
+    former={"twin": "counterfactual", "counterfactual=asked": "question"},
 )
 def calibrate(
     bridge: Any,
@@ -180,7 +181,7 @@ def calibrate(
     stage: Literal["pre", "post"] = "post",
     objective: Objective = "logit",
     methods: Sequence[str] = METHODS,
-    twin: str = "asked",
+    counterfactual: str = "question",
     limit: Count = 512,
     level: Level = 0.95,
     seed: int = 0,
@@ -195,11 +196,11 @@ def calibrate(
         bridge: any bridge; all parts but "head" need composed heads.
         examples: a text such as "same-person n=10", or a list of examples of the tasks or of (prompt, target, foil).
         part: the units: every "head", "branch", "edge" (of one head, or two, in one branch) or "weight" (of one head).
-        kind: "zero", "mean" (over the examples' own prompts) or "counterfactual" (each example's twin).
+        kind: "zero", "mean" (over the examples' own prompts) or "counterfactual" (each example's own).
         stage: stage of the composition; heads belong to none.
         objective: "logit" (difference from the foil where there is one) or "log-probability".
         methods: "ig" and/or "gradient".
-        twin: kind of counterfactual: asked, source, relation, polarity or position.
+        counterfactual: what it changes: question, source, relation, polarity or position.
         limit: with more units than this, as many of them are drawn at random.
         level: confidence level of the bootstrap intervals over examples.
         seed: seed of the draws.
@@ -210,13 +211,13 @@ def calibrate(
     Cost per example, twice: a forward row per unit, and per layer `steps` + 3 rows forward and backward.
 
     Raises:
-        UserError: there are no examples (with a twin), one does not fit the model, or a choice is unknown.
+        UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is unknown.
     """
     for name, value, known in (("kind", kind, ("zero", "mean", "counterfactual")), ("stage", stage, ("pre", "post"))):
         require_known(name, value, known)
     for method in methods:
         require_known("method", method, METHODS)
-    asked, skipped = _with_twins(bridge, questions(bridge, examples), kind, twin)
+    asked, skipped = _with_counterfactuals(bridge, questions(bridge, examples), kind, counterfactual)
     units = list(all_units(bridge, part, stage, kind))
     left_out = max(0, len(units) - limit)
     if left_out:
@@ -229,7 +230,7 @@ def calibrate(
     effects = torch.zeros(len(FLOWS), len(asked), len(units))
     wrong, texts = 0, []
     for i, (question, other) in enumerate(asked):
-        what = explained(bridge, question.prompt, question.target, question.foil, objective=objective)
+        what = explain(bridge, question.prompt, question.target, question.foil, objective=objective)
         with torch.no_grad():
             wrong += what.answer(bridge, bridge(what.ids)) != what.target
         texts.append(question.prompt if isinstance(question.prompt, str) else f"example {i}")
@@ -266,7 +267,7 @@ class _Comparison:
     """Predicted and measured effects on one prompt, with hooks that freeze the dynamic weights or none."""
 
     bridge: Any
-    what: Explained
+    what: Explanation
     stage: str
     other: Any
     values: References
@@ -288,7 +289,7 @@ class _Comparison:
                     predicted[m, where] = torch.einsum("b...,...->b", moved, gradient).float().cpu()
 
             effects[here] = (
-                measured(
+                measure_effects(
                     self.bridge,
                     self.what.ids,
                     [[ones[i]] for i in here],
@@ -324,12 +325,15 @@ class _Comparison:
         return path.average[name]
 
 
-def _with_twins(bridge: Any, asked: list[Question], kind: str, twin: str) -> tuple[list[tuple[Question, Any]], int]:
-    """Every question with the ids of its twin (None where none is needed), and how many have no twin."""
+def _with_counterfactuals(
+    bridge: Any, asked: list[Question], kind: str, counterfactual: str
+) -> tuple[list[tuple[Question, Any]], int]:
+    """Every question with the ids of its counterfactual prompt (None where none is needed), and how many have
+    none."""
     if kind != "counterfactual":
         return [(question, None) for question in asked], 0
-    twins = zip(asked, twin_prompts(bridge, asked, twin), strict=True)
-    made = [(question, token_ids(bridge, prompt)) for question, prompt in twins if prompt is not None]
+    pairs = zip(asked, counterfactual_prompts(bridge, asked, counterfactual), strict=True)
+    made = [(question, token_ids(bridge, prompt)) for question, prompt in pairs if prompt is not None]
     return made, len(asked) - len(made)
 
 

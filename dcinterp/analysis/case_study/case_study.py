@@ -24,10 +24,10 @@ the MLPs, and what the last of them makes of a head's output would count for no 
 It follows one head and is no whole circuit: a step that does not hold means that the answer came about otherwise.
 
     story = dcinterp.case_study(model, example)
-    print(story.verdict)
+    print(story.summary)
     for step in story.steps:
         print(step.title, "-", step.sentence)
-    dcinterp.intervene(model, example.prompt, story.loan_line).effect       # the loan, taken out
+    dcinterp.intervene(model, example.prompt, story.edge_line).effect       # the loan, taken out
     story.save("folder")                         # evidence and sentences; dcinterp.load_result reads them back
 """
 
@@ -48,22 +48,23 @@ from dcinterp.analysis.case_study import steps as sentences
 from dcinterp.analysis.case_study.evidence import (
     SourceAttention,
     direct_effects,
-    lead,
-    loans,
+    measure_logit_difference,
+    measure_sharing,
     source_attention,
     uncomposed,
     without_composition,
 )
 from dcinterp.analysis.case_study.steps import Step
-from dcinterp.analysis.case_study.summary import verdict
+from dcinterp.analysis.case_study.summary import summarize
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
 from dcinterp.analysis.weights.ov_transformations import word_pairs
-from dcinterp.mechanism.objective import explained
+from dcinterp.mechanism.objective import explain
 from dcinterp.mechanism.prompt import Prompt, Token, first_token, head_number, layer_number, word_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.former_names import former_name
 from dcinterp.support.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -72,24 +73,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CaseStudy(Result):
-    """The evidence of the story and what it says in words: a verdict, and a sentence a step.
+    """The evidence of a case study and what it says in words: a summary, and a sentence a step.
 
     `breakdown` is None where heads are not composed. For every head, [layer, head]: direct, what it writes into the
     answer by itself (in logits, measured); copy_rank and target_rank, the ranks of the source word and of the answer in
     what its OV circuit promotes when it reads the source word alone; before, query_gate, key_gate, after: its attention
     from the last position to the source, and what gates add to it.
-    lead: the answer's logit minus the foil's; lead_without: the same when the followed head's attention to the source
-    is put back to what it was before composition; lead_uncomposed: the same for all attention of its layer's heads.
-    loan [head_from]: what the lead loses without the attention to the source that each other head lends the followed
-    one; loan_everywhere: the same for the whole edge, all positions.
+    logit_difference: the answer's logit minus the foil's; logit_difference_without: the same when the followed head's
+    attention to the source is put back to what it was before composition; logit_difference_uncomposed: the same for all
+    attention of its layer's heads. shared_effect [head_from]: by how much removing the attention to the source that each
+    other head shares with the followed one reduces the logit difference; shared_effect_everywhere: the same for the
+    whole edge, all positions.
     """
 
+    FORMER: ClassVar[dict[str, str]] = {
+        "lead": "logit_difference",
+        "lead_without": "logit_difference_without",
+        "lead_uncomposed": "logit_difference_uncomposed",
+        "loan": "shared_effect",
+        "loan_everywhere": "shared_effect_everywhere",
+        "verdict": "summary",
+    }
+    PROSE: ClassVar[tuple[str, ...]] = ("summary", "steps")
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         **{
             name: ("layer", "head")
             for name in ("direct", "copy_rank", "target_rank", "before", "query_gate", "key_gate", "after")
         },
-        **{name: ("head_from",) for name in ("loan", "loan_everywhere")},
+        **{name: ("head_from",) for name in ("shared_effect", "shared_effect_everywhere")},
     }
 
     prediction: Prediction
@@ -100,13 +111,13 @@ class CaseStudy(Result):
     layer: int
     head: int
     key: int
-    lead: float
-    lead_without: float
-    lead_uncomposed: float
-    verdict: str
+    logit_difference: float
+    logit_difference_without: float
+    logit_difference_uncomposed: float
+    summary: str
     steps: tuple[Step, ...]
-    loan: Float[Tensor, " head_from"]
-    loan_everywhere: Float[Tensor, " head_from"]
+    shared_effect: Float[Tensor, " head_from"]
+    shared_effect_everywhere: Float[Tensor, " head_from"]
     direct: Float[Tensor, "layer head"]
     copy_rank: Int[Tensor, "layer head"]
     target_rank: Int[Tensor, "layer head"]
@@ -148,39 +159,45 @@ class CaseStudy(Result):
         return sentences.largest_weight(self.rows, self.head)
 
     @property
-    def lender(self) -> int | None:
+    def head_from(self) -> int | None:
         """The other head whose attention adds most, in size, to this head's composed attention to the source."""
-        return None if self.breakdown is None else sentences.strongest_lender(self.breakdown, self.head)
+        return None if self.breakdown is None else sentences.strongest_head_from(self.breakdown, self.head)
 
     @property
     def side(self) -> str:
         """ "query" or "key": the token whose dynamic weights make the strongest branch of the lending; where no head
         lends a notable part, of all that composition adds.
         """
-        if self.breakdown is None or self.lender is None:
+        if self.breakdown is None or self.head_from is None:
             return "query"
-        lent = sentences.lent_to(self.breakdown, self.head)[self.lender]
-        if sentences.is_notable(lent, self.breakdown, self.head):
-            return sentences.lending_side(self.breakdown, self.lender, self.head)
+        shared = sentences.shared_with(self.breakdown, self.head)[self.head_from]
+        if sentences.is_notable(shared, self.breakdown, self.head):
+            return sentences.sharing_side(self.breakdown, self.head_from, self.head)
         return {"q": "query", "k": "key"}[sentences.largest_branch(self.breakdown, self.head)[2]]
 
     @property
-    def loan_line(self) -> str | None:
+    def edge_line(self) -> str | None:
         """The intervention that takes the lender's loan out: the line that `loan` measures; None without a loan."""
-        if self.lender is None:
+        if self.head_from is None:
             return None
-        return f"edge {self.layer}.post.added.{self.lender}>{self.head} zero query=-1 key={self.key}"
+        return f"edge {self.layer}.post.added.{self.head_from}>{self.head} zero query=-1 key={self.key}"
+
+    lead = former_name("lead", "logit_difference")
+    loan = former_name("loan", "shared_effect")
+    verdict = former_name("verdict", "summary")
+    lender = former_name("lender", "head_from")
+    loan_line = former_name("loan_line", "edge_line")
 
     def table(self) -> pd.DataFrame:
-        """The verdict, and one row a step."""
-        rows = [("verdict", "", self.verdict)]
+        """The summary, and one row a step."""
+        rows = [("summary", "", self.summary)]
         rows += [(step.name, "yes" if step.holds else "no", step.sentence) for step in self.steps]
         return pd.DataFrame(rows, columns=["step", "holds", "sentence"])
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Those of the evidence; the sentences say the rest."""
         parts = (self.prediction, self.attribution, self.circuit, self.breakdown, self.rows)
-        return [sentence for part in parts if part is not None for sentence in part.banners()]
+        return [sentence for part in parts if part is not None for sentence in part.warnings()]
 
 
 @analysis(
@@ -233,7 +250,7 @@ def case_study(
         foil = next(int(i) for i in prediction.top_ids if int(i) != target)
     if attribution is None:
         attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
-    what = explained(bridge, prompt, target, foil)
+    what = explain(bridge, prompt, target, foil)
     ids = what.ids
     if direct is None:
         direct = direct_effects(bridge, ids, what.metric)
@@ -255,13 +272,15 @@ def case_study(
     whole = ov_top_tokens(bridge, layer, head, [word], bridge.cfg.d_vocab)
     copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
     attends = source_attention(bridge, ids, key)
-    lent = None
-    now = without = whole_layer = lead(bridge, ids, what.metric)
+    shared = None
+    now = without = whole_layer = measure_logit_difference(bridge, ids, what.metric)
     if breakdown is not None:
-        without = lead(bridge, ids, what.metric, without_composition(layer, head, key, float(breakdown.o_b[head])))
-        whole_layer = lead(bridge, ids, what.metric, uncomposed(layer))
-        lender = sentences.strongest_lender(breakdown, head)
-        lent = loans(bridge, ids, what.metric, layer, head, key, lender)
+        without = measure_logit_difference(
+            bridge, ids, what.metric, without_composition(layer, head, key, float(breakdown.o_b[head]))
+        )
+        whole_layer = measure_logit_difference(bridge, ids, what.metric, uncomposed(layer))
+        head_from = sentences.strongest_head_from(breakdown, head)
+        shared = measure_sharing(bridge, ids, what.metric, layer, head, key, head_from)
     read = example.facts[example.source].item if key in sources else rows.tokens[key]
     steps = (
         sentences.answer_step(prediction, answer),
@@ -270,7 +289,7 @@ def case_study(
             circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
         ),
         sentences.source_step(rows, breakdown, head, key, now, without),
-        sentences.lender_step(breakdown, lent, layer, head, now, whole_layer),
+        sentences.sharing_step(breakdown, shared, layer, head, now, whole_layer),
         sentences.attention_step(rows, head, composed),
         _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
     )
@@ -283,13 +302,13 @@ def case_study(
         layer=layer,
         head=head,
         key=key,
-        lead=now,
-        lead_without=without,
-        lead_uncomposed=whole_layer,
-        verdict=verdict(attribution, rows, breakdown, lent, head, key, best=best == (layer, head)),
+        logit_difference=now,
+        logit_difference_without=without,
+        logit_difference_uncomposed=whole_layer,
+        summary=summarize(attribution, rows, breakdown, shared, head, key, best=best == (layer, head)),
         steps=steps,
-        loan=lent.here if lent else torch.zeros(bridge.cfg.n_heads),
-        loan_everywhere=lent.everywhere if lent else torch.zeros(bridge.cfg.n_heads),
+        shared_effect=shared.here if shared else torch.zeros(bridge.cfg.n_heads),
+        shared_effect_everywhere=shared.everywhere if shared else torch.zeros(bridge.cfg.n_heads),
         direct=direct,
         copy_rank=copy_rank,
         target_rank=target_rank,

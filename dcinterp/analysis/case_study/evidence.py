@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.mechanism.intervention_hooks import measured
+from dcinterp.mechanism.intervention_hooks import measure_effects
 from dcinterp.mechanism.interventions import Intervention, checked
 from dcinterp.mechanism.path_gradient import Metric
 from dcinterp.shapes import TokenIds
@@ -97,7 +97,7 @@ def direct_effects(bridge: Any, ids: TokenIds, metric: Metric) -> Float[Tensor, 
 
 
 @dataclass(frozen=True)
-class Loans:
+class SharingEffects:
     """What the answer's lead loses without the attention that each other head lends to one head.
 
     here: at the last position and the source token only; everywhere: the whole edge, at all positions; by_branch: as
@@ -109,7 +109,9 @@ class Loans:
     by_branch: dict[str, float]
 
 
-def loans(bridge: Any, ids: TokenIds, metric: Metric, layer: int, head: int, key: int, lender: int) -> Loans:
+def measure_sharing(
+    bridge: Any, ids: TokenIds, metric: Metric, layer: int, head: int, key: int, head_from: int
+) -> SharingEffects:
     """Take out what each head lends to `head`, one at a time, by `dcinterp.mechanism.interventions`.
 
     Cost: two rows of a forward pass for every other head, and one for each projection.
@@ -117,11 +119,11 @@ def loans(bridge: Any, ids: TokenIds, metric: Metric, layer: int, head: int, key
     length = ids.shape[1]
     here = Intervention("edge", layer, "post", "added", head, query=-1, key=key)
     units: dict[Any, Intervention] = {}
-    for giver in range(bridge.cfg.n_heads):
-        units["here", giver] = replace(here, head_from=giver)
-        units["everywhere", giver] = replace(here, head_from=giver, query=None, key=None)
+    for head_from in range(bridge.cfg.n_heads):
+        units["here", head_from] = replace(here, head_from=head_from)
+        units["everywhere", head_from] = replace(here, head_from=head_from, query=None, key=None)
     for branch in ("qp", "kp"):
-        units["by_branch", branch] = replace(here, head_from=lender, name=branch)
+        units["by_branch", branch] = replace(here, head_from=head_from, name=branch)
     rows = {}
     for place, one in units.items():
         if one.head_from != head:
@@ -131,17 +133,17 @@ def loans(bridge: Any, ids: TokenIds, metric: Metric, layer: int, head: int, key
                 continue
     found: dict[Any, float] = {}
     if rows:
-        effects = measured(bridge, ids, list(rows.values()), metric, batch_size=BATCH).tolist()
+        effects = measure_effects(bridge, ids, list(rows.values()), metric, batch_size=BATCH).tolist()
         found = dict(zip(rows, effects, strict=True))
 
     def by_head(which: str) -> Tensor:
-        return torch.tensor([found.get((which, giver), 0.0) for giver in range(bridge.cfg.n_heads)])
+        return torch.tensor([found.get((which, head_from), 0.0) for head_from in range(bridge.cfg.n_heads)])
 
     by_branch = {branch: found[which, branch] for which, branch in found if which == "by_branch"}
-    return Loans(by_head("here"), by_head("everywhere"), by_branch)
+    return SharingEffects(by_head("here"), by_head("everywhere"), by_branch)
 
 
-def lead(bridge: Any, ids: TokenIds, metric: Metric, hooks: list[Any] | None = None) -> float:
+def measure_logit_difference(bridge: Any, ids: TokenIds, metric: Metric, hooks: list[Any] | None = None) -> float:
     """The metric under some hooks.
 
     Cost: one forward pass.

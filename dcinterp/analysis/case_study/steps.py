@@ -16,7 +16,7 @@ from torch import Tensor
 from dcinterp.analysis.answers.predict import Prediction
 from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
-from dcinterp.analysis.case_study.evidence import Loans
+from dcinterp.analysis.case_study.evidence import SharingEffects
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens
 
@@ -90,17 +90,17 @@ def answer_step(prediction: Prediction, answer: str | None) -> Step:
     )
 
 
-def share_of(effect: float, lead: float) -> str:
+def share_of(effect: float, logit_difference: float) -> str:
     """How large an effect is against the answer's lead, as words behind it; empty where nothing leads."""
-    if lead <= 0:
+    if logit_difference <= 0:
         return ""
-    share = round(effect / lead, 2) + 0.0  # no minus before a zero
+    share = round(effect / logit_difference, 2) + 0.0  # no minus before a zero
     return f" ({share:.0%} of the lead)" if abs(share) < 2 else f" ({share:.1f} times the lead)"
 
 
-def matters(effect: float, lead: float) -> bool:
+def matters(effect: float, logit_difference: float) -> bool:
     """Whether an effect helps the answer by a tenth of its lead or more."""
-    return effect > 0 and effect >= NOTABLE_EFFECT * lead
+    return effect > 0 and effect >= NOTABLE_EFFECT * logit_difference
 
 
 def head_step(
@@ -114,16 +114,16 @@ def head_step(
     everywhere = float(attribution.scores[layer, head])
     measured, writes = float(attribution.ablation[layer, head]), float(direct[layer, head])
     top_layer, top_head = attribution.best
-    lead, gap = attribution.metric, float(attribution.relative_gap[layer])
+    logit_difference, gap = attribution.metric, float(attribution.relative_gap[layer])
     who = f"Head {head} of layer {layer} writes most directly"
     if (layer, head) != best:
         who = f"Head {head} of layer {layer} was chosen (head {best[1]} of layer {best[0]} writes most directly)"
     score = f"{here:+.2f}" + ("" if abs(here - everywhere) < 0.005 else f" ({everywhere:+.2f} over all positions)")
     sentence = (
         f"{who}: without what it puts into the last token, all other heads held still, the lead of "
-        f'"{attribution.target}" over "{attribution.foil}" goes from {lead:.2f} to {lead - writes:.2f} logits'
-        f"{share_of(writes, lead)}. Integrated gradients give it {score}; switched off altogether, it costs "
-        f"{measured:+.2f}{share_of(measured, lead)}.{_apart(everywhere, measured)}"
+        f'"{attribution.target}" over "{attribution.foil}" goes from {logit_difference:.2f} to {logit_difference - writes:.2f} logits'
+        f"{share_of(writes, logit_difference)}. Integrated gradients give it {score}; switched off altogether, it costs "
+        f"{measured:+.2f}{share_of(measured, logit_difference)}.{_apart(everywhere, measured)}"
     )
     if (top_layer, top_head) not in ((layer, head), best):
         sentence += (
@@ -133,7 +133,7 @@ def head_step(
         )
     if gap > ACCEPTABLE_GAP:
         sentence += f" The integral misses {gap:.0%} of the layer's effect, so read the scores with care."
-    holds = here > 0 and matters(writes, lead) and gap <= ACCEPTABLE_GAP
+    holds = here > 0 and matters(writes, logit_difference) and gap <= ACCEPTABLE_GAP
     return Step("head", "Which head writes it?", sentence, holds)
 
 
@@ -179,7 +179,12 @@ def transformation_step(
 
 
 def source_step(
-    rows: AttentionRows, breakdown: ComposeBreakdown | None, head: int, key: int, lead: float, lead_without: float
+    rows: AttentionRows,
+    breakdown: ComposeBreakdown | None,
+    head: int,
+    key: int,
+    logit_difference: float,
+    logit_difference_without: float,
 ) -> Step:
     """What the head's attention to the source is made of, and what the composed part of it is worth."""
     name, title = "source", "What is its attention to the source made of?"
@@ -213,8 +218,8 @@ def source_step(
         title,
         f'Composition takes the attention of head {head} to "{token}" from {own:.2f} to {after:.2f}; the largest '
         f"change, {added[largest]:+.2f}, comes through the {BRANCH_WORDS[largest]}. Put back to {own:.2f}, the answer "
-        f"leads by {lead_without:+.2f} logits in place of {lead:+.2f}{share_of(lead - lead_without, lead)}.",
-        holds=after > own and matters(lead - lead_without, lead),
+        f"leads by {logit_difference_without:+.2f} logits in place of {logit_difference:+.2f}{share_of(logit_difference - logit_difference_without, logit_difference)}.",
+        holds=after > own and matters(logit_difference - logit_difference_without, logit_difference),
     )
 
 
@@ -242,20 +247,23 @@ def largest_branch(breakdown: ComposeBreakdown, head: int) -> str:
     return max(BRANCH_WORDS, key=lambda branch: abs(float(breakdown.branches[branch][head])))
 
 
-def lent_to(breakdown: ComposeBreakdown, head: int) -> list[float]:
+def shared_with(breakdown: ComposeBreakdown, head: int) -> list[float]:
     """What every head's attention adds to `head` through both low-rank branches."""
-    return (breakdown.lent("key")[:, head] + breakdown.lent("query")[:, head]).tolist()
+    return (breakdown.shared("key")[:, head] + breakdown.shared("query")[:, head]).tolist()
 
 
-def strongest_lender(breakdown: ComposeBreakdown, head: int) -> int:
+def strongest_head_from(breakdown: ComposeBreakdown, head: int) -> int:
     """The other head whose attention changes that of `head` most, through both low-rank branches."""
-    lent = lent_to(breakdown, head)
-    return max((giver for giver in range(len(lent)) if giver != head), key=lambda giver: abs(lent[giver]))
+    shared = shared_with(breakdown, head)
+    return max(
+        (head_from for head_from in range(len(shared)) if head_from != head),
+        key=lambda head_from: abs(shared[head_from]),
+    )
 
 
-def lending_side(breakdown: ComposeBreakdown, lender: int, head: int) -> str:
+def sharing_side(breakdown: ComposeBreakdown, head_from: int, head: int) -> str:
     """ "query" or "key": the token whose dynamic weights lend most of what one head lends another."""
-    return max(("query", "key"), key=lambda side: abs(float(breakdown.lent(side)[lender, head])))
+    return max(("query", "key"), key=lambda side: abs(float(breakdown.shared(side)[head_from, head])))
 
 
 def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
@@ -263,55 +271,60 @@ def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
     return abs(amount) >= NOTABLE_SHARE * max(abs(float(breakdown.out[head])), NOTABLE_WEIGHT)
 
 
-def lender_step(
-    breakdown: ComposeBreakdown | None, loans: Loans | None, layer: int, head: int, lead: float, lead_uncomposed: float
+def sharing_step(
+    breakdown: ComposeBreakdown | None,
+    sharing: SharingEffects | None,
+    layer: int,
+    head: int,
+    logit_difference: float,
+    logit_difference_uncomposed: float,
 ) -> Step:
     """Which head's attention was lent, by which side's dynamic weights, and what that loan alone is worth.
 
-    lead_uncomposed: the lead where all heads of the layer read with their own attention.
+    logit_difference_uncomposed: the lead where all heads of the layer read with their own attention.
     """
     name, title = "lender", "Which heads lent it?"
-    if breakdown is None or loans is None:
+    if breakdown is None or sharing is None:
         sentence = "None can: without composition every head reads with its own attention alone."
         return Step(name, title, sentence, holds=False)
-    token, lender = breakdown.tokens[breakdown.key], strongest_lender(breakdown, head)
-    lent = lent_to(breakdown, head)[lender]
+    token, head_from = breakdown.tokens[breakdown.key], strongest_head_from(breakdown, head)
+    shared = shared_with(breakdown, head)[head_from]
     whole = (
         f" Were all heads of layer {layer} to read with their own attention alone, the answer would lead by "
-        f"{lead_uncomposed:+.2f} logits in place of {lead:+.2f}."
+        f"{logit_difference_uncomposed:+.2f} logits in place of {logit_difference:+.2f}."
     )
-    if not is_notable(lent, breakdown, head):
+    if not is_notable(shared, breakdown, head):
         sentence = (
-            f'No other head lends head {head} a notable part of its attention to "{token}" (most: head {lender}, '
-            f"{lent:+.3f} through both projections, of {float(breakdown.out[head]):.2f})."
-            f"{_elsewhere(loans, lead)}{whole}"
+            f'No other head lends head {head} a notable part of its attention to "{token}" (most: head {head_from}, '
+            f"{shared:+.3f} through both projections, of {float(breakdown.out[head]):.2f})."
+            f"{_elsewhere(sharing, logit_difference)}{whole}"
         )
         return Step(name, title, sentence, holds=False)
-    side = lending_side(breakdown, lender, head)
-    through, letter = float(breakdown.lent(side)[lender, head]), side[0]
-    here, everywhere = float(loans.here[lender]), float(loans.everywhere[lender])
-    verb = f"lends head {head} most" if lent > 0 else f"takes most from head {head}"
+    side = sharing_side(breakdown, head_from, head)
+    through, letter = float(breakdown.shared(side)[head_from, head]), side[0]
+    here, everywhere = float(sharing.here[head_from]), float(sharing.everywhere[head_from])
+    verb = f"lends head {head} most" if shared > 0 else f"takes most from head {head}"
     return Step(
         name,
         title,
-        f"Head {lender}, which attends there with {float(breakdown.a[lender]):.2f}, {verb}: {lent:+.2f}, of which "
-        f"{through:+.2f} by the {side} token (w_{letter}1 gathers from head {lender}, w_{letter}2 shares to head "
-        f"{head}). Taken out, this loan costs the answer {here:+.2f} logits{share_of(here, lead)}, its part by the "
-        f"{side} token alone {loans.by_branch[f'{letter}p']:+.2f}; all that head {lender} lends head {head}, to every "
+        f"Head {head_from}, which attends there with {float(breakdown.a[head_from]):.2f}, {verb}: {shared:+.2f}, of which "
+        f"{through:+.2f} by the {side} token (w_{letter}1 gathers from head {head_from}, w_{letter}2 shares to head "
+        f"{head}). Taken out, this loan costs the answer {here:+.2f} logits{share_of(here, logit_difference)}, its part by the "
+        f"{side} token alone {sharing.by_branch[f'{letter}p']:+.2f}; all that head {head_from} lends head {head}, to every "
         f"token and at every position, {everywhere:+.2f}.{whole}",
-        holds=lent > 0 and matters(here, lead),
+        holds=shared > 0 and matters(here, logit_difference),
     )
 
 
-def _elsewhere(loans: Loans, lead: float) -> str:
+def _elsewhere(sharing: SharingEffects, logit_difference: float) -> str:
     """What is lent to the head at other tokens and positions, where that matters."""
-    most = int(loans.everywhere.abs().argmax())
-    worth = float(loans.everywhere[most])
-    if abs(worth) < NOTABLE_EFFECT * abs(lead):
+    most = int(sharing.everywhere.abs().argmax())
+    worth = float(sharing.everywhere[most])
+    if abs(worth) < NOTABLE_EFFECT * abs(logit_difference):
         return ""
     return (
         f" That is one token: all that head {most} lends it, to every token and at every position, is worth "
-        f"{worth:+.2f} logits{share_of(worth, lead)}."
+        f"{worth:+.2f} logits{share_of(worth, logit_difference)}."
     )
 
 

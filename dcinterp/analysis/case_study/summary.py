@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
-from dcinterp.analysis.case_study.evidence import Loans
+from dcinterp.analysis.case_study.evidence import SharingEffects
 from dcinterp.analysis.case_study.steps import (
     BRANCH_WORDS,
     NOTABLE_EFFECT,
     is_notable,
     is_unread,
-    lent_to,
     looks_most,
-    strongest_lender,
+    shared_with,
+    strongest_head_from,
 )
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 
@@ -20,11 +20,11 @@ SLIGHT_EFFECT = 0.02
 """Of the answer's lead; what costs less than that hardly matters."""
 
 
-def verdict(
+def summarize(
     attribution: HeadAttribution,
     rows: AttentionRows,
     breakdown: ComposeBreakdown | None,
-    loans: Loans | None,
+    sharing: SharingEffects | None,
     head: int,
     key: int,
     *,
@@ -44,7 +44,7 @@ def verdict(
     wrong = "" if attribution.right else f'The model does not answer "{attribution.target}". '
     who = f"head {head} of layer {rows.layer}"
     who += ", which writes the answer most directly," if best else ", which was chosen,"
-    if breakdown is None or loans is None:
+    if breakdown is None or sharing is None:
         weight = float(rows.weights[head, key])
         alone = f'{who} reads "{token}" with its own attention ({weight:.2f})'
         if is_unread(rows, head, key):
@@ -59,49 +59,49 @@ def verdict(
             f'{wrong}No attention to "{token}" was lent: {who} hardly attends to it ({own:.2f} before composition, '
             f"{after:.2f} after). {looks_most(rows, head)}"
         )
-    lender, lent = strongest_lender(breakdown, head), lent_to(breakdown, head)
-    if not is_notable(lent[lender], breakdown, head):
-        return wrong + _without_lender(breakdown, head, who, token)
+    head_from, shared = strongest_head_from(breakdown, head), shared_with(breakdown, head)
+    if not is_notable(shared[head_from], breakdown, head):
+        return wrong + _without_sharing(breakdown, head, who, token)
     through = [
         f"{amount:+.2f} through the {BRANCH_WORDS[branch]}"
         for branch, side in (("o_qp", "query"), ("o_kp", "key"))
-        if abs(amount := float(breakdown.lent(side)[lender, head])) >= 0.005
+        if abs(amount := float(breakdown.shared(side)[head_from, head])) >= 0.005
     ]
     parts = ", ".join(through)
-    if lent[lender] > 0:
-        said = f'Head {lender} lends {who} {lent[lender]:+.2f} of attention to "{token}" ({parts}). Without this loan'
+    if shared[head_from] > 0:
+        said = f'Head {head_from} lends {who} {shared[head_from]:+.2f} of attention to "{token}" ({parts}). Without this loan'
     else:
-        taker = "the head that writes the answer most directly" if best else "the chosen head"
+        head_to = "the head that writes the answer most directly" if best else "the chosen head"
         said = (
-            f'Head {lender} takes {-lent[lender]:.2f} of attention to "{token}" away from {taker}, head {head} of '
+            f'Head {head_from} takes {-shared[head_from]:.2f} of attention to "{token}" away from {head_to}, head {head} of '
             f"layer {rows.layer} ({parts}). Without this"
         )
-    return f"{wrong}{said} {_worth(attribution, float(loans.here[lender]))}"
+    return f"{wrong}{said} {_worth(attribution, float(sharing.here[head_from]))}"
 
 
-def _without_lender(breakdown: ComposeBreakdown, head: int, who: str, token: str) -> str:
+def _without_sharing(breakdown: ComposeBreakdown, head: int, who: str, token: str) -> str:
     """The sentence where no single head lends a notable part."""
-    lent, lender = lent_to(breakdown, head), strongest_lender(breakdown, head)
+    shared, head_from = shared_with(breakdown, head), strongest_head_from(breakdown, head)
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
-    others = sum(amount for giver, amount in enumerate(lent) if giver != head)
+    others = sum(amount for head_from, amount in enumerate(shared) if head_from != head)
     gates = float(breakdown.o_qg[head] + breakdown.o_kg[head])
     parts = [f"{own:.2f} before composition"]
     parts += [f"gates {gates:+.2f}"] if is_notable(gates, breakdown, head) else []
     parts += [f"all other heads together {others:+.2f}"] if is_notable(others, breakdown, head) else []
     whose = "its own attention" if is_notable(own, breakdown, head) else "attention that many heads lend it a little of"
     return (
-        f'No head lends {who} a notable part of its attention to "{token}" (most: head {lender}, {lent[lender]:+.3f}). '
+        f'No head lends {who} a notable part of its attention to "{token}" (most: head {head_from}, {shared[head_from]:+.3f}). '
         f"It reads with {whose}: {', '.join([*parts, f'{after:.2f} after'])}."
     )
 
 
 def _worth(attribution: HeadAttribution, effect: float) -> str:
     """The end of a sentence: what taking the loan out does to the answer's lead, and how much of it that is."""
-    lead, without = attribution.metric, attribution.metric - effect
+    logit_difference, without = attribution.metric, attribution.metric - effect
     names = f'"{attribution.target}" over "{attribution.foil}"'
-    if lead <= 0:
-        return f"the lead of {names} goes from {lead:.2f} to {without:.2f} logits."
-    share, way = effect / lead, f"from {lead:.2f} to {without:.2f} logits"
+    if logit_difference <= 0:
+        return f"the lead of {names} goes from {logit_difference:.2f} to {without:.2f} logits."
+    share, way = effect / logit_difference, f"from {logit_difference:.2f} to {without:.2f} logits"
     if share <= -SLIGHT_EFFECT:
         how = f"rises {way}: it works against the answer, by {-share:.0%} of the lead"
     elif share < SLIGHT_EFFECT:

@@ -23,7 +23,7 @@ that fails here is in doubt everywhere, one that passes here is not proved.
 Identity that the tests assert: the measured effects themselves have calibration error 0, labels in random order an
 AUROC of about 0.5.
 
-    scores = dcinterp.method_benchmark(["lend-by-kp", "lend-by-kp noise=0.01"], seeds=8)
+    scores = dcinterp.method_benchmark(["share-by-kp", "share-by-kp noise=0.01"], seeds=8)
     print(scores.markdown("edges"))
     dcinterp.figures.plot(scores, question="finds")
 """
@@ -122,7 +122,7 @@ class MethodScores(Result):
             rows.append([setting, f"{float(self.accuracy[number]):.0%}", *cells])
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         wrong = [
             f"{setting}: the planted models answer {float(share):.0%} of their examples; noise has changed what is "
             "planted, and so the labels are in doubt."
@@ -137,7 +137,7 @@ class MethodScores(Result):
     title="Methods against planted circuits",
     question="Do the attribution methods find a circuit that is known?",
     guide="analyses/planted.md",
-    example={"settings": "lend-by-kp", "seeds": "1", "examples": "1"},
+    example={"settings": "share-by-kp", "seeds": "1", "examples": "1"},
 )
 def method_benchmark(
     settings: Sequence[str] = (),
@@ -150,7 +150,7 @@ def method_benchmark(
     """Score attribution methods on models whose circuits are known.
 
     Args:
-        settings: what to plant, as in "lend-by-kp noise=0.01 redundancy=2"; every circuit without noise when empty.
+        settings: what to plant, as in "share-by-kp noise=0.01 redundancy=2"; every circuit without noise when empty.
         methods: names of `METHODS`; all when empty.
         seeds: models per setting; they differ in which heads play which role, and in the noise.
         examples: prompts per model.

@@ -29,6 +29,7 @@ from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_st
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
+from dcinterp.support.former_names import warn_of
 
 TERMS = ("o_b", "o_qp", "o_kp", "o_qg", "o_kg")
 WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
@@ -75,13 +76,18 @@ class ComposeBreakdown(Result):
         terms = {"before": self.a, **self.branches, "after": self.out}
         return pd.DataFrame({"head": range(len(self.a)), **{name: term.tolist() for name, term in terms.items()}})
 
-    def lent(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
+    def shared(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
         """What each head's attention adds to each other head through the low-rank branch of one side.
 
         lent[f, h] = A[f] * sum_r w_1[r, f] w_2[r, h]; its columns add up to o_kp (`side` "key") or o_qp ("query").
         """
         w1, w2 = (self.w_k1, self.w_k2) if side == "key" else (self.w_q1, self.w_q2)
         return self.a[:, None] * (w1.T @ w2)
+
+    def lent(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
+        """The former name of `shared`."""
+        warn_of("lent", "shared")
+        return self.shared(side)
 
 
 @analysis(

@@ -32,7 +32,7 @@ from torch import Tensor
 from dcinterp.mechanism.dataset import Examples, questions
 from dcinterp.mechanism.edges import ADDED_BRANCHES, TAPS
 from dcinterp.mechanism.memory import check_fits
-from dcinterp.mechanism.objective import Explained, Objective, explained
+from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
 from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
@@ -96,7 +96,7 @@ class CompositionImportance(Result):
     def labels(self, axis: str) -> list[str] | None:
         return {"stage": list(self.stages), "branch": list(ADDED), "example": list(self.prompts)}.get(axis)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         said = []
         if wrong := int((~self.right).sum()):
             said.append(f"The model's answer is wrong in {wrong} of {self.n} examples.")
@@ -169,7 +169,7 @@ def composition_importance(
     """
     check_choices(path, method)
     asked, rule = questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
-    what = [explained(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
+    what = [explain(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
     longest = max(each.ids.shape[1] for each in what)
     layers = bridge.cfg.n_layers * len(bridge.stages) if path == "joint" else 1
     check_fits(bridge, longest, what="Integrating over compositions", rows=min(batch_size, steps), stages=layers)
@@ -203,7 +203,7 @@ def composition_importance(
 
 
 def _importance(
-    bridge: Any, what: Explained, path: Path, method: Method, rule: Integration
+    bridge: Any, what: Explanation, path: Path, method: Method, rule: Integration
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """(scores [layer, stage, branch, head], gap and metric difference [layer, stage], whether the answer is right)."""
     layers, stages = range(bridge.cfg.n_layers), bridge.stages
@@ -225,7 +225,7 @@ def _importance(
 
 
 def _integrate(
-    bridge: Any, what: Explained, group: list[Place], method: Method, rule: Integration
+    bridge: Any, what: Explanation, group: list[Place], method: Method, rule: Integration
 ) -> tuple[Float[Tensor, "place branch head"], float, float]:
     """(scores of the places on one path, f with all knobs at 1, f with all at 0)."""
     knobbed = [

@@ -54,9 +54,10 @@ class MeanCompositionMap(MapOfParts, Result):
     are no amounts. skip: whether the base holds the identity. pairs: how many (query, key) pairs were counted.
     """
 
+    FORMER: ClassVar[dict[str, str]] = {"lent": "shared", "lent_low": "shared_low", "lent_high": "shared_high"}
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         name: ("head_from", "head_to")
-        for name in ("total", "low", "high", "spread", "lent", "lent_low", "lent_high", *PARTS)
+        for name in ("total", "low", "high", "spread", "shared", "shared_low", "shared_high", *PARTS)
     }
 
     n: int
@@ -71,9 +72,9 @@ class MeanCompositionMap(MapOfParts, Result):
     low: Float[Tensor, "head_from head_to"]
     high: Float[Tensor, "head_from head_to"]
     spread: Float[Tensor, "head_from head_to"]
-    lent: Float[Tensor, "head_from head_to"]
-    lent_low: Float[Tensor, "head_from head_to"]
-    lent_high: Float[Tensor, "head_from head_to"]
+    shared: Float[Tensor, "head_from head_to"]
+    shared_low: Float[Tensor, "head_from head_to"]
+    shared_high: Float[Tensor, "head_from head_to"]
     base: Float[Tensor, "head_from head_to"]
     query_low_rank: Float[Tensor, "head_from head_to"]
     query_gate: Float[Tensor, "head_from head_to"]
@@ -86,7 +87,7 @@ class MeanCompositionMap(MapOfParts, Result):
         sure = (self.low - skip > 0) | (self.high - skip < 0)
         return find_motifs(self.added * sure, share=share, many=many)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         return few_examples(self.n)
 
     def table(self) -> pd.DataFrame:
@@ -95,7 +96,7 @@ class MeanCompositionMap(MapOfParts, Result):
         index = [(f, h) for f in range(heads) for h in range(heads)]
         frame = pd.DataFrame(index, columns=["head_from", "head_to"])
         frame["added"] = self.added.flatten().tolist()
-        for name in ("total", "low", "high", "spread", "lent", "lent_low", "lent_high"):
+        for name in ("total", "low", "high", "spread", "shared", "shared_low", "shared_high"):
             frame[name] = getattr(self, name).flatten().tolist()
         return frame.sort_values("added", key=abs, ascending=False, ignore_index=True)
 
@@ -150,8 +151,8 @@ def mean_composition_map(
     parts = {"base": base} | {name: torch.stack([m.parts[name] / m.pairs for m in made]).mean(0) for name in PARTS[1:]}
     totals = base + torch.stack([sum(m.parts.values()) / m.pairs for m in made])  # type: ignore[misc]
     low, high = bootstrap_interval(totals, level=level, seed=seed)
-    lent = torch.stack([m.lent for m in made])
-    lent_low, lent_high = bootstrap_interval(lent, level=level, seed=seed)
+    shared = torch.stack([m.shared for m in made])
+    shared_low, shared_high = bootstrap_interval(shared, level=level, seed=seed)
     pairs = sum(m.pairs for m in made)
     dynamic = sum(sum(m.parts.values()) for m in made) / pairs
     variance = sum(m.squares for m in made) / pairs - dynamic**2
@@ -169,9 +170,9 @@ def mean_composition_map(
         low=low.float(),
         high=high.float(),
         spread=variance.clamp(min=0).sqrt().float(),
-        lent=lent.mean(0).float(),
-        lent_low=lent_low.float(),
-        lent_high=lent_high.float(),
+        shared=shared.mean(0).float(),
+        shared_low=shared_low.float(),
+        shared_high=shared_high.float(),
         **shown,
     )
 
@@ -181,7 +182,7 @@ class _Sums(NamedTuple):
 
     parts: dict[str, Tensor]
     squares: Tensor
-    lent: Tensor
+    shared: Tensor
     pairs: int
 
 
@@ -201,16 +202,16 @@ def _sums(bridge: Any, ids: TokenIds, layer: int, stage: str, queries: str) -> _
         + torch.einsum("p,pft->ft", queries_of, k**2)
         + 2 * (q[at] * k.cumsum(0)[at]).sum(0)
     )
-    lent = torch.zeros(heads, heads, dtype=torch.float64)
+    shared = torch.zeros(heads, heads, dtype=torch.float64)
     if stage == "post":
         a = _input(bridge, ids, f"blocks.{layer}.attn.post.hook_in", at)
         fixed = base_map(composer, heads).float().double() - (torch.eye(heads) if composer.skip else 0)
-        lent = (
+        shared = (
             torch.einsum("fqk,ft->ft", a, fixed)
             + torch.einsum("fqk,qft->ft", a, q[at])
             + torch.einsum("fqk,kft->ft", a, k)
         ) / len(at)
-    return _Sums(parts, squares, lent, int(keys_of.sum()))
+    return _Sums(parts, squares, shared, int(keys_of.sum()))
 
 
 def _input(bridge: Any, ids: TokenIds, name: str, at: Tensor) -> Float[Tensor, "head query key"]:

@@ -91,7 +91,7 @@ class BranchAblation(Result):
         above = self.low[self.parts.index(INTACT)] > self.guess
         return tuple(name for name, better in zip(self.patterns, above.tolist(), strict=True) if not better)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """The patterns in which no fact is chosen, and intervals that rest on too little."""
         found = []
         if self.guessed:

@@ -33,7 +33,7 @@ from torch import Tensor
 from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, intervention_hooks, references
 from dcinterp.mechanism.interventions import Interventions, checked, read_interventions
-from dcinterp.mechanism.objective import Objective, explained
+from dcinterp.mechanism.objective import Objective, explain
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -112,7 +112,7 @@ class InterventionEffect(Result):
             f"and {after} after, so the effect is {effect}: the change {meaning}."
         )
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         said = []
         if self.answer_before != self.target:
             said.append(
@@ -170,7 +170,7 @@ def intervene(
         ids = token_ids(bridge, prompt)
         with torch.no_grad():
             target = int(bridge(ids)[0, position(at, ids.shape[1], "Position")].argmax())
-    what = explained(bridge, prompt, target, foil, at=at, objective=objective)
+    what = explain(bridge, prompt, target, foil, at=at, objective=objective)
     length = what.ids.shape[1]
     ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, length)]
     among = None if reference is None or not any(one.kind == "mean" for one in ones) else prompts(bridge, reference)

@@ -85,7 +85,7 @@ class ScalingFit(Result):
             f"{float(self.multiplier[0]):.2f} times its compute (95 % interval {low:.2f} to {high:.2f}){verdict}."
         )
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         counts = [sum(point[0] == family for point in self.points) for family in self.families]
         few = min(counts)
         return [f"The intervals rest on {few} runs of a family; more sizes make them mean more."] if few < 5 else []

@@ -44,7 +44,7 @@ class TrainingStrengths(Result):
         names = {"checkpoint": self.step.tolist(), "stage": list(STAGES), "branch": list(BRANCHES)}
         return names.get(axis)
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         return ["This run's model composes nothing."] if bool(self.strength.isnan().all()) else []
 
 

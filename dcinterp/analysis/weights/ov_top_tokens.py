@@ -70,7 +70,7 @@ class OVTopTokens(Result):
             frame["token"] = [token for row in self.top_tokens for token in row]
         return frame
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """The words that several tokens stand for."""
         return list(self.notes)
 

@@ -86,11 +86,11 @@ class OVTransformations(Result):
         """
         if relation not in self.relations:
             raise UserError(f"Relation {relation!r} was not scored; {nearest(relation, self.relations)}")
-        lead = (self.score - self.control)[:, :, self.relations.index(relation)]
-        layer, head = divmod(int(lead.argmax()), lead.shape[1])
+        logit_difference = (self.score - self.control)[:, :, self.relations.index(relation)]
+        layer, head = divmod(int(logit_difference.argmax()), logit_difference.shape[1])
         return layer, head
 
-    def banners(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What was left out."""
         return list(self.notes)
 

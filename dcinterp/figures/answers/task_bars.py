@@ -10,7 +10,7 @@ from dcinterp.figures.base.style import THEMES, axis, common_layout
 RESULT = "TaskAccuracy"
 KIND = "bars"
 
-READERS = {
+BASELINES = {
     "fact_unif": ("random fact, right relation", "x", 7),
     "odd_one_out": ("never reads the question", "diamond-open", 14),
 }
@@ -48,7 +48,7 @@ def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> 
             marker={"symbol": symbol, "size": size, "color": THEMES[theme].text, "line": {"width": 2}},
             hovertemplate=f"{name}: %{{y:.1%}}<extra></extra>",
         )
-        for reader, (name, symbol, size) in READERS.items()
+        for reader, (name, symbol, size) in BASELINES.items()
     ]
     layout = common_layout(theme, 360) | {
         "xaxis": axis({"pattern": "QK pattern"}.get(by, by), type="category"),

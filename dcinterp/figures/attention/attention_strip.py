@@ -14,7 +14,7 @@ KIND = ""
 
 
 def plot(
-    result: AttentionRows, *, theme: str = "light", head: int = 0, lender: int | None = None, key: int | None = None
+    result: AttentionRows, *, theme: str = "light", head: int = 0, head_from: int | None = None, key: int | None = None
 ) -> go.Figure:
     """Rows are attention vectors, columns the tokens of the prompt; one row where nothing is composed.
 
@@ -29,8 +29,8 @@ def plot(
     if torch.equal(result.weights, result.composed):
         # Nothing composes these weights: one row says it all.
         rows = [(f"head {head}", result.composed[head])]
-    if lender is not None and lender != head:
-        rows.insert(0, (f"head {lender} before", result.weights[lender]))
+    if head_from is not None and head_from != head:
+        rows.insert(0, (f"head {head_from} before", result.weights[head_from]))
     tokens = [visible(token) for token in result.tokens[: result.query + 1]]
     # Columns are positions: equal words must not fall together.
     return grid(

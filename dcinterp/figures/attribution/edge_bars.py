@@ -11,7 +11,7 @@ RESULT = "EdgeAttribution"
 KIND = ""
 
 
-def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bool = True) -> go.Figure:
+def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
     """One bar an edge, the strongest on top, in the colour of its branch; the diamond is the measured effect.
 
     Args:
@@ -21,7 +21,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
         lent: only attention that another head lent, where there is any.
     """
     # A model without composition has nothing lent.
-    edges = result.top(k, lent=lent) or result.top(k, lent=False)
+    edges = result.top(k, shared=shared) or result.top(k, shared=False)
     names = [edge.label for edge in edges]
     figure = go.Figure()
     for branch in dict.fromkeys(edge.branch for edge in edges):

@@ -11,7 +11,7 @@ RESULT = "EdgeAttribution"
 KIND = "flow"
 
 
-def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bool = True) -> go.Figure:
+def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
     """Left the head that computed the attention, middle the head that uses it, right the answer.
 
     A band is as wide as the edge's score is large and has the colour of its branch; what speaks against the answer
@@ -23,7 +23,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
         k: how many edges.
         lent: only attention that another head lent, where there is any.
     """
-    edges = result.top(k, lent=lent) or result.top(k, lent=False)
+    edges = result.top(k, shared=shared) or result.top(k, shared=False)
     names: list[str] = []
 
     def node(name: str) -> int:
@@ -34,15 +34,15 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, lent: bo
     links: list[tuple[int, int, float, str, str]] = []
     onward: dict[tuple[str, bool], float] = {}
     for edge in edges:
-        giver, taker = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} uses it"
+        head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} uses it"
         branch = f"o_{edge.branch}" if edge.branch != "skip" else "o_b"
         label = f"{BRANCH_NAMES[branch]}: {edge.score:+.3f}"
-        links.append((node(giver), node(taker), abs(edge.score), see_through(BRANCH_COLOURS[branch]), label))
-        onward[taker, edge.score > 0] = onward.get((taker, edge.score > 0), 0.0) + abs(edge.score)
+        links.append((node(head_from), node(head_to), abs(edge.score), see_through(BRANCH_COLOURS[branch]), label))
+        onward[head_to, edge.score > 0] = onward.get((head_to, edge.score > 0), 0.0) + abs(edge.score)
     grey = see_through("#8c8c8c", 0.35)
-    for (taker, speaks_for), size in onward.items():
+    for (head_to, speaks_for), size in onward.items():
         end = f"for {result.target}" if speaks_for else f"against {result.target}"
-        links.append((node(taker), node(end), size, grey, f"{size if speaks_for else -size:+.3f}"))
+        links.append((node(head_to), node(end), size, grey, f"{size if speaks_for else -size:+.3f}"))
     columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]
     flow = go.Sankey(
         arrangement="snap",

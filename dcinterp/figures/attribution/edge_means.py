@@ -11,7 +11,7 @@ RESULT = "EdgeAttributionSet"
 KIND = ""
 
 
-def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, lent: bool = True) -> go.Figure:
+def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
     """One bar an edge, the strongest on top, with its interval; grey: the control's interval; diamond: the ablation.
 
     Args:
@@ -21,8 +21,8 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, lent:
         lent: only attention that another head lent, where there is any.
     """
     table = result.table()
-    if lent and table["lent"].any():
-        table = table[table["lent"]]
+    if shared and table["shared"].any():
+        table = table[table["shared"]]
     table = table.head(k)
     names = [name.removeprefix("edge ") for name in table["edge"]]
     branches = [name.split(".")[2] for name in names]

@@ -12,7 +12,7 @@ RESULT = "EdgeAttribution"
 KIND = "sources"
 
 
-def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, lent: bool = True) -> go.Figure:
+def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: bool = True) -> go.Figure:
     """Rows are edges, the strongest on top; columns are source tokens.
 
     Args:
@@ -21,7 +21,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, lent: bo
         k: how many edges.
         lent: only attention that another head lent, where there is any.
     """
-    edges = result.top(k, lent=lent) or result.top(k, lent=False)
+    edges = result.top(k, shared=shared) or result.top(k, shared=False)
     rows = [
         result.by_source[result.layers.index(e.layer), BRANCHES.index(e.branch), e.head_from, e.head_to].tolist()
         for e in edges

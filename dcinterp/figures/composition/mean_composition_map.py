@@ -11,7 +11,7 @@ from dcinterp.support.errors import UserError
 RESULT = "MeanCompositionMap"
 KIND = ""
 
-QUANTITIES = {"added": "mean weight added", "spread": "spread over pairs", "lent": "attention lent per query"}
+QUANTITIES = {"added": "mean weight added", "spread": "spread over pairs", "shared": "attention lent per query"}
 
 
 def plot(
@@ -22,7 +22,7 @@ def plot(
     Args:
         result: the map.
         theme: "light" or "dark".
-        show: "added" for the mean, "spread" for how much it changes from pair to pair, "lent" for attention moved.
+        show: "added" for the mean, "spread" for how much it changes from pair to pair, "shared" for attention moved.
         selected: (head_from, head_to) to outline.
     """
     if show not in QUANTITIES:

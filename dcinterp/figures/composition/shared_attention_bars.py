@@ -8,7 +8,7 @@ from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.figures.base.style import BRANCH_COLOURS, axis, common_layout, zero_line
 
 RESULT = "ComposeBreakdown"
-KIND = "lending"
+KIND = "sharing"
 
 
 def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int = 0) -> go.Figure:
@@ -24,7 +24,7 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int = 0) -
     bars = [
         go.Bar(
             x=heads,
-            y=result.lent(side)[:, selected].tolist(),
+            y=result.shared(side)[:, selected].tolist(),
             name=f"by the {side} token ({branch})",
             marker={"color": BRANCH_COLOURS[branch]},
             hovertemplate=f"head %{{x}} adds %{{y:.3f}} to head {selected}, by the {side} token<extra></extra>",

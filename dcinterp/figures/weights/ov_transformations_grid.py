@@ -20,11 +20,11 @@ def plot(result: OVTransformations, *, theme: str = "light", selected: int | Non
         selected: a head, counted through all layers, whose column to outline.
     """
     layers, heads, relations = result.score.shape
-    lead = (result.score - result.control).permute(2, 0, 1).reshape(relations, layers * heads)
+    logit_difference = (result.score - result.control).permute(2, 0, 1).reshape(relations, layers * heads)
     above = result.above_control.permute(2, 0, 1).reshape(relations, layers * heads)
     score = result.score.permute(2, 0, 1).reshape(relations, layers * heads)
     figure = grid(
-        lead.numpy(),
+        logit_difference.numpy(),
         x=[f"L{layer}H{head}" for layer in range(layers) for head in range(heads)],
         y=list(result.relations),
         x_title="head",

@@ -18,3 +18,7 @@ def circuits() -> Mapping[str, Circuit]:
     """All kinds of circuit by name."""
     modules: list[Any] = [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
     return MappingProxyType({module.NAME: module for module in modules if hasattr(module, "NAME")})
+
+
+FORMER = {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"}
+"""Names that circuits had in version 0.1; links and results that say them go on working."""

@@ -42,7 +42,7 @@ def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
         copy_by(plan, reader, COLOUR, 1.0)
     finders = [*heads["first finder"], *heads["second finder"]]
     amount = 1 / len(heads["reader"]) ** 2
-    plan.lend("key", plan.stream.any_of("token", OBJECTS), finders, heads["reader"], amount, ranks)
+    plan.share("key", plan.stream.any_of("token", OBJECTS), finders, heads["reader"], amount, ranks)
 
 
 def ask(draw: random.Random) -> PlantedExample:

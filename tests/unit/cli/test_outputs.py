@@ -38,7 +38,7 @@ def test_a_result_of_another_kind_stays(capsys, tmp_path):
     said = refused(capsys, *PREDICT, "--save", str(other))
     assert f"{other} holds a HeadDiversity, not a Prediction; give another folder." in said
     assert "holds a HeadDiversity, not a MethodScores" in refused(
-        capsys, "planted", "table", "lend-by-kp", "--save", str(other)
+        capsys, "planted", "table", "share-by-kp", "--save", str(other)
     )
     assert contents(other) == before
 

@@ -33,7 +33,7 @@ def test_show_puts_the_planted_signs_beside_the_scores():
 
 def test_table_prints_what_it_saves(tmp_path):
     folder = tmp_path / "scores"
-    done = runner.invoke(verbs, ["planted", "table", "lend-by-kp", "--seeds", "1", "--save", str(folder)])
+    done = runner.invoke(verbs, ["planted", "table", "share-by-kp", "--seeds", "1", "--save", str(folder)])
     assert done.exit_code == 0
     scores = MethodScores.load(folder)
     assert scores.markdown("edges", "auroc") in done.stdout

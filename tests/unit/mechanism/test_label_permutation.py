@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dcinterp import UserError, attribute_edges, attribute_edges_over, attribute_heads, attribute_heads_over
 from dcinterp.mechanism.dataset import questions
-from dcinterp.mechanism.label_permutation import label_banners, other_answers, other_places
+from dcinterp.mechanism.label_permutation import label_warnings, other_answers, other_places
 
 # Two questions, each put twice, side by side: what sets of the tasks look like.
 FRUIT = ("< Ruth has a violin. Carol has a beetle. >. Ruth has a kind of", "fruit", "animal")
@@ -80,11 +80,11 @@ def test_where_all_have_one_answer_there_is_no_control_and_a_banner_says_so(brid
         found = attribute(bridge, [FRUIT, FRUIT], control="labels", **QUICK)
         assert found.control == "none"
         assert not found.stands_out.any()
-        assert "There is no control" in " ".join(found.banners())
+        assert "There is no control" in " ".join(found.warnings())
 
 
 def test_few_other_answers_are_said_to_be_few(bridge):
     found = attribute_heads_over(bridge, [*TWINS, FRUIT], control="labels", **QUICK)
-    assert "3 of 5 examples have the same target and foil" in " ".join(found.banners())
-    assert label_banners(found.targets, found.foils, "heads") == []
-    assert "no control" in " ".join(replace(found, control="none", targets=("a",) * 5, foils=("b",) * 5).banners())
+    assert "3 of 5 examples have the same target and foil" in " ".join(found.warnings())
+    assert label_warnings(found.targets, found.foils, "heads") == []
+    assert "no control" in " ".join(replace(found, control="none", targets=("a",) * 5, foils=("b",) * 5).warnings())

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dcinterp.mechanism.magnitude_check import size_banners
+from dcinterp.mechanism.magnitude_check import magnitude_warnings
 
 NAMES = ["head 1.2", "head 0.1", "head 2.3"]
 
 
 def test_names_the_worst_of_the_strongest_with_both_numbers():
-    said = size_banners(NAMES, [5.72, 3.0, 0.1], [0.2, 2.5, 0.0], method="ig")
+    said = magnitude_warnings(NAMES, [5.72, 3.0, 0.1], [0.2, 2.5, 0.0], method="ig")
     assert len(said) == 1
     assert said[0].startswith("Attribution says 5.72 logits for head 1.2, taking it out alone costs 0.20; 1 of the 2 ")
     assert "believe the ablation" in said[0]
 
 
 def test_an_effect_that_the_score_misses_is_named_too():
-    (said,) = size_banners(NAMES, [1.0, 0.1, 0.2], [1.1, 4.0, 0.2], method="gradient", unit="nats")
+    (said,) = magnitude_warnings(NAMES, [1.0, 0.1, 0.2], [1.1, 4.0, 0.2], method="gradient", unit="nats")
     assert "0.10 nats for head 0.1, taking it out alone costs 4.00" in said
     assert "slope" in said
 
@@ -33,12 +33,12 @@ def test_an_effect_that_the_score_misses_is_named_too():
     ],
 )
 def test_nothing_is_said_where_they_agree(scores, effects):
-    assert size_banners(NAMES, scores, effects, method="ig") == []
+    assert magnitude_warnings(NAMES, scores, effects, method="ig") == []
 
 
 def test_nothing_compared_is_nothing_said():
-    assert size_banners([], torch.zeros(0), torch.zeros(0), method="ig") == []
+    assert magnitude_warnings([], torch.zeros(0), torch.zeros(0), method="ig") == []
 
 
 def test_no_effect_at_all_is_infinitely_apart():
-    assert "costs 0.00" in size_banners(NAMES, [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], method="ig")[0]
+    assert "costs 0.00" in magnitude_warnings(NAMES, [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], method="ig")[0]

@@ -47,6 +47,6 @@ def test_numbers_are_means_over_models_and_the_table_shows_them():
     table = result.markdown("edges", "precision").splitlines()
     assert table[0] == "| planted | answers right | some method |"
     assert table[2].startswith("| here | 50% | ")
-    assert any("answer 50%" in sentence for sentence in result.banners())
-    assert any("fewer than 5" in sentence for sentence in result.banners())
+    assert any("answer 50%" in sentence for sentence in result.warnings())
+    assert any("fewer than 5" in sentence for sentence in result.warnings())
     assert list(result.to_dataframe()["score_label"]) == ["some method: edges"]

@@ -43,10 +43,10 @@ def test_without_noise_every_answer_is_right(name, knobs):
 
 
 def test_noise_hurts_and_is_the_same_for_the_same_seed():
-    examples = plant("lend-by-kp").examples(60)
-    loud = plant("lend-by-kp", noise=0.2).accuracy(examples)
+    examples = plant("share-by-kp").examples(60)
+    loud = plant("share-by-kp", noise=0.2).accuracy(examples)
     assert loud < 0.9
-    one, again, other = (plant("lend-by-kp", noise=0.01, seed=seed).model for seed in (1, 1, 2))
+    one, again, other = (plant("share-by-kp", noise=0.01, seed=seed).model for seed in (1, 1, 2))
     assert all(torch.equal(p, q) for p, q in zip(one.parameters(), again.parameters(), strict=True))
     assert not all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
 
@@ -54,8 +54,8 @@ def test_noise_hurts_and_is_the_same_for_the_same_seed():
 def test_the_branch_that_is_planted_is_the_one_the_answers_need():
     """Without its dynamic weights a circuit is at chance; without those of the other branches it is not touched."""
     for name, branch, weight in (
-        ("lend-by-kp", "o_kp", "key.up"),
-        ("lend-by-qp", "o_qp", "query.up"),
+        ("share-by-kp", "o_kp", "key.up"),
+        ("share-by-qp", "o_qp", "query.up"),
         ("gate-by-qg", "o_qg", "query.gate"),
         ("many-to-one", "o_kp", "key.up"),
     ):
@@ -95,23 +95,23 @@ def test_words_are_one_token_each():
 
 
 def test_a_line_says_what_to_plant():
-    same = plant("lend-by-qp", noise=0.01, rank=2, seed=5)
-    for text in ("lend-by-qp noise=0.01 rank=2 seed=5", "lend-by-qp,seed=5, rank=2,noise=0.01"):
+    same = plant("share-by-qp", noise=0.01, rank=2, seed=5)
+    for text in ("share-by-qp noise=0.01 rank=2 seed=5", "share-by-qp,seed=5, rank=2,noise=0.01"):
         read = read_plant(text)
         assert (read.knobs, read.seed) == (same.knobs, same.seed)
         assert all(torch.equal(p, q) for p, q in zip(read.model.parameters(), same.model.parameters(), strict=True))
     with pytest.raises(UserError, match="'rank' sets no knob"):
-        read_plant("lend-by-qp rank")
+        read_plant("share-by-qp rank")
 
 
 def test_load_plants_too():
     import dcinterp
 
-    bridge = dcinterp.load("planted:lend-by-qp,seed=3")
-    example = plant("lend-by-qp", seed=3).examples(1)[0]
+    bridge = dcinterp.load("planted:share-by-qp,seed=3")
+    example = plant("share-by-qp", seed=3).examples(1)[0]
     answer = dcinterp.predict(bridge, example.prompt, example.target)
     assert answer.top_tokens[0] == example.target
-    assert bridge.source == "planted:lend-by-qp,seed=3"
+    assert bridge.source == "planted:share-by-qp,seed=3"
     with pytest.raises(UserError, match="no planted circuit"):
         dcinterp.load("planted:lend-by-magic")
 
@@ -120,13 +120,13 @@ def test_load_plants_too():
     ("arguments", "message"),
     [
         ({"circuit": "lend-by-kq"}, "did you mean"),
-        ({"circuit": "lend-by-kp", "nois": 0.1}, "no knob 'nois'; did you mean noise"),
-        ({"circuit": "lend-by-kp", "noise": -1}, "noise is -1"),
-        ({"circuit": "lend-by-kp", "rank": 0}, "rank is 0"),
-        ({"circuit": "lend-by-qp", "redundancy": 4}, "need 16 heads, but there are 12"),
-        ({"circuit": "lend-by-kp", "redundancy": 7}, "give more heads"),
-        ({"circuit": "lend-by-kp", "circuits": 9}, "only 4 kinds"),
-        ({"circuit": "lend-by-kp", "heads": 4}, "at least 8"),
+        ({"circuit": "share-by-kp", "nois": 0.1}, "no knob 'nois'; did you mean noise"),
+        ({"circuit": "share-by-kp", "noise": -1}, "noise is -1"),
+        ({"circuit": "share-by-kp", "rank": 0}, "rank is 0"),
+        ({"circuit": "share-by-qp", "redundancy": 4}, "need 16 heads, but there are 12"),
+        ({"circuit": "share-by-kp", "redundancy": 7}, "give more heads"),
+        ({"circuit": "share-by-kp", "circuits": 9}, "only 4 kinds"),
+        ({"circuit": "share-by-kp", "heads": 4}, "at least 8"),
     ],
 )
 def test_refuses_with_a_sentence(arguments, message):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from synthetic_tasks import TASKS, Example, Row, baselines, generate, solve
-from synthetic_tasks.baselines import READERS, average
+from synthetic_tasks.baselines import BASELINES, average
 
 RECORDED = ["value-unif", "first", "middle", "last", "copy-unif", "shot-mode", "shot-last", "shot-unif"]
 
@@ -49,12 +49,12 @@ SHOTS = ["animal", "fruit", "fruit", "drink"]
     ],
 )
 def test_worked_cases(reader: str, example: Example, shots: list[str], expected: float) -> None:
-    assert float(READERS[reader](example, shots)) == pytest.approx(expected)
+    assert float(BASELINES[reader](example, shots)) == pytest.approx(expected)
 
 
 def test_middle_of_two_facts_is_not_defined() -> None:
     example = read("John has an apple. Mary has a dog. So John has a kind of fruit")
-    assert READERS["middle"](example, []) is None
+    assert BASELINES["middle"](example, []) is None
     assert "middle" not in baselines([Row("so-kind-of", (example,))])["so-kind-of"]
 
 

@@ -4,7 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synthetic_tasks import EXTRA_TASKS, KINDS, TASKS, Example, NoTwin, corrupt, find, generate, solve, twins, words
+from synthetic_tasks import (
+    EXTRA_TASKS,
+    KINDS,
+    TASKS,
+    Example,
+    NoCounterfactual,
+    corrupt,
+    counterfactuals,
+    find,
+    generate,
+    solve,
+    words,
+)
 
 any_task = st.sampled_from([*TASKS, *EXTRA_TASKS])
 seeds = st.integers(0, 2**63)
@@ -35,8 +47,8 @@ def changes(clean: Example, twin: Example) -> set[str]:
 @given(task=any_task, seed=seeds)
 def test_exactly_one_thing_changes_and_the_solver_confirms(task: str, seed: int) -> None:
     clean = one_example(task, seed)
-    for kind, twin in twins(clean).items():
-        if isinstance(twin, NoTwin):
+    for kind, twin in counterfactuals(clean).items():
+        if isinstance(twin, NoCounterfactual):
             assert kind in str(twin)
             continue
         expected = {"source": "facts"}.get(kind, kind)
@@ -63,8 +75,8 @@ def test_exactly_one_thing_changes_and_the_solver_confirms(task: str, seed: int)
 def test_token_counts_agree_under_a_tokenizer(task: str, seed: int) -> None:
     clean = one_example(task, seed)
     for tokenizer in (words, list):  # words, and characters as the finest tokens there are
-        for twin in twins(clean, tokenizer=tokenizer).values():
-            if not isinstance(twin, NoTwin):
+        for twin in counterfactuals(clean, tokenizer=tokenizer).values():
+            if not isinstance(twin, NoCounterfactual):
                 assert len(tokenizer(twin.corrupt.prompt)) == len(tokenizer(clean.prompt))
 
 
@@ -103,7 +115,7 @@ def test_polarity_with_two_facts_has_one_answer() -> None:
     ],
 )
 def test_missing_twins_are_stated(line: str, kind: str, tokenizer, statement: str) -> None:
-    with pytest.raises(NoTwin, match=statement):
+    with pytest.raises(NoCounterfactual, match=statement):
         corrupt(solve(line).example(), kind, tokenizer=tokenizer)
 
 
@@ -117,7 +129,7 @@ def test_source_twins_keep_articles_and_gender() -> None:
 
 def test_twins_are_reproducible_and_vary_with_the_seed() -> None:
     example = one_example("task10", 0)
-    assert str(twins(example)) == str(twins(example))
+    assert str(counterfactuals(example)) == str(counterfactuals(example))
     assert len({corrupt(example, "source", seed=seed).corrupt.text for seed in range(8)}) > 4
 
 
@@ -139,8 +151,8 @@ def test_tokenizers_of_both_libraries_count_alike() -> None:
     made = 0
     for task in TASKS:
         clean = one_example(task, 1)
-        for kind, twin in twins(clean, tokenizer=bare).items():
-            if isinstance(twin, NoTwin):
+        for kind, twin in counterfactuals(clean, tokenizer=bare).items():
+            if isinstance(twin, NoCounterfactual):
                 continue
             made += 1
             lengths = [len(bare.encode(one.prompt).ids) for one in (clean, twin.corrupt)]

@@ -177,8 +177,8 @@ def test_top_edges_are_the_largest_and_are_ablated(double, prompt):
     result = attribute_edges(double, prompt, TARGET, FOIL, check=4, method="gradient")
     top = result.top(4)
     between = ~torch.eye(result.scores.shape[-1], dtype=torch.bool)
-    lent = result.scores[..., between].abs().flatten().sort(descending=True).values
-    assert [abs(edge.score) for edge in top] == pytest.approx(lent[:4].tolist())
+    shared = result.scores[..., between].abs().flatten().sort(descending=True).values
+    assert [abs(edge.score) for edge in top] == pytest.approx(shared[:4].tolist())
     assert result.checked == tuple(edge.intervention.unit for edge in top)
     taps = double.run_with_cache(prompt)[1]
     for edge, effect in zip(top, result.measured.tolist(), strict=True):
@@ -199,25 +199,25 @@ def test_top_edges_are_the_largest_and_are_ablated(double, prompt):
 
         after = metric_under(double, prompt, [(f"blocks.{edge.layer}.attn.hook_pattern", without)])
         assert effect == pytest.approx(result.metric - after, abs=1e-4)
-    assert all(edge.lent for edge in result.top(10_000)), "a gate, or what a head lends itself, is not lent"
+    assert all(edge.shared for edge in result.top(10_000)), "a gate, or what a head lends itself, is not lent"
     added = result.table()
-    assert set(added["edge"][~added["lent"]].str.split(".").str[2]) == {"qp", "kp", "qg", "kg"}
-    assert all(edge.lent == (edge.head_from != edge.head_to) for edge in result.top(10_000, lent=False))
-    into = result.top(3, head_to=(1, 5), lent=False)
+    assert set(added["edge"][~added["shared"]].str.split(".").str[2]) == {"qp", "kp", "qg", "kg"}
+    assert all(edge.shared == (edge.head_from != edge.head_to) for edge in result.top(10_000, shared=False))
+    into = result.top(3, head_to=(1, 5), shared=False)
     assert {(edge.layer, edge.head_to) for edge in into} == {(1, 5)}
 
 
 def test_what_a_reader_must_know_is_said(double, prompt):
     result = attribute_edges(double, prompt, TARGET, FOIL)
-    assert any("does not win" in banner for banner in result.banners())
+    assert any("does not win" in banner for banner in result.warnings())
     fine = replace(result, answer=result.target, predicted=result.measured)
-    assert fine.banners() == []
-    assert "misses" in replace(fine, gap=fine.gap + 100).banners()[0]
-    assert "The edges miss" in replace(fine, mismatch=fine.mismatch + 1).banners()[0]
-    large = replace(fine, predicted=10 * fine.measured).banners()
+    assert fine.warnings() == []
+    assert "misses" in replace(fine, gap=fine.gap + 100).warnings()[0]
+    assert "The edges miss" in replace(fine, mismatch=fine.mismatch + 1).warnings()[0]
+    large = replace(fine, predicted=10 * fine.measured).warnings()
     assert len(large) == 1
     assert "strongest differ by more than 3 times: integrated gradients share out" in large[0]
-    assert "disagree in sign for 8 of the 8" in replace(fine, predicted=-fine.measured).banners()[0]
+    assert "disagree in sign for 8 of the 8" in replace(fine, predicted=-fine.measured).warnings()[0]
 
 
 def test_bad_input_is_refused_in_a_sentence(double, prompt):

@@ -52,11 +52,11 @@ def test_an_edge_that_always_wins_stands_out_of_exchanged_ones():
 
 def test_what_a_reader_must_know_is_said(bridge):
     many = attribute_edges_over(bridge, QUESTIONS, control="heads", check=2, **QUICK)
-    said = " ".join(many.banners())
+    said = " ".join(many.warnings())
     assert "wrong in 2 of 2" in said
     assert "2 examples are few" in said
     turned = replace(many, ablation=-_signs(many))
-    assert "disagree in sign for 2 of the 2" in " ".join(turned.banners())
+    assert "disagree in sign for 2 of the 2" in " ".join(turned.warnings())
     table = many.table()
     assert table["edge"].iloc[0].startswith("edge ")
     assert table["mean"].abs().is_monotonic_decreasing

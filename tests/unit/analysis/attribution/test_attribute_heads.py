@@ -165,13 +165,13 @@ def test_a_foil_is_compared_where_the_answers_first_differ(bridge, prompt):
 
 def test_banners_say_what_a_reader_must_know(bridge, prompt):
     wrong = attribute_heads(bridge, prompt, "fruit", "animal", method="gradient", tolerance=0)
-    said = " ".join(wrong.banners())
+    said = " ".join(wrong.warnings())
     assert "The model answers" in said
     assert "miss up to" in said
     assert ("disagree in sign" in said) == bool(wrong.disagreements)
     top = dcinterp.predict(bridge, prompt).top_ids
     right = attribute_heads(bridge, prompt, int(top[0]), int(top[1]))
-    assert not any("answers" in sentence or "miss" in sentence for sentence in right.banners())
+    assert not any("answers" in sentence or "miss" in sentence for sentence in right.warnings())
 
 
 def test_a_head_whose_output_is_switched_off_scores_zero(bridge, prompt):

@@ -35,7 +35,9 @@ def test_every_row_is_the_analysis_of_that_example(bridge):
 
 def test_the_twin_baseline_is_the_counterfactual_prompt(bridge):
     asked = questions(bridge, "same-person n=2 seed=1")
-    result = attribute_heads_over(bridge, "same-person n=2 seed=1", baseline="twin", twin="asked", control="none")
+    result = attribute_heads_over(
+        bridge, "same-person n=2 seed=1", baseline="twin", counterfactual="asked", control="none"
+    )
     twin = corrupt(asked[0].example, "asked", tokenizer=bridge.tokenizer).corrupt
     one = attribute_heads(
         bridge, asked[0].prompt, asked[0].target, asked[0].foil, baseline=twin.prompt, steps=8, max_steps=256
@@ -50,7 +52,7 @@ def test_examples_without_a_twin_are_counted_and_left_out(bridge):
         attribute_heads_over(bridge, "task57 n=2", baseline="twin")
     result = attribute_heads_over(bridge, "task57,task2 n=4", baseline="twin", control="none")
     assert (result.n, result.skipped) == (2, 2)
-    assert any("no counterfactual twin" in sentence for sentence in result.banners())
+    assert any("no counterfactual twin" in sentence for sentence in result.warnings())
 
 
 def test_the_mean_baseline_differs_from_zero(bridge):
@@ -123,4 +125,4 @@ def test_refusals(bridge, arguments, message):
 def test_public(bridge):
     result = dcinterp.attribute_heads_over(bridge, [("Ruth has a", "violin", "lime"), ("Ruth has", "a")])
     assert result.foils == ("lime", "")
-    assert "few" in " ".join(result.banners())
+    assert "few" in " ".join(result.warnings())

@@ -47,10 +47,10 @@ def test_follows_the_head_that_writes_most_directly_to_the_source(bridge, story,
 def test_numbers_in_the_sentences_are_those_of_the_evidence(bridge, example):
     story = dcinterp.case_study(bridge, example, layer=1, head=2)
     assert f"give it {float(story.attribution.by_position[1, 2, -1]):+.2f}" in story.step("head").sentence
-    assert f"to {story.lead - float(story.direct[1, 2]):.2f} logits" in story.step("head").sentence
+    assert f"to {story.logit_difference - float(story.direct[1, 2]):.2f} logits" in story.step("head").sentence
     assert f"it costs {float(story.attribution.ablation[1, 2]):+.2f}" in story.step("head").sentence
     assert f"{float(story.breakdown.out[2]):.2f}" in story.step("source").sentence
-    assert story.lender != 2
+    assert story.head_from != 2
 
 
 def test_a_direct_effect_is_what_goes_with_the_head_while_later_heads_stay(bridge, story, example):
@@ -64,7 +64,7 @@ def test_a_direct_effect_is_what_goes_with_the_head_while_later_heads_stay(bridg
 
         later = [(f"blocks.{n}.attn.hook_z", lambda z, hook, n=n: cache[f"blocks.{n}.attn.hook_z"]) for n in (1,)]
         hooks = [(f"blocks.{layer}.attn.hook_z", silenced), *(later if layer == 0 else [])]
-        cost = story.lead - lead_under(bridge, story, example.prompt, hooks)
+        cost = story.logit_difference - lead_under(bridge, story, example.prompt, hooks)
         assert cost != 0
         assert float(story.direct[layer, head]) == pytest.approx(cost, abs=1e-4)
 
@@ -81,23 +81,25 @@ def test_layer_and_head_alone_choose_the_best_of_the_rest(bridge, story, example
 def test_what_a_loan_is_worth_is_the_effect_of_its_line(bridge, story, example):
     head = story.head
     words = (story.attribution.target, story.attribution.foil)
-    effect = dcinterp.intervene(bridge, example.prompt, story.loan_line, *words)
+    effect = dcinterp.intervene(bridge, example.prompt, story.edge_line, *words)
     assert effect.effect != 0
-    assert float(story.loan[story.lender]) == pytest.approx(effect.effect, abs=1e-4)
-    edge = f"edge {story.layer}.post.added.{story.lender}>{head} zero"
+    assert float(story.shared_effect[story.head_from]) == pytest.approx(effect.effect, abs=1e-4)
+    edge = f"edge {story.layer}.post.added.{story.head_from}>{head} zero"
     effect = dcinterp.intervene(bridge, example.prompt, edge, *words)
-    assert float(story.loan_everywhere[story.lender]) == pytest.approx(effect.effect, abs=1e-4)
-    for giver in (giver for giver in range(8) if giver != head):
-        lent = float(story.breakdown.lent("key")[giver, head] + story.breakdown.lent("query")[giver, head])
+    assert float(story.shared_effect_everywhere[story.head_from]) == pytest.approx(effect.effect, abs=1e-4)
+    for head_from in (head_from for head_from in range(8) if head_from != head):
+        shared = float(
+            story.breakdown.shared("key")[head_from, head] + story.breakdown.shared("query")[head_from, head]
+        )
 
-        def take(attention, hook, lent=lent):
+        def take(attention, hook, shared=shared):
             attention = attention.clone()
-            attention[0, head, -1, story.key] -= lent
+            attention[0, head, -1, story.key] -= shared
             return attention
 
         taken = lead_under(bridge, story, example.prompt, [(f"blocks.{story.layer}.attn.post.hook_out", take)])
-        assert float(story.loan[giver]) == pytest.approx(story.lead - taken, abs=1e-4)
-    assert float(story.loan[head]) == 0
+        assert float(story.shared_effect[head_from]) == pytest.approx(story.logit_difference - taken, abs=1e-4)
+    assert float(story.shared_effect[head]) == 0
 
 
 def test_a_wrong_answer_is_said_and_a_right_one_too(bridge, story, example):
@@ -120,8 +122,8 @@ def test_a_head_that_attends_by_itself_is_said(make_bridge, example):
     story = dcinterp.case_study(bridge, example, key=most, **again)
     assert "by itself" in story.step("source").sentence
     assert "No other head" in story.step("lender").sentence
-    assert "No head lends" in story.verdict
-    assert "its own attention" in story.verdict
+    assert "No head lends" in story.summary
+    assert "its own attention" in story.summary
     assert not story.step("source").holds
 
 
@@ -131,31 +133,31 @@ def test_a_source_that_the_head_does_not_read_is_said(bridge, story, example):
     again = {"layer": story.layer, "head": story.head, "attribution": story.attribution}
     story = dcinterp.case_study(bridge, example, key=unread, **again)
     assert "hardly attends" in story.step("source").sentence
-    assert "hardly attends" in story.verdict
+    assert "hardly attends" in story.summary
     assert not story.step("source").holds
 
 
 def test_a_plain_transformer_has_a_story_without_lending(twin, example):
     story = dcinterp.case_study(twin, example)
     assert story.breakdown is None
-    assert story.lender is None
-    assert story.loan_line is None
+    assert story.head_from is None
+    assert story.edge_line is None
     assert "not composed" in story.step("source").sentence
-    assert "not composed" in story.verdict
+    assert "not composed" in story.summary
     unread = int(story.rows.weights[story.head].argmin())
     again = dcinterp.case_study(twin, example, layer=story.layer, head=story.head, key=unread)
     assert float(again.rows.weights[story.head, unread]) < 0.1
-    assert "hardly attends" in again.verdict
+    assert "hardly attends" in again.summary
 
 
 def planted_loan(bridge, story, key, size):
     """Make one head lend another so much attention to one token, by the query's dynamic weights alone."""
-    giver, head, at = story.lender, story.head, f"blocks.{story.layer}.attn.post.hook_"
+    head_from, head, at = story.head_from, story.head, f"blocks.{story.layer}.attn.post.hook_"
 
     def look(attention, hook):
         attention = attention.clone()
-        attention[:, giver, -1] = 0
-        attention[:, giver, -1, key] = 1
+        attention[:, head_from, -1] = 0
+        attention[:, head_from, -1, key] = 1
         return attention
 
     def only(weight, hook, at, value):
@@ -166,7 +168,7 @@ def planted_loan(bridge, story, key, size):
     def none(weight, hook):
         return torch.zeros_like(weight)
 
-    gathers = (f"{at}w_q1", lambda weight, hook: only(weight, hook, giver, 1.0))
+    gathers = (f"{at}w_q1", lambda weight, hook: only(weight, hook, head_from, 1.0))
     shares = (f"{at}w_q2", lambda weight, hook: only(weight, hook, head, size))
     return [(f"{at}in", look), gathers, shares, *((f"{at}w_{name}", none) for name in ("qg", "kg", "k1", "k2"))]
 
@@ -175,15 +177,15 @@ def planted_loan(bridge, story, key, size):
 def test_the_verdict_names_a_planted_loan_and_what_it_is_worth(bridge, story, example, size):
     with bridge.hooks(fwd_hooks=planted_loan(bridge, story, story.key, size)):
         told = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=story.key)
-    assert told.lender == story.lender
+    assert told.head_from == story.head_from
     assert told.side == "query"
     verb = "lends" if size > 0 else "takes 1.50 of attention"
-    assert f"Head {story.lender} {verb}" in told.verdict
-    assert f"{size:+.2f} through the query projection)" in told.verdict
-    without = told.lead - float(told.loan[told.lender])
-    assert f"from {told.lead:.2f} to {without:.2f} logits" in told.verdict
+    assert f"Head {story.head_from} {verb}" in told.summary
+    assert f"{size:+.2f} through the query projection)" in told.summary
+    without = told.logit_difference - float(told.shared_effect[told.head_from])
+    assert f"from {told.logit_difference:.2f} to {without:.2f} logits" in told.summary
     # All that is lent here is lent to one token by one branch: with it, all composition of this entry goes.
-    assert without == pytest.approx(told.lead_without, abs=1e-4)
+    assert without == pytest.approx(told.logit_difference_without, abs=1e-4)
 
 
 def test_effects_are_small_or_large_against_the_lead():
@@ -306,18 +308,18 @@ def test_what_the_composed_attention_is_worth_is_measured(bridge, story, example
     kept = {}
     at = f"blocks.{story.layer}.attn.hook_"
     hooks = [(at + "v", lambda v, hook: kept.update(v=v)), (at + "z", put_back)]
-    assert story.lead_without == pytest.approx(lead_under(bridge, story, example.prompt, hooks), abs=1e-4)
-    assert story.lead == pytest.approx(story.attribution.metric, abs=1e-4)
+    assert story.logit_difference_without == pytest.approx(lead_under(bridge, story, example.prompt, hooks), abs=1e-4)
+    assert story.logit_difference == pytest.approx(story.attribution.metric, abs=1e-4)
 
 
 def test_saved_and_read_back_with_its_steps(bridge, story, example, tmp_path):
     again = dcinterp.load_result(story.save(tmp_path / "story"))
     assert again.steps == story.steps
-    assert again.verdict == story.verdict
-    assert again.table()["sentence"][0] == story.verdict
+    assert again.summary == story.summary
+    assert again.table()["sentence"][0] == story.summary
     assert again.step("head").sentence == story.step("head").sentence
     assert torch.equal(again.attribution.scores, story.attribution.scores)
-    assert again.breakdown.lent().equal(story.breakdown.lent())
+    assert again.breakdown.shared().equal(story.breakdown.shared())
     with pytest.raises(UserError, match="transformation"):
         story.step("transform")
 
@@ -358,7 +360,7 @@ def test_a_largest_weight_below_zero_is_no_looking(bridge, story, example):
     name = f"blocks.{story.layer}.attn.post.hook_out"
     with bridge.hooks(fwd_hooks=[(name, lambda a, hook: _looking(a, story.head, other, -5.0))]):
         told = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=unread)
-    for said in (told.verdict, told.step("source").sentence):
+    for said in (told.summary, told.step("source").sentence):
         assert f'a negative one, on "{story.rows.tokens[other]}" (position {other}, -5.00)' in said
         assert "looks most at" not in said
 
@@ -369,10 +371,10 @@ def test_the_lead_without_the_layers_composition_is_measured(bridge, story, exam
         (f"blocks.{story.layer}.attn.post.hook_in", lambda a, hook: own.update(attention=a)),
         (f"blocks.{story.layer}.attn.post.hook_out", lambda a, hook: own["attention"]),
     ]
-    lead = lead_under(bridge, story, example.prompt, hooks)
-    assert abs(lead - story.lead) > 1e-4
-    assert story.lead_uncomposed == pytest.approx(lead, abs=1e-4)
-    assert f"would lead by {lead:+.2f} logits" in story.step("lender").sentence
+    logit_difference = lead_under(bridge, story, example.prompt, hooks)
+    assert abs(logit_difference - story.logit_difference) > 1e-4
+    assert story.logit_difference_uncomposed == pytest.approx(logit_difference, abs=1e-4)
+    assert f"would lead by {logit_difference:+.2f} logits" in story.step("lender").sentence
 
 
 def test_a_head_with_a_larger_score_is_named(story):

@@ -40,8 +40,8 @@ def test_breakdown_is_what_the_model_computes(bridge, prompt):
 
 def test_what_is_lent_adds_up_to_the_low_rank_branches(bridge, prompt):
     terms = compose_breakdown(bridge, prompt, 1, query=-1, key=8)
-    assert torch.allclose(terms.lent("key").sum(0), terms.o_kp, atol=1e-6)
-    assert torch.allclose(terms.lent("query").sum(0), terms.o_qp, atol=1e-6)
+    assert torch.allclose(terms.shared("key").sum(0), terms.o_kp, atol=1e-6)
+    assert torch.allclose(terms.shared("query").sum(0), terms.o_qp, atol=1e-6)
 
 
 def test_lent_by_hand():
@@ -54,7 +54,7 @@ def test_lent_by_hand():
         o_kp=torch.tensor([0.0, 6.0]), o_qg=zero, o_kg=zero, out=zero, w_q1=torch.zeros(1, 2), w_q2=torch.zeros(1, 2),
         w_k1=torch.tensor([[2.0, 5.0]]), w_k2=torch.tensor([[0.0, 3.0]]), w_qg=zero, w_kg=zero,
     )  # fmt: skip
-    assert terms.lent("key").tolist() == [[0.0, 6.0], [0.0, 0.0]]
+    assert terms.shared("key").tolist() == [[0.0, 6.0], [0.0, 0.0]]
 
 
 def test_rows_before_and_after(bridge, prompt):

@@ -33,7 +33,7 @@ def test_all_queries_count_every_causal_pair_once(bridge):
     assert result.pairs == len(pairs) == length * (length + 1) // 2
     assert torch.allclose(result.total, torch.stack(pairs).mean(0), atol=1e-5)
     assert torch.allclose(result.spread, torch.stack(pairs).std(0, unbiased=False), atol=1e-5)
-    assert not result.lent.any()
+    assert not result.shared.any()
 
 
 @pytest.mark.parametrize("queries", ["last", "all"])
@@ -43,7 +43,7 @@ def test_what_is_lent_is_what_composition_adds_to_row_sums(bridge, prompt, queri
     _, cache = bridge.run_with_cache(prompt, names_filter=names)
     added = (cache[names[1]] - cache[names[0]])[0].sum(-1)  # [head, query]
     added = added[:, -1] if queries == "last" else added.mean(1)
-    assert torch.allclose(result.lent.sum(0), added, atol=1e-5)
+    assert torch.allclose(result.shared.sum(0), added, atol=1e-5)
 
 
 def test_the_static_map_is_the_base_alone(make_bridge, prompt):
@@ -86,7 +86,7 @@ def test_entries_that_may_be_zero_make_no_motif(bridge):
         sources = motif.sources * (len(motif.targets) if one_sided and len(motif.sources) == 1 else 1)
         targets = motif.targets * (len(motif.sources) if one_sided and len(motif.targets) == 1 else 1)
         assert not any(unsure[edge] for edge in zip(sources, targets, strict=True))
-    assert any("few" in sentence for sentence in result.banners())
+    assert any("few" in sentence for sentence in result.warnings())
 
 
 def test_refusals(bridge, twin):

@@ -125,7 +125,7 @@ def test_scores_agree_with_the_top_tokens(bridge):
     pairs = [(word, values) for word, values in word_pairs("obj->superclass") if values != ("musical instrument",)]
     assert scores.pairs.tolist() == [len(pairs)]
     assert scores.skipped.tolist() == [3]
-    assert "guitar -> musical instrument" in scores.banners()[0]
+    assert "guitar -> musical instrument" in scores.warnings()[0]
     top = dcinterp.ov_top_tokens(bridge, 1, 4, [word for word, _ in pairs], k=10)
     hits = [bool({*values} & {*tokens}) for (_, values), tokens in zip(pairs, top.top_tokens, strict=True)]
     assert float(scores.score[1, 4, 0]) == pytest.approx(sum(hits) / len(hits))
@@ -151,8 +151,8 @@ def test_words_of_several_tokens(foreign):
     with pytest.raises(UserError, match="multi_token='first'"):
         dcinterp.ov_top_tokens(bridge, 0, 0, ["xylophone"])
     result = dcinterp.ov_top_tokens(bridge, 0, 0, ["xylophone", "Ruth"], multi_token="first")
-    assert len(result.banners()) == 1
-    assert '"xylophone" is' in result.banners()[0]
+    assert len(result.warnings()) == 1
+    assert '"xylophone" is' in result.warnings()[0]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from dcinterp.planted.circuit import (
 )
 from dcinterp.planted.words import COLOUR, FACTS, KIND, OBJECTS
 
-NAME = "lend-by-qp"
+NAME = "share-by-qp"
 SUMMARY = "the query projection lends a finder's attention to the head that the question asks for"
 MEANINGS = {"class": KIND, "colour": COLOUR, "copy": {thing: thing for thing in OBJECTS}}
 QUESTIONS = tuple(MEANINGS)
@@ -42,7 +42,7 @@ def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
         for reader in readers:
             plan.rest_on_bos(1, reader)
             copy_by(plan, reader, meaning, 1.0)
-        plan.lend("query", plan.stream.at("question", question), heads["finder"], readers, 1 / copies**2, ranks)
+        plan.share("query", plan.stream.at("question", question), heads["finder"], readers, 1 / copies**2, ranks)
 
 
 def ask(draw: random.Random) -> PlantedExample:

@@ -26,7 +26,7 @@ from dcinterp.planted.circuit import (
 )
 from dcinterp.planted.words import FACTS, KIND, KINDS, OBJECTS
 
-NAME = "lend-by-kp"
+NAME = "share-by-kp"
 SUMMARY = "the key projection lends a finder's attention to the head that knows the kind"
 QUESTIONS = ("kind",)
 ROLES = ("finder", "transformer")
@@ -39,7 +39,7 @@ def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
         plan.rest_on_bos(1, transformer)
         copy_by(plan, transformer, KIND, 1.0)
     a_thing = plan.stream.any_of("token", OBJECTS)
-    plan.lend("key", a_thing, heads["finder"], heads["transformer"], 1 / copies**2, ranks)
+    plan.share("key", a_thing, heads["finder"], heads["transformer"], 1 / copies**2, ranks)
 
 
 def ask(draw: random.Random) -> PlantedExample:
