@@ -2,7 +2,8 @@
 
 The only package that imports transformer_lens. Its files, inside out: compose (one stage with its hooks), attention and
 mlp, adapter and vit (where the parts of a model are), folding, cache, dcbridge (the object that one works with),
-wrapping (how a model becomes one).
+wrapping (how a model becomes one). `protocol` says what analyses expect of any bridge, and `hook_catalogue` lists hooks;
+these two import no transformer_lens, and so nothing here is imported before it is used.
 
 Beside the standard hooks, every composed layer l has, for the stages `pre` (scores) and `post` (weights):
 
@@ -17,28 +18,41 @@ Beside the standard hooks, every composed layer l has, for the stages `pre` (sco
 
 from __future__ import annotations
 
-from transformer_lens.model_bridge import TransformerBridge
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from dcinterp.bridge.adapter import DCFormerAdapter
-from dcinterp.bridge.attention import DCAttentionBridge
-from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
-from dcinterp.bridge.compose import ComposeBridge, existing_taps
-from dcinterp.bridge.dcbridge import DCBridge
-from dcinterp.bridge.vit import DCViTAdapter
-from dcinterp.bridge.wrapping import boot, register, wrap
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
 
-__all__ = [
-    "ComposeBridge",
-    "CompositionWarning",
-    "DCActivationCache",
-    "DCAttentionBridge",
-    "DCBridge",
-    "DCFormerAdapter",
-    "DCViTAdapter",
-    "TransformerBridge",
-    "boot",
-    "existing_taps",
-    "wrap",
-]
+    from dcinterp.bridge.adapter import DCFormerAdapter as DCFormerAdapter
+    from dcinterp.bridge.attention import DCAttentionBridge as DCAttentionBridge
+    from dcinterp.bridge.cache import CompositionWarning as CompositionWarning
+    from dcinterp.bridge.cache import DCActivationCache as DCActivationCache
+    from dcinterp.bridge.compose import ComposeBridge as ComposeBridge
+    from dcinterp.bridge.compose import existing_taps as existing_taps
+    from dcinterp.bridge.dcbridge import DCBridge as DCBridge
+    from dcinterp.bridge.vit import DCViTAdapter as DCViTAdapter
+    from dcinterp.bridge.wrapping import boot as boot
+    from dcinterp.bridge.wrapping import wrap as wrap
 
-register()
+_HOMES = {
+    "ComposeBridge": "compose",
+    "CompositionWarning": "cache",
+    "DCActivationCache": "cache",
+    "DCAttentionBridge": "attention",
+    "DCBridge": "dcbridge",
+    "DCFormerAdapter": "adapter",
+    "DCViTAdapter": "vit",
+    "TransformerBridge": "wrapping",
+    "boot": "wrapping",
+    "existing_taps": "compose",
+    "wrap": "wrapping",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module(f"{__name__}.wrapping")  # which also lets foreign code boot our models
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.support.errors import UserError, nearest
 
 SWITCHES = {
@@ -115,7 +116,7 @@ class Hook:
         return asdict(self) | {"layer": self.layer}
 
 
-def list_hooks(bridge: Any, match: str = "", *, layer: int | None = None) -> tuple[Hook, ...]:
+def list_hooks(bridge: Bridge, match: str = "", *, layer: int | None = None) -> tuple[Hook, ...]:
     """All hooks of a bridge in the order of the forward pass's components.
 
     Args:
@@ -144,7 +145,7 @@ def list_hooks(bridge: Any, match: str = "", *, layer: int | None = None) -> tup
     return chosen
 
 
-def _shapes(bridge: Any, batch: int, length: int) -> dict[str, tuple[int, ...]]:
+def _shapes(bridge: Bridge, batch: int, length: int) -> dict[str, tuple[int, ...]]:
     """Shapes, as a hook of the person sees them, of every hook that fires."""
     config = bridge.original_model.config
     if getattr(bridge.cfg, "is_visual_model", False):
@@ -158,7 +159,7 @@ def _shapes(bridge: Any, batch: int, length: int) -> dict[str, tuple[int, ...]]:
 
 
 def _describe(
-    bridge: Any, names: list[str], short: dict[str, tuple[int, ...]], long: dict[str, tuple[int, ...]]
+    bridge: Bridge, names: list[str], short: dict[str, tuple[int, ...]], long: dict[str, tuple[int, ...]]
 ) -> Hook:
     # The name that says what it is before one that says where, and of these the shortest.
     name, *aliases = sorted(names, key=lambda n: (n.rsplit(".", 1)[-1] in ("hook_in", "hook_out"), len(n)))
@@ -172,7 +173,7 @@ def _describe(
     return Hook(name, axes, sizes, _meaning(name), tuple(aliases), switch)
 
 
-def _axes(bridge: Any, name: str, short: tuple[int, ...], long: tuple[int, ...]) -> tuple[str, ...]:
+def _axes(bridge: Bridge, name: str, short: tuple[int, ...], long: tuple[int, ...]) -> tuple[str, ...]:
     cfg = bridge.cfg
     patches = getattr(bridge.original_model.config, "num_patches", None)
     axes = []

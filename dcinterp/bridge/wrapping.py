@@ -70,3 +70,6 @@ def register() -> None:
     table = getattr(architecture_adapter_factory, "SUPPORTED_ARCHITECTURES", None)
     if isinstance(table, dict):
         table.setdefault(ARCHITECTURES[DCFormerForCausalLM], DCFormerAdapter)
+
+
+register()

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.hub import cached_snapshot
 from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, read_foreign_config
 from dcinterp.checkpoints.names import SHIPPED, shipped_models
@@ -124,7 +125,7 @@ def describe(model: Any) -> Description:
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in tensors), dtype)
 
 
-def _of_bridge(bridge: Any) -> Description:
+def _of_bridge(bridge: Bridge) -> Description:
     config, name = bridge.original_model.config, str(bridge.cfg.model_name)
     parameters = list(bridge.original_model.parameters())
     dtype = max(parameters, key=lambda parameter: parameter.numel()).dtype

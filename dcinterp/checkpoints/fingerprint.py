@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from dcinterp.bridge.protocol import Bridge
 
 SAMPLED = 2**18
 """Entries of a tensor that enter the fingerprint; larger tensors are read at this many evenly spaced places."""
 
 
-def mark_source(bridge: Any, source: str, dtype: torch.dtype | None) -> None:
+def mark_source(bridge: Bridge, source: str, dtype: torch.dtype | None) -> None:
     """Note on a bridge what `dcinterp.load` was given, and the fingerprint that its weights have now."""
     # Past nn.Module's bookkeeping: these are no parts of the model.
     object.__setattr__(bridge, "source", source)
@@ -20,7 +21,7 @@ def mark_source(bridge: Any, source: str, dtype: torch.dtype | None) -> None:
     object.__setattr__(bridge, "source_fingerprint", fingerprint(bridge))
 
 
-def fingerprint(bridge: Any) -> str:
+def fingerprint(bridge: Bridge) -> str:
     """Sixteen hex digits of the names, shapes and values of a bridge's weights.
 
     It is computed again only when a weight was replaced or changed in place since the last call. A change through
@@ -39,12 +40,17 @@ def fingerprint(bridge: Any) -> str:
     return digest.hexdigest()
 
 
+def is_unchanged(bridge: Bridge) -> bool:
+    """Whether the weights are those that `dcinterp.load` read."""
+    return fingerprint(bridge) == getattr(bridge, "source_fingerprint", None)
+
+
 def clean_name(name: str) -> str:
     """The name of a parameter as it was before the model was wrapped in a bridge."""
     return name.replace("._original_component", "").removeprefix("_original_component.")
 
 
-def revision(bridge: Any) -> str | None:
+def revision(bridge: Bridge) -> str | None:
     """The commit of a model from the hub, where transformers noted one."""
     model: nn.Module = bridge.original_model
     return getattr(getattr(model, "config", None), "_commit_hash", None)

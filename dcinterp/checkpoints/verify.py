@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.checkpoints.load import load
 from dcinterp.checkpoints.oracle import PlainRun, plain_forward
 from dcinterp.checkpoints.read import read_model
@@ -95,7 +96,7 @@ def _seen(a: Attention, window: int | None) -> Tensor:
 
 
 def _tapped(folder: Path, ids: TokenIds) -> PlainRun:
-    bridge: Any = load(folder, dtype=torch.float32)
+    bridge: Bridge = load(folder, dtype=torch.float32)
     if not hasattr(bridge, "stages"):
         raise UserError(f"{folder} holds no model of ours; verify compares DCFormers and their twins.")
     logits, cache = bridge.run_with_cache(
@@ -111,7 +112,7 @@ def _tapped(folder: Path, ids: TokenIds) -> PlainRun:
         stages={
             (layer, stage): tuple(cache[f"blocks.{layer}.attn.{stage}.hook_{end}"] for end in ("in", "out"))  # type: ignore[misc]
             for layer in layers
-            for stage in bridge.stages
+            for stage in stages_of(bridge)
         },
     )
 

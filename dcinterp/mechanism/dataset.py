@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.prompt import Prompt, Token, first_token, token_ids
 from dcinterp.support.errors import UserError, nearest
 
@@ -43,7 +44,7 @@ class Question:
     example: Example | None = None
 
 
-def questions(bridge: Any, examples: Examples) -> list[Question]:
+def questions(bridge: Bridge, examples: Examples) -> list[Question]:
     """What an analysis over a dataset runs on.
 
     The foil of an example of the tasks is the answer that another of its facts would give (the first whose first token
@@ -61,7 +62,7 @@ def questions(bridge: Any, examples: Examples) -> list[Question]:
     return made
 
 
-def prompts(bridge: Any, reference: str | Sequence[Prompt]) -> list[Any]:
+def prompts(bridge: Bridge, reference: str | Sequence[Prompt]) -> list[Any]:
     """The token ids [1, pos] of a reference set: prompts, or the text form of a set of examples.
 
     Raises:
@@ -73,7 +74,7 @@ def prompts(bridge: Any, reference: str | Sequence[Prompt]) -> list[Any]:
     return [token_ids(bridge, getattr(each, "prompt", each)) for each in texts]
 
 
-def counterfactual_prompts(bridge: Any, asked: Sequence[Question], kind: str) -> list[str | None]:
+def counterfactual_prompts(bridge: Bridge, asked: Sequence[Question], kind: str) -> list[str | None]:
     """Every question's counterfactual prompt, behind the question's own shots; None where it has none.
 
     Args:
@@ -156,7 +157,7 @@ def other_answers(example: Example) -> list[str]:
     return [answer for answer in dict.fromkeys(answers) if answer not in example.accepted]
 
 
-def _question(bridge: Any, each: Any) -> Question:
+def _question(bridge: Bridge, each: Any) -> Question:
     if hasattr(each, "facts"):
         return _of_example(bridge, each, each.prompt)
     if isinstance(each, str) or not 2 <= len(each) <= 3:
@@ -167,7 +168,7 @@ def _question(bridge: Any, each: Any) -> Question:
     return Question(prompt, target, foil[0] if foil else None)
 
 
-def _of_example(bridge: Any, example: Example, prompt: str) -> Question:
+def _of_example(bridge: Bridge, example: Example, prompt: str) -> Question:
     target = first_token(bridge, example.answer)
     foils = (first_token(bridge, answer) for answer in other_answers(example))
     foil = next((token for token in foils if token != target), None)

@@ -7,12 +7,13 @@ layers, integrals = explainer.scores(metric, [0, 1, 2])
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.edges import credit, edge_scores, edge_state, layer_taps, site
 from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, PathGradient, path_gradient
 from dcinterp.support.progress import Progress, silent
@@ -32,7 +33,7 @@ class EdgeExplainer:
     frozen: hooks that hold the dynamic weights, see `frozen_hooks`.
     """
 
-    bridge: Any
+    bridge: Bridge
     ids: Tensor
     baseline: Tensor | None = None
     stage: str = "post"

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.head_maps import base_map
 from dcinterp.shapes import HeadMap
 
@@ -62,21 +62,21 @@ def site(layer: int, stage: str) -> str:
     return f"blocks.{layer}.attn.{'hook_z' if stage == 'post' else 'pre.hook_out'}"
 
 
-def layer_taps(bridge: Any, layer: int, stage: str) -> list[str]:
+def layer_taps(bridge: Bridge, layer: int, stage: str) -> list[str]:
     """Names of the hooks that an `EdgeState` is read from, the site included."""
     own = [site(layer, stage)] + ([f"blocks.{layer}.attn.hook_v"] if stage == "post" else [])
-    if stage not in getattr(bridge, "stages", ()):
+    if stage not in stages_of(bridge):
         return [*own, f"blocks.{layer}.attn.hook_pattern"]
     prefix = f"blocks.{layer}.attn.{stage}.hook_"
     return own + [name for name in bridge.hook_dict if name == f"{prefix}in" or name.startswith(f"{prefix}w_")]
 
 
-def edge_state(bridge: Any, cache: Mapping[str, Tensor], layer: int, stage: str) -> EdgeState:
+def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: str) -> EdgeState:
     """The state of one layer out of a cache that holds its `layer_taps`.
 
     In a model whose heads are not composed the only edges are those of every head to itself.
     """
-    heads, composed = bridge.cfg.n_heads, stage in getattr(bridge, "stages", ())
+    heads, composed = bridge.cfg.n_heads, stage in stages_of(bridge)
     prefix = f"blocks.{layer}.attn.{stage}.hook_"
     attention = cache[f"{prefix}in" if composed else f"blocks.{layer}.attn.hook_pattern"][0]
     base, same_group = torch.eye(heads).to(attention), torch.ones(heads, heads).to(attention)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.shapes import HeadMap, TokenIds
 
 PARTS = ("base", "query_low_rank", "query_gate", "key_low_rank", "key_gate")
@@ -33,7 +34,7 @@ class MapOfParts:
         return self.total - torch.eye(len(self.total)) if self.skip else self.total
 
 
-def composer_of(bridge: Any, layer: int, stage: str) -> Any:
+def composer_of(bridge: Bridge, layer: int, stage: str) -> Any:
     """The model's own composing module of one stage."""
     return getattr(bridge.blocks[layer].attn, stage).original_component
 
@@ -47,7 +48,7 @@ def base_map(composer: Any, heads: int) -> HeadMap:
     return total
 
 
-def dynamic_weights(bridge: Any, ids: TokenIds, layer: int, stage: str) -> dict[str, Tensor]:
+def dynamic_weights(bridge: Bridge, ids: TokenIds, layer: int, stage: str) -> dict[str, Tensor]:
     """The dynamic weights of one stage at all positions, by name (q1, q2, qg, k1, ...), [pos, ...]; on the CPU.
 
     A static map has none.
@@ -75,7 +76,7 @@ def gate_maps(w: dict[str, Tensor], side: str, heads: int) -> Float[Tensor, "pos
 
 
 def position_maps(
-    bridge: Any, ids: TokenIds, layer: int, stage: str
+    bridge: Bridge, ids: TokenIds, layer: int, stage: str
 ) -> dict[str, Float[Tensor, "pos head_from head_to"]]:
     """All parts but the base at every position: query parts by query position, key parts by key position.
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.objective import Explanation
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, path_gradient
 from dcinterp.shapes import TokenIds
@@ -35,12 +36,12 @@ class HeadScores:
     right: bool
 
 
-def output_hooks(bridge: Any) -> list[str]:
+def output_hooks(bridge: Bridge) -> list[str]:
     """The hook of every layer's head outputs, what they have read before W_O."""
     return [f"blocks.{layer}.attn.hook_z" for layer in range(bridge.cfg.n_layers)]
 
 
-def outputs(bridge: Any, ids: TokenIds) -> tuple[Tensor, dict[str, Tensor]]:
+def outputs(bridge: Bridge, ids: TokenIds) -> tuple[Tensor, dict[str, Tensor]]:
     """(logits, head outputs [1, pos, head, d_head] by hook) of a prompt."""
     names = output_hooks(bridge)
     with torch.no_grad():
@@ -48,7 +49,7 @@ def outputs(bridge: Any, ids: TokenIds) -> tuple[Tensor, dict[str, Tensor]]:
     return logits.detach(), {name: cache[name].detach() for name in names}
 
 
-def mean_outputs(bridge: Any, reference: Sequence[TokenIds], progress: Progress = silent) -> dict[str, Tensor]:
+def mean_outputs(bridge: Bridge, reference: Sequence[TokenIds], progress: Progress = silent) -> dict[str, Tensor]:
     """The mean head output over all positions of a reference set, [1, 1, head, d_head] by hook."""
     total: dict[str, Tensor] = {}
     count = 0
@@ -61,7 +62,7 @@ def mean_outputs(bridge: Any, reference: Sequence[TokenIds], progress: Progress 
 
 
 def head_scores(
-    bridge: Any,
+    bridge: Bridge,
     what: Explanation,
     starts: Mapping[str, Tensor] | None,
     *,
@@ -112,7 +113,9 @@ def head_scores(
     )
 
 
-def _ablations(bridge: Any, what: Explanation, b: Mapping[str, Tensor], batch_size: int) -> Float[Tensor, "layer head"]:
+def _ablations(
+    bridge: Bridge, what: Explanation, b: Mapping[str, Tensor], batch_size: int
+) -> Float[Tensor, "layer head"]:
     """f(z) - f(one head at its baseline), every head in its own row; later layers are computed from what arrives."""
     rows: list[Tensor] = []
     for name, baseline in b.items():

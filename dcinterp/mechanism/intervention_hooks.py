@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.edges import WEIGHTS_OF, edge_state, head_map, layer_taps
 from dcinterp.mechanism.head_maps import base_map
 from dcinterp.mechanism.interventions import PARTS, Intervention, Interventions, checked, read_interventions, tap
@@ -51,7 +52,7 @@ class References:
 
 
 def references(
-    bridge: Any,
+    bridge: Bridge,
     interventions: Sequence[Intervention],
     length: int,
     counterfactual: Prompt | None = None,
@@ -84,7 +85,7 @@ def references(
     return References(other, means)
 
 
-def frozen_hooks(bridge: Any, ids: Tensor) -> Hooks:
+def frozen_hooks(bridge: Bridge, ids: Tensor) -> Hooks:
     """Hooks that keep every dynamic weight at its value on this prompt, whatever the batch size."""
     names = [name for name in bridge.hook_dict if ".hook_w_" in name]
     if not names:
@@ -95,7 +96,7 @@ def frozen_hooks(bridge: Any, ids: Tensor) -> Hooks:
 
 
 def intervention_hooks(
-    bridge: Any, rows: Sequence[Sequence[Intervention]], values: References | None = None, *, frozen: Hooks = ()
+    bridge: Bridge, rows: Sequence[Sequence[Intervention]], values: References | None = None, *, frozen: Hooks = ()
 ) -> Hooks:
     """Forward hooks for a batch of as many rows, in which row i undergoes the (checked) interventions `rows[i]`.
 
@@ -115,7 +116,7 @@ def intervention_hooks(
 
 @contextmanager
 def applied(
-    bridge: Any,
+    bridge: Bridge,
     interventions: Interventions,
     prompt: Prompt,
     *,
@@ -137,7 +138,7 @@ def applied(
 
 
 def measure_effects(
-    bridge: Any,
+    bridge: Bridge,
     ids: Tensor,
     rows: Sequence[Sequence[Intervention]],
     metric: Metric,
@@ -190,7 +191,7 @@ def _change(tensor: Tensor, hook: Any, edits: list[tuple[int, Edit]], seen: Taps
     return out
 
 
-def _inside(bridge: Any, one: Intervention) -> list[str]:
+def _inside(bridge: Bridge, one: Intervention) -> list[str]:
     """Hooks of the same stage that say what an edge or the mean of a branch is made of."""
     if one.part == "branch" and one.kind != "mean":
         return []
@@ -199,12 +200,12 @@ def _inside(bridge: Any, one: Intervention) -> list[str]:
     return [f"{prefix}in", *weights]
 
 
-def _read_by(bridge: Any, one: Intervention) -> list[str]:
+def _read_by(bridge: Bridge, one: Intervention) -> list[str]:
     """Hooks that a counterfactual value is read from."""
     return _inside(bridge, one) if one.part == "edge" else [tap(one)]
 
 
-def _edit(bridge: Any, one: Intervention, values: References) -> Edit:
+def _edit(bridge: Bridge, one: Intervention, values: References) -> Edit:
     if one.part == "edge":
         return partial(_edit_edge, one=one, values=values, pair=_pair(bridge, one))
     if one.part == "branch" and one.kind == "mean":
@@ -263,7 +264,7 @@ def _edge(one: Intervention, taps: Taps, pair: float) -> Float[Tensor, "query ke
     return attention * (chosen[:, None] if one.name[0] == "q" else chosen[None, :])
 
 
-def _pair(bridge: Any, one: Intervention) -> float:
+def _pair(bridge: Bridge, one: Intervention) -> float:
     if one.name != "skip":
         return 1.0  # `checked` refuses edges between groups
     composer = getattr(bridge.blocks[one.layer].attn, one.stage).original_component
@@ -279,7 +280,7 @@ def _map_name(one: Intervention) -> str:
     return f"{one.layer}.{one.stage}.{one.name}"
 
 
-def _means(bridge: Any, interventions: Sequence[Intervention], reference: Sequence[Prompt]) -> dict[str, Tensor]:
+def _means(bridge: Bridge, interventions: Sequence[Intervention], reference: Sequence[Prompt]) -> dict[str, Tensor]:
     """Means over all positions of all prompts: of taps for heads and weights, of maps for branches and edges."""
     plain = sorted({tap(one) for one in interventions if one.part in ("head", "weight")})
     maps = {_map_name(one): one for one in interventions if one.part in ("edge", "branch")}

@@ -24,8 +24,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.edges import ADDED_BRANCHES, BRANCHES, TAPS, WEIGHTS_OF
 from dcinterp.mechanism.head_maps import base_map
 from dcinterp.mechanism.prompt import layer_number, position, require_stage
@@ -138,7 +138,7 @@ def read_interventions(given: Interventions) -> list[Intervention]:
     return read
 
 
-def checked(bridge: Any, given: Intervention, length: int) -> list[Intervention]:
+def checked(bridge: Bridge, given: Intervention, length: int) -> list[Intervention]:
     """The intervention with its positions counted from the start and "added" spelt out, if this model can have it.
 
     Raises:
@@ -178,7 +178,7 @@ def checked(bridge: Any, given: Intervention, length: int) -> list[Intervention]
     return [one]
 
 
-def edge_exists(bridge: Any, edge: Intervention) -> bool:
+def edge_exists(bridge: Bridge, edge: Intervention) -> bool:
     """Whether a branch of the model leads from `head_from` to `head` at all."""
     composer = getattr(bridge.blocks[edge.layer].attn, edge.stage).original_component
     if tap(edge) not in bridge.hook_dict:
@@ -201,7 +201,7 @@ def tap(one: Intervention) -> str:
     return f"blocks.{one.layer}.attn.{one.stage}.hook_{name}"
 
 
-def all_units(bridge: Any, part: str, stage: str = "post", kind: str = "zero") -> Iterator[Intervention]:
+def all_units(bridge: Bridge, part: str, stage: str = "post", kind: str = "zero") -> Iterator[Intervention]:
     """Every unit of one sort that the model has: its heads, branches, edges, or dynamic weights of single heads.
 
     Raises:

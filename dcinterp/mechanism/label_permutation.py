@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import torch
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Question
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.support.errors import UserError
@@ -23,7 +23,7 @@ from dcinterp.support.errors import UserError
 Label = tuple[Hashable, ...]
 
 
-def other_answers(bridge: Any, asked: Sequence[Question], seed: int) -> list[Question] | None:
+def other_answers(bridge: Bridge, asked: Sequence[Question], seed: int) -> list[Question] | None:
     """For every question another one, with another target or foil; None when all have the same.
 
     Raises:
@@ -91,6 +91,6 @@ def label_warnings(targets: Sequence[str], foils: Sequence[str], control: str) -
     return []
 
 
-def _label(bridge: Any, question: Question) -> Label:
+def _label(bridge: Bridge, question: Question) -> Label:
     foil = None if question.foil is None else tuple(answer_tokens(bridge, question.foil))
     return tuple(answer_tokens(bridge, question.target)), foil

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
@@ -47,7 +48,7 @@ def available_bytes(device: torch.device) -> int | None:
     return int(free.split()[1]) * 1024 if free else None
 
 
-def check_fits(bridge: Any, positions: int, *, what: str, rows: int = 1, stages: int = 1) -> int:
+def check_fits(bridge: Bridge, positions: int, *, what: str, rows: int = 1, stages: int = 1) -> int:
     """The estimate of an analysis that takes layers apart, refused before it runs where memory would not do.
 
     Args:
@@ -73,7 +74,7 @@ def check_fits(bridge: Any, positions: int, *, what: str, rows: int = 1, stages:
     return needed
 
 
-def slices(bridge: Any, ids: TokenIds, wanted: Mapping[str, Any]) -> dict[str, Tensor]:
+def slices(bridge: Bridge, ids: TokenIds, wanted: Mapping[str, Any]) -> dict[str, Tensor]:
     """One forward pass that keeps only a part of each hook's tensor.
 
     Args:

@@ -12,11 +12,12 @@ United States" against "the United Kingdom" is " States" against " Kingdom" behi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.path_gradient import Metric
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, str_tokens, token_id, token_ids, word_tokens
 from dcinterp.shapes import TokenIds
@@ -45,12 +46,12 @@ class Explanation:
     target: str
     foil: str
 
-    def answer(self, bridge: Any, logits: Tensor) -> str:
+    def answer(self, bridge: Bridge, logits: Tensor) -> str:
         """What the model says there: its most likely token at every explained position, as text."""
         said = logits[0, list(self.positions)].argmax(-1)
         return "".join(str_tokens(bridge, said[None]))
 
-    def baseline(self, bridge: Any, prompt: Prompt) -> TokenIds:
+    def baseline(self, bridge: Bridge, prompt: Prompt) -> TokenIds:
         """A counterfactual prompt, read with the same answer tokens, [1, pos].
 
         Raises:
@@ -66,7 +67,7 @@ class Explanation:
 
 
 def explain(
-    bridge: Any,
+    bridge: Bridge,
     prompt: Prompt,
     target: Token,
     foil: Token | None = None,
@@ -130,7 +131,7 @@ def explain(
     )
 
 
-def answer_tokens(bridge: Any, answer: Token) -> list[int]:
+def answer_tokens(bridge: Bridge, answer: Token) -> list[int]:
     """The tokens of an answer: the single token it is as written or after a space, else its tokens after a space."""
     if isinstance(answer, int):
         return [token_id(bridge, answer)]

@@ -16,10 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.support.errors import UserError
 
 
-def require_tokens(bridge: Any) -> None:
+def require_tokens(bridge: Bridge) -> None:
     """Refuse a model that reads images; UserError."""
     if getattr(bridge.cfg, "is_visual_model", False):
         raise UserError("OV circuits go from token to token, and this model reads images; load a language model.")
@@ -27,7 +28,7 @@ def require_tokens(bridge: Any) -> None:
 
 @torch.no_grad()
 def ov_logits(
-    bridge: Any, layer: int, ids: Int[Tensor, " word"], heads: Sequence[int], final_norm: bool
+    bridge: Bridge, layer: int, ids: Int[Tensor, " word"], heads: Sequence[int], final_norm: bool
 ) -> Iterator[Float[Tensor, "word d_vocab"]]:
     """ov(w) of every word, one head after the other."""
     attention = bridge.blocks[layer].attn
@@ -43,7 +44,7 @@ def ov_logits(
 
 
 @torch.no_grad()
-def _read(bridge: Any, layer: int, ids: Int[Tensor, " word"]) -> Float[Tensor, "word d_model"]:
+def _read(bridge: Bridge, layer: int, ids: Int[Tensor, " word"]) -> Float[Tensor, "word d_model"]:
     """norm_l(x(w)), what the heads of a layer read at a word."""
     device = next(bridge.original_model.parameters()).device
     with _lock(bridge):
@@ -53,7 +54,7 @@ def _read(bridge: Any, layer: int, ids: Int[Tensor, " word"]) -> Float[Tensor, "
         return bridge.blocks[layer].ln1(x)[0]
 
 
-def _lock(bridge: Any) -> Any:
+def _lock(bridge: Bridge) -> Any:
     """Parts of a bridge may carry the hooks of another thread's run, except while its lock is held."""
     return getattr(bridge, "lock", None) or nullcontext()
 

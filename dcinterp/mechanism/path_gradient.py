@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.support.errors import UserError
 
 Path = Literal["layer", "joint"]
@@ -92,7 +93,7 @@ def integrate(
 
 
 def path_gradient(
-    bridge: Any,
+    bridge: Bridge,
     ids: Tensor,
     metric: Metric,
     ends: Mapping[str, Tensor],
@@ -138,7 +139,7 @@ def path_gradient(
 
 
 def _weighted(
-    bridge: Any,
+    bridge: Bridge,
     ids: Tensor,
     metric: Metric,
     ends: Mapping[str, Tensor],

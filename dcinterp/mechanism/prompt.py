@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
@@ -19,7 +19,7 @@ Token = str | int
 """A word that is one token, or a token id."""
 
 
-def token_ids(bridge: Any, prompt: Prompt) -> TokenIds:
+def token_ids(bridge: Bridge, prompt: Prompt) -> TokenIds:
     """The prompt as ids [1, pos] on the bridge's device.
 
     Raises:
@@ -48,7 +48,7 @@ def token_ids(bridge: Any, prompt: Prompt) -> TokenIds:
     return ids.to(next(bridge.original_model.parameters()).device)
 
 
-def token_id(bridge: Any, token: Token) -> int:
+def token_id(bridge: Bridge, token: Token) -> int:
     """The id of a word that is a single token, tried as written and with a space before it.
 
     Raises:
@@ -67,7 +67,7 @@ def token_id(bridge: Any, token: Token) -> int:
     )
 
 
-def token_word(bridge: Any, token: int) -> Token:
+def token_word(bridge: Bridge, token: int) -> Token:
     """The word that `token_id` reads as this token, which is what a person writes; the id itself if there is none."""
     if bridge.tokenizer is None:
         return token
@@ -78,7 +78,7 @@ def token_word(bridge: Any, token: int) -> Token:
         return token
 
 
-def first_token(bridge: Any, answer: str) -> int:
+def first_token(bridge: Bridge, answer: str) -> int:
     """The id of the first token of an answer that may take several, which is where the model has to choose.
 
     Raises:
@@ -90,7 +90,7 @@ def first_token(bridge: Any, answer: str) -> int:
     return int(ids[0])
 
 
-def word_tokens(bridge: Any, word: Token) -> tuple[int, ...]:
+def word_tokens(bridge: Bridge, word: Token) -> tuple[int, ...]:
     """The tokens of a word as it stands in running text: after a space, unless it takes fewer tokens without one.
 
     Raises:
@@ -107,7 +107,7 @@ def word_tokens(bridge: Any, word: Token) -> tuple[int, ...]:
     return tuple(shorter)
 
 
-def decoded(bridge: Any, tokens: list[int]) -> str:
+def decoded(bridge: Bridge, tokens: list[int]) -> str:
     """Tokens as text; as numbers where the model has no tokenizer."""
     return bridge.tokenizer.decode(tokens) if bridge.tokenizer is not None else " ".join(map(str, tokens))
 
@@ -125,7 +125,7 @@ def position(index: int, length: int, name: str) -> int:
     return index % length
 
 
-def layer_number(bridge: Any, layer: int) -> int:
+def layer_number(bridge: Bridge, layer: int) -> int:
     """A layer in 0..n-1 from one that may count from the end; UserError when there is no such layer."""
     n = bridge.cfg.n_layers
     if not -n <= layer < n:
@@ -133,7 +133,7 @@ def layer_number(bridge: Any, layer: int) -> int:
     return layer % n
 
 
-def head_number(bridge: Any, head: int) -> int:
+def head_number(bridge: Bridge, head: int) -> int:
     """A head in 0..n-1 from one that may count from the end; UserError when there is no such head."""
     n = bridge.cfg.n_heads
     if not -n <= head < n:
@@ -141,13 +141,13 @@ def head_number(bridge: Any, head: int) -> int:
     return head % n
 
 
-def require_stage(bridge: Any, stage: str) -> str:
+def require_stage(bridge: Bridge, stage: str) -> str:
     """`stage`, if the model composes its heads there.
 
     Raises:
         UserError: the model has no such composition (a plain transformer, say).
     """
-    stages = getattr(bridge, "stages", ())
+    stages = stages_of(bridge)
     if stage not in ("pre", "post"):
         raise UserError(f"There is no stage {stage!r}; choose 'pre' (scores) or 'post' (weights).")
     if stage not in stages:
@@ -156,7 +156,7 @@ def require_stage(bridge: Any, stage: str) -> str:
     return stage
 
 
-def str_tokens(bridge: Any, ids: TokenIds) -> tuple[str, ...]:
+def str_tokens(bridge: Bridge, ids: TokenIds) -> tuple[str, ...]:
     """The tokens of a prompt as text, for labels."""
     tokenizer = bridge.tokenizer
     if tokenizer is None:
@@ -164,7 +164,7 @@ def str_tokens(bridge: Any, ids: TokenIds) -> tuple[str, ...]:
     return tuple(tokenizer.decode([int(i)]) for i in ids[0])
 
 
-def _encode(bridge: Any, text: str, special: bool | None = None) -> TokenIds:
+def _encode(bridge: Bridge, text: str, special: bool | None = None) -> TokenIds:
     """The ids of a text; with the tokens that open a prompt where the model expects them, unless `special` says."""
     special = bool(bridge.cfg.default_prepend_bos) if special is None else special
     if bridge.tokenizer is None:

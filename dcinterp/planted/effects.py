@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.model.compose.branches import BRANCHES
 
 WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
@@ -46,7 +47,7 @@ def edges_of_layer(cache: Any, layer: int) -> Edges:
     )
 
 
-def all_edges(bridge: Any, ids: Tensor) -> list[Edges]:
+def all_edges(bridge: Bridge, ids: Tensor) -> list[Edges]:
     """The edges of every layer on one prompt [1, pos]."""
     layers = range(bridge.cfg.n_layers)
     names = [f"blocks.{layer}.attn.post.hook_{name}" for layer in layers for name in ("in", *WEIGHTS)]
@@ -57,7 +58,7 @@ def all_edges(bridge: Any, ids: Tensor) -> list[Edges]:
 
 @torch.no_grad()
 def effects(
-    bridge: Any,
+    bridge: Bridge,
     ids: Tensor,
     metric: Callable[[Tensor], Tensor],
     layer: int,

@@ -20,7 +20,8 @@ from functools import cached_property, wraps
 from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
-from dcinterp.checkpoints.fingerprint import fingerprint, revision
+from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.checkpoints.fingerprint import fingerprint, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all
 from dcinterp.results.options import parameter_types
@@ -117,7 +118,7 @@ def analysis(
             bound = entry.signature.bind(*args, **renamed(kwargs, entry.former))  # type: ignore[arg-type]
             bound.apply_defaults()
             bridge = bound.arguments.get("bridge")
-            if needs_composition and bridge is not None and not getattr(bridge, "stages", ()):
+            if needs_composition and bridge is not None and not stages_of(bridge):
                 raise UserError(
                     f"{title} needs heads that are composed, and this model has none. Load a DCFormer, such as "
                     "'dcformer++'."
@@ -200,10 +201,10 @@ def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:
     )
 
 
-def _obstacle(bridge: Any) -> str:
+def _obstacle(bridge: Bridge) -> str:
     if getattr(bridge, "source", None) is None:
         return "This result cannot be made again by a snippet: its model was built in memory, not by dcinterp.load."
-    if fingerprint(bridge) != bridge.source_fingerprint:
+    if not is_unchanged(bridge):
         return "This result cannot be made again by a snippet: its model's weights were changed after loading."
     if any(hook._forward_hooks or hook._forward_pre_hooks for hook in bridge.hook_dict.values()):
         return "This result cannot be made again by a snippet: hooks were active on its model when it was made."

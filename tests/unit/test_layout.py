@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 FLOORS = [
     {"shapes", "support"},
     {"model"},
-    {"bridge", "planted", "train"},
+    {"bridge", "train"},
+    {"planted"},
     {"checkpoints"},
     {"results"},
     {"mechanism"},

@@ -14,12 +14,13 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_id, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -53,7 +54,7 @@ class Prediction(Result):
     guide="analyses/prediction.md",
     example={"prompt": EXAMPLE_PROMPT},
 )
-def predict(bridge: Any, prompt: Prompt, answer: Token | None = None, *, at: int = -1, k: Count = 10) -> Prediction:
+def predict(bridge: Bridge, prompt: Prompt, answer: Token | None = None, *, at: int = -1, k: Count = 10) -> Prediction:
     """The model's `k` most likely tokens after position `at` of the prompt, and the rank of `answer`.
 
     Args:

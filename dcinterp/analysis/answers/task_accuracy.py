@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
@@ -133,7 +134,7 @@ class TaskAccuracy(Result):
     example={"tasks": "same-person", "rows": "1"},
 )
 def task_accuracy(
-    bridge: Any,
+    bridge: Bridge,
     *,
     tasks: str = "",
     rows: Count = 2,

@@ -18,12 +18,13 @@ Identities that the tests assert: a row is that of `attention_rows`, and weights
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.prompt import Prompt, layer_number, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -56,7 +57,7 @@ class AttentionPatterns(Result):
     guide="analyses/attention.md",
     example={"prompt": EXAMPLE_PROMPT, "layer": "1"},
 )
-def attention_patterns(bridge: Any, prompt: Prompt, layer: int) -> AttentionPatterns:
+def attention_patterns(bridge: Bridge, prompt: Prompt, layer: int) -> AttentionPatterns:
     """All heads' attention of one layer, from every position to every earlier one, before and after composition.
 
     Args:
@@ -70,7 +71,7 @@ def attention_patterns(bridge: Any, prompt: Prompt, layer: int) -> AttentionPatt
         UserError: the prompt does not fit the model, or the layer does not exist.
     """
     ids, layer = token_ids(bridge, prompt), layer_number(bridge, layer)
-    stages = tuple(getattr(bridge, "stages", ()))
+    stages = tuple(stages_of(bridge))
     prefix = f"blocks.{layer}.attn."
     composed_scores, composed = f"{prefix}hook_attn_scores", f"{prefix}hook_pattern"
     scores = f"{prefix}pre.hook_in" if "pre" in stages else composed_scores

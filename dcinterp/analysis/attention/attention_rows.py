@@ -16,11 +16,12 @@ Identity that the tests assert: `weights` add up to 1, and z = composed @ v.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.memory import check_fits, slices
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -49,7 +50,7 @@ class AttentionRows(Result):
     guide="analyses/attention.md",
     example={"prompt": EXAMPLE_PROMPT, "layer": "1"},
 )
-def attention_rows(bridge: Any, prompt: Prompt, layer: int, query: int = -1) -> AttentionRows:
+def attention_rows(bridge: Bridge, prompt: Prompt, layer: int, query: int = -1) -> AttentionRows:
     """All heads' attention from one position, before and after post-composition.
 
     Args:
@@ -66,7 +67,7 @@ def attention_rows(bridge: Any, prompt: Prompt, layer: int, query: int = -1) -> 
     ids = token_ids(bridge, prompt)
     layer, query = layer_number(bridge, layer), position(query, ids.shape[1], "Query")
     composed = f"blocks.{layer}.attn.hook_pattern"
-    weights = f"blocks.{layer}.attn.post.hook_in" if "post" in getattr(bridge, "stages", ()) else composed
+    weights = f"blocks.{layer}.attn.post.hook_in" if "post" in stages_of(bridge) else composed
     check_fits(bridge, ids.shape[1], what=f"Looking into layer {layer}")
     row = (0, slice(None), query, slice(query + 1))
     rows = slices(bridge, ids, {weights: row, composed: row})

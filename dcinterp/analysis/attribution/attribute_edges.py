@@ -38,6 +38,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.edge_scores import EdgeExplainer
 from dcinterp.mechanism.edges import BRANCHES
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects, references
@@ -234,7 +235,7 @@ class EdgeAttribution(Result):
     example={"prompt": EXAMPLE_PROMPT, "target": "tea", "foil": "meat"},
 )
 def attribute_edges(
-    bridge: Any,
+    bridge: Bridge,
     prompt: Prompt,
     target: Token,
     foil: Token | None = None,
@@ -290,7 +291,7 @@ def attribute_edges(
     """
     require_known("stage", stage, ("pre", "post"))
     check_choices(path, method)
-    if getattr(bridge, "stages", ()) or stage == "pre":
+    if stages_of(bridge) or stage == "pre":
         require_stage(bridge, stage)
     what = explain(bridge, prompt, target, foil, at=at, objective=objective)
     ids = what.ids
@@ -337,7 +338,7 @@ def attribute_edges(
 def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, check: int) -> EdgeAttribution:
     """The result with the strongest edges ablated: put to zero, or to what they are in the baseline prompt."""
     bridge, ids = explainer.bridge, explainer.ids
-    composed = result.stage in getattr(bridge, "stages", ())
+    composed = result.stage in stages_of(bridge)
     edges = (result.top(check) if composed else []) or result.top(check, shared=False)
     if not edges:
         return result

@@ -25,13 +25,14 @@ Identity that the tests assert: for one example it is `attribute_edges`; the abl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Examples, Question, questions
 from dcinterp.mechanism.edge_scores import EdgeExplainer
 from dcinterp.mechanism.edges import BRANCHES
@@ -171,7 +172,7 @@ class EdgeAttributionSet(AgainstControl, Result):
     example={"examples": "same-person n=2", "method": "gradient"},
 )
 def attribute_edges_over(
-    bridge: Any,
+    bridge: Bridge,
     examples: Examples,
     *,
     objective: Objective = "logit",
@@ -288,7 +289,7 @@ class _Scored(NamedTuple):
 class _Scorer:
     """What is done alike to every example."""
 
-    bridge: Any
+    bridge: Bridge
     objective: Objective
     stage: str
     method: str

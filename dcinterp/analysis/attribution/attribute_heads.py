@@ -33,12 +33,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
@@ -159,7 +160,7 @@ class HeadAttribution(Result):
     example={"prompt": EXAMPLE_PROMPT, "target": "tea", "foil": "meat"},
 )
 def attribute_heads(
-    bridge: Any,
+    bridge: Bridge,
     prompt: Prompt,
     target: Token,
     foil: Token | None = None,

@@ -29,13 +29,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, questions
 from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs, outputs
 from dcinterp.mechanism.label_permutation import label_warnings, other_answers
@@ -179,7 +180,7 @@ class HeadAttributionSet(AgainstControl, Result):
     former={"twin": "counterfactual", "counterfactual=asked": "question", "baseline=twin": "counterfactual"},
 )
 def attribute_heads_over(
-    bridge: Any,
+    bridge: Bridge,
     examples: Examples,
     *,
     objective: Objective = "logit",
@@ -289,7 +290,7 @@ def attribute_heads_over(
 
 
 def _starts(
-    bridge: Any, asked: list[Question], baseline: str, counterfactual: str
+    bridge: Bridge, asked: list[Question], baseline: str, counterfactual: str
 ) -> tuple[list[Question], list[Callable[[], Start]]]:
     """The questions that have a baseline, and for each what makes its head outputs there."""
     if baseline == "counterfactual":
@@ -301,11 +302,11 @@ def _starts(
     return asked, [lambda: mean] * len(asked)
 
 
-def _outputs_of(bridge: Any, prompt: str) -> Start:
+def _outputs_of(bridge: Bridge, prompt: str) -> Start:
     return outputs(bridge, token_ids(bridge, prompt))[1]
 
 
-def _text(bridge: Any, question: Question) -> str:
+def _text(bridge: Bridge, question: Question) -> str:
     if isinstance(question.prompt, str):
         return question.prompt
     return decoded(bridge, token_ids(bridge, question.prompt)[0].tolist())

@@ -33,6 +33,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, questions
 from dcinterp.mechanism.edges import site
 from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measure_effects, references
@@ -173,7 +174,7 @@ class Calibration(Result):
     former={"twin": "counterfactual", "counterfactual=asked": "question"},
 )
 def calibrate(
-    bridge: Any,
+    bridge: Bridge,
     examples: Examples,
     part: Part = "edge",
     *,
@@ -266,7 +267,7 @@ def calibrate(
 class _Comparison:
     """Predicted and measured effects on one prompt, with hooks that freeze the dynamic weights or none."""
 
-    bridge: Any
+    bridge: Bridge
     what: Explanation
     stage: str
     other: Any
@@ -326,7 +327,7 @@ class _Comparison:
 
 
 def _with_counterfactuals(
-    bridge: Any, asked: list[Question], kind: str, counterfactual: str
+    bridge: Bridge, asked: list[Question], kind: str, counterfactual: str
 ) -> tuple[list[tuple[Question, Any]], int]:
     """Every question with the ids of its counterfactual prompt (None where none is needed), and how many have
     none."""

@@ -59,6 +59,7 @@ from dcinterp.analysis.case_study.summary import summarize
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
 from dcinterp.analysis.weights.ov_transformations import word_pairs
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.objective import explain
 from dcinterp.mechanism.prompt import Prompt, Token, first_token, head_number, layer_number, word_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -208,7 +209,7 @@ class CaseStudy(Result):
     example={"example": EXAMPLE_PROMPT},
 )
 def case_study(
-    bridge: Any,
+    bridge: Bridge,
     example: Example | Prompt,
     answer: str | None = None,
     *,
@@ -264,7 +265,7 @@ def case_study(
     rows = attention_rows(bridge, prompt, layer)
     if key is None:
         key = max(sources or range(rows.composed.shape[1]), key=lambda at: abs(float(rows.composed[head, at])))
-    composed = "post" in getattr(bridge, "stages", ())
+    composed = "post" in stages_of(bridge)
     breakdown = compose_breakdown(bridge, prompt, layer, -1, key, "post") if composed else None
 
     word = int(ids[0, key])
@@ -319,20 +320,20 @@ def case_study(
     )
 
 
-def _question(bridge: Any, example: Any, answer: str | None) -> tuple[Any, str | None, list[int]]:
+def _question(bridge: Bridge, example: Any, answer: str | None) -> tuple[Any, str | None, list[int]]:
     """(prompt, answer, source positions) of an example or of a bare prompt."""
     if not hasattr(example, "facts"):
         return example, answer, []
     return example.prompt, example.answer, source_positions(bridge, example)
 
 
-def source_position(bridge: Any, example: Example) -> int | None:
+def source_position(bridge: Bridge, example: Example) -> int | None:
     """The last token of the source's item in an example's prompt; None when the tokenizer gives no offsets."""
     positions = source_positions(bridge, example)
     return positions[-1] if positions else None
 
 
-def source_positions(bridge: Any, example: Example) -> list[int]:
+def source_positions(bridge: Bridge, example: Example) -> list[int]:
     """All tokens of the source's item in an example's prompt; none when the tokenizer gives no offsets."""
     if not getattr(bridge.tokenizer, "is_fast", False):
         return []
@@ -357,7 +358,7 @@ def _followed(
     return best, best_head
 
 
-def _readings(bridge: Any, circuit: OVTopTokens, text: str) -> list[sentences.Reading]:
+def _readings(bridge: Bridge, circuit: OVTopTokens, text: str) -> list[sentences.Reading]:
     """What the relations of the lexicon make of a word, and where the circuit ranks it; the best ranked first."""
     from synthetic_tasks.relations import RELATIONS
 

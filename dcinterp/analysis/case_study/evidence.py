@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.intervention_hooks import measure_effects
 from dcinterp.mechanism.interventions import Intervention, checked
 from dcinterp.mechanism.path_gradient import Metric
@@ -38,7 +39,7 @@ class SourceAttention:
     key_gate: Float[Tensor, "layer head"]
 
 
-def source_attention(bridge: Any, ids: Tensor, key: int) -> SourceAttention:
+def source_attention(bridge: Bridge, ids: Tensor, key: int) -> SourceAttention:
     """The attention of every head of the model from the last position to `key`.
 
     Cost: one forward pass that keeps one number per head and tap.
@@ -65,7 +66,7 @@ def source_attention(bridge: Any, ids: Tensor, key: int) -> SourceAttention:
     )
 
 
-def direct_effects(bridge: Any, ids: TokenIds, metric: Metric) -> Float[Tensor, "layer head"]:
+def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tensor, "layer head"]:
     """What every head writes into the answer by itself: its direct effect on the metric.
 
     A head's output at the last position is put to zero while all other heads keep theirs, so that no later head passes
@@ -110,7 +111,7 @@ class SharingEffects:
 
 
 def measure_sharing(
-    bridge: Any, ids: TokenIds, metric: Metric, layer: int, head: int, key: int, head_from: int
+    bridge: Bridge, ids: TokenIds, metric: Metric, layer: int, head: int, key: int, head_from: int
 ) -> SharingEffects:
     """Take out what each head lends to `head`, one at a time, by `dcinterp.mechanism.interventions`.
 
@@ -143,7 +144,7 @@ def measure_sharing(
     return SharingEffects(by_head("here"), by_head("everywhere"), by_branch)
 
 
-def measure_logit_difference(bridge: Any, ids: TokenIds, metric: Metric, hooks: list[Any] | None = None) -> float:
+def measure_logit_difference(bridge: Bridge, ids: TokenIds, metric: Metric, hooks: list[Any] | None = None) -> float:
     """The metric under some hooks.
 
     Cost: one forward pass.

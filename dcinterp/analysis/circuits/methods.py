@@ -25,6 +25,7 @@ from torch import Tensor
 
 from dcinterp.analysis.attribution.attribute_edges import attribute_edges
 from dcinterp.analysis.attribution.attribute_heads import attribute_heads
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.method_tally import QUESTIONS, Answer, Case
 from dcinterp.planted import PlantedExample, PlantedModel
 from dcinterp.planted.effects import all_edges, effects
@@ -35,7 +36,7 @@ from dcinterp.planted.words import TOKEN_ID
 class Trial:
     """One example of one planted model, with everything that several methods look at."""
 
-    bridge: Any
+    bridge: Bridge
     planted: PlantedModel
     example: PlantedExample
     number: int

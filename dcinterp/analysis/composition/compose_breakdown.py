@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.memory import check_fits, slices
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -98,7 +99,7 @@ class ComposeBreakdown(Result):
     example={"prompt": EXAMPLE_PROMPT, "layer": "1", "query": "-1", "key": "4"},
 )
 def compose_breakdown(
-    bridge: Any, prompt: Prompt, layer: int, query: int, key: int, stage: str = "post"
+    bridge: Bridge, prompt: Prompt, layer: int, query: int, key: int, stage: str = "post"
 ) -> ComposeBreakdown:
     """Take the composition of all heads apart at one (query, key) pair.
 

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.dataset import Examples, questions
 from dcinterp.mechanism.edges import ADDED_BRANCHES, TAPS
 from dcinterp.mechanism.memory import check_fits
@@ -130,7 +131,7 @@ class CompositionImportance(Result):
     example={"examples": "same-person n=2", "method": "gradient"},
 )
 def composition_importance(
-    bridge: Any,
+    bridge: Bridge,
     examples: Examples,
     *,
     objective: Objective = "logit",
@@ -171,7 +172,7 @@ def composition_importance(
     asked, rule = questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
     what = [explain(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
     longest = max(each.ids.shape[1] for each in what)
-    layers = bridge.cfg.n_layers * len(bridge.stages) if path == "joint" else 1
+    layers = bridge.cfg.n_layers * len(stages_of(bridge)) if path == "joint" else 1
     check_fits(bridge, longest, what="Integrating over compositions", rows=min(batch_size, steps), stages=layers)
     made = []
     for done, each in enumerate(what):
@@ -182,7 +183,7 @@ def composition_importance(
     low, high = bootstrap_interval(total, level=level, seed=seed)
     return CompositionImportance(
         n=len(what),
-        stages=tuple(bridge.stages),
+        stages=tuple(stages_of(bridge)),
         level=level,
         objective=objective,
         path=path,
@@ -203,10 +204,10 @@ def composition_importance(
 
 
 def _importance(
-    bridge: Any, what: Explanation, path: Path, method: Method, rule: Integration
+    bridge: Bridge, what: Explanation, path: Path, method: Method, rule: Integration
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """(scores [layer, stage, branch, head], gap and metric difference [layer, stage], whether the answer is right)."""
-    layers, stages = range(bridge.cfg.n_layers), bridge.stages
+    layers, stages = range(bridge.cfg.n_layers), stages_of(bridge)
     places = [(layer, stage) for layer in layers for stage in stages]
     groups = [places] if path == "joint" else [[place] for place in places]
     scores = torch.zeros(len(layers), len(stages), len(ADDED), bridge.cfg.n_heads)
@@ -225,7 +226,7 @@ def _importance(
 
 
 def _integrate(
-    bridge: Any, what: Explanation, group: list[Place], method: Method, rule: Integration
+    bridge: Bridge, what: Explanation, group: list[Place], method: Method, rule: Integration
 ) -> tuple[Float[Tensor, "place branch head"], float, float]:
     """(scores of the places on one path, f with all knobs at 1, f with all at 0)."""
     knobbed = [

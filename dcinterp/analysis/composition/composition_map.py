@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.head_maps import PARTS, MapOfParts, base_map, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
@@ -71,7 +72,7 @@ class CompositionMap(MapOfParts, Result):
     guide="analyses/composition-maps.md",
     example={"prompt": EXAMPLE_PROMPT, "layer": "1", "stage": "post", "query": "-1", "key": "4"},
 )
-def composition_map(bridge: Any, prompt: Prompt, layer: int, stage: str, query: int, key: int) -> CompositionMap:
+def composition_map(bridge: Bridge, prompt: Prompt, layer: int, stage: str, query: int, key: int) -> CompositionMap:
     """The head-to-head map of one stage at one pair of positions, by part.
 
     Args:

@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Examples, questions
 from dcinterp.mechanism.head_maps import PARTS, MapOfParts, base_map, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
@@ -109,7 +110,7 @@ class MeanCompositionMap(MapOfParts, Result):
     example={"examples": "same-person n=2", "layer": "1"},
 )
 def mean_composition_map(
-    bridge: Any,
+    bridge: Bridge,
     examples: Examples,
     layer: int,
     stage: str = "post",
@@ -186,7 +187,7 @@ class _Sums(NamedTuple):
     pairs: int
 
 
-def _sums(bridge: Any, ids: TokenIds, layer: int, stage: str, queries: str) -> _Sums:
+def _sums(bridge: Bridge, ids: TokenIds, layer: int, stage: str, queries: str) -> _Sums:
     composer, heads, length = composer_of(bridge, layer, stage), bridge.cfg.n_heads, ids.shape[1]
     maps = {name: each.double() for name, each in position_maps(bridge, ids, layer, stage).items()}
     q, k = (maps[f"{side}_low_rank"] + maps[f"{side}_gate"] for side in ("query", "key"))
@@ -214,7 +215,7 @@ def _sums(bridge: Any, ids: TokenIds, layer: int, stage: str, queries: str) -> _
     return _Sums(parts, squares, shared, int(keys_of.sum()))
 
 
-def _input(bridge: Any, ids: TokenIds, name: str, at: Tensor) -> Float[Tensor, "head query key"]:
+def _input(bridge: Bridge, ids: TokenIds, name: str, at: Tensor) -> Float[Tensor, "head query key"]:
     """Attention weights before composition at the chosen queries."""
     with torch.no_grad():
         _, cache = bridge.run_with_cache(ids, names_filter=[name])

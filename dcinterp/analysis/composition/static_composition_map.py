@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from dcinterp.analysis.composition.composition_map import STATIC, CompositionMap
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.head_maps import PARTS, base_map, composer_of
 from dcinterp.mechanism.prompt import layer_number, require_stage
 from dcinterp.results.registry import analysis
@@ -28,7 +29,7 @@ from dcinterp.results.registry import analysis
     guide="analyses/composition-maps.md",
     example={"layer": "1", "stage": "post"},
 )
-def static_composition_map(bridge: Any, layer: int, stage: str) -> CompositionMap:
+def static_composition_map(bridge: Bridge, layer: int, stage: str) -> CompositionMap:
     """The part of a stage's map that is the same for all tokens: the skip and W_b, where the model has one.
 
     Args:

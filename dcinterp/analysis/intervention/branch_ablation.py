@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.edges import ADDED_BRANCHES
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -116,7 +117,7 @@ class BranchAblation(Result):
     example={"tasks": "56", "rows": "1"},
 )
 def branch_ablation(
-    bridge: Any,
+    bridge: Bridge,
     *,
     tasks: str = "",
     parts: Sequence[str] | None = None,
@@ -205,15 +206,18 @@ CHANGES = {"zero": _zero, "rotate": _rotate}
 _PART = re.compile(r"(?:(?P<layer>\d+)\.)?(?P<stage>pre|post)(?:\.(?P<branch>\w+))?")
 
 
-def default_parts(bridge: Any) -> list[str]:
+def default_parts(bridge: Bridge) -> list[str]:
     """Every branch that the model has, by stage, the whole stages, and everything."""
     found = [
-        f"{stage}.{branch}" for stage in bridge.stages for branch in ADDED_BRANCHES if _exists(bridge, stage, branch)
+        f"{stage}.{branch}"
+        for stage in stages_of(bridge)
+        for branch in ADDED_BRANCHES
+        if _exists(bridge, stage, branch)
     ]
-    return [*found, *(bridge.stages if len(bridge.stages) > 1 else ()), ALL]
+    return [*found, *(stages_of(bridge) if len(stages_of(bridge)) > 1 else ()), ALL]
 
 
-def _hooks(bridge: Any, part: str) -> list[str]:
+def _hooks(bridge: Bridge, part: str) -> list[str]:
     """The hooks of the branches that make up a part.
 
     Raises:
@@ -227,7 +231,7 @@ def _hooks(bridge: Any, part: str) -> list[str]:
     names = [
         f"blocks.{at}.attn.{each}.hook_o_{name}"
         for at in ([int(layer)] if layer else range(bridge.cfg.n_layers))
-        for each in ([stage] if stage else bridge.stages)
+        for each in ([stage] if stage else stages_of(bridge))
         for name in ([branch] if branch else ADDED_BRANCHES)
     ]
     found = [name for name in names if name in bridge.hook_dict]
@@ -236,7 +240,7 @@ def _hooks(bridge: Any, part: str) -> list[str]:
     return found
 
 
-def _exists(bridge: Any, stage: str, branch: str) -> bool:
+def _exists(bridge: Bridge, stage: str, branch: str) -> bool:
     return f"blocks.0.attn.{stage}.hook_o_{branch}" in bridge.hook_dict
 
 

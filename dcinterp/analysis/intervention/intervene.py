@@ -30,6 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, intervention_hooks, references
 from dcinterp.mechanism.interventions import Interventions, checked, read_interventions
@@ -131,7 +132,7 @@ class InterventionEffect(Result):
     example={"prompt": EXAMPLE_PROMPT, "interventions": "head 1.3 zero"},
 )
 def intervene(
-    bridge: Any,
+    bridge: Bridge,
     prompt: Prompt,
     interventions: Interventions,
     target: Token | None = None,
@@ -207,7 +208,7 @@ def intervene(
     )
 
 
-def _run(bridge: Any, ids: Tensor, hooks: list[Any]) -> tuple[Tensor, Mapping[str, Tensor]]:
+def _run(bridge: Bridge, ids: Tensor, hooks: list[Any]) -> tuple[Tensor, Mapping[str, Tensor]]:
     """(logits, composed attention by hook name) under forward hooks."""
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(bridge.cfg.n_layers)]
     kept: dict[str, Tensor] = {}

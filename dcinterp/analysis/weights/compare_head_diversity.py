@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.analysis.weights.head_diversity import HeadDiversity, head_diversity
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.model.spectra import Reading
 from dcinterp.results.registry import analysis
@@ -59,7 +60,7 @@ class HeadDiversityComparison(Result):
     example={},
 )
 def compare_head_diversity(
-    bridge: Any,
+    bridge: Bridge,
     *,
     other: str = "transformer++",
     reading: Reading = "concatenated",

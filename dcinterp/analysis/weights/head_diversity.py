@@ -24,12 +24,13 @@ Identity that the tests assert: equal to scikit-learn's PCA of M written out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.model.spectra import READINGS, HeadMatrix, Reading, cumulative, effective_rank, variances
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -79,7 +80,7 @@ class HeadDiversity(Result):
     example={},
 )
 def head_diversity(
-    bridge: Any,
+    bridge: Bridge,
     *,
     reading: Reading = "concatenated",
     centre: bool = True,
@@ -139,7 +140,7 @@ def components_for(curve: Float[Tensor, " component"], share: float) -> int:
     return int((curve < share).sum()) + 1
 
 
-def head_factors(bridge: Any, layer: int, *, expand: bool = True) -> dict[str, tuple[HeadMatrix, HeadMatrix]]:
+def head_factors(bridge: Bridge, layer: int, *, expand: bool = True) -> dict[str, tuple[HeadMatrix, HeadMatrix]]:
     """(left, right) of QK and OV, each [head, d_model, d_head]: M_h = left_h right_h^T.
 
     expand: whether shared keys and values are repeated for the heads that share them.

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ov_logits import ov_logits, require_tokens, token_ranks
 from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_tokens, word_tokens
 from dcinterp.results.registry import analysis
@@ -82,7 +83,7 @@ class OVTopTokens(Result):
     example={"layer": "1", "head": "3", "words": "violin,lime"},
 )
 def ov_top_tokens(
-    bridge: Any,
+    bridge: Bridge,
     layer: int,
     head: int,
     words: Sequence[Token],
@@ -131,7 +132,7 @@ def ov_top_tokens(
 
 
 def ov_ranks(
-    bridge: Any, words: Sequence[Token], targets: Sequence[Token], *, final_norm: bool = False
+    bridge: Bridge, words: Sequence[Token], targets: Sequence[Token], *, final_norm: bool = False
 ) -> Int[Tensor, "layer head word"]:
     """Where, from 1, each word's target stands among the tokens that every head promotes when it reads the word.
 
@@ -154,7 +155,7 @@ def ov_ranks(
     return torch.stack(ranks).unflatten(0, (-1, len(heads)))
 
 
-def _ids_of(bridge: Any, words: Sequence[Token], multi_token: str) -> tuple[Int[Tensor, " word"], list[str]]:
+def _ids_of(bridge: Bridge, words: Sequence[Token], multi_token: str) -> tuple[Int[Tensor, " word"], list[str]]:
     """One token for each word, and a note for each that has several."""
     if multi_token not in ("refuse", "first"):
         raise UserError(f"multi_token is 'refuse' or 'first', not {multi_token!r}.")

@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ov_logits import ov_logits, require_tokens
 from dcinterp.mechanism.prompt import word_tokens
 from dcinterp.mechanism.statistics import bootstrap_interval
@@ -102,7 +103,7 @@ class OVTransformations(Result):
     example={},
 )
 def ov_transformations(
-    bridge: Any,
+    bridge: Bridge,
     *,
     relations: Sequence[str] | None = None,
     k: Count = 10,
@@ -188,7 +189,7 @@ Pairs = list[tuple[int, tuple[int, ...]]]
 
 
 def _lexicon(
-    bridge: Any, relations: Sequence[str] | None, multi_token: str
+    bridge: Bridge, relations: Sequence[str] | None, multi_token: str
 ) -> tuple[dict[str, tuple[Pairs, int]], list[str]]:
     """Relation -> (its pairs as token ids, how many were left out), and what to tell about it."""
     from synthetic_tasks import TASKS
@@ -221,7 +222,7 @@ def _lexicon(
     return found, notes
 
 
-def _known_tokens(bridge: Any, word: str) -> tuple[int, ...]:
+def _known_tokens(bridge: Bridge, word: str) -> tuple[int, ...]:
     """The tokens of a word, none where the vocabulary lacks it."""
     try:
         return word_tokens(bridge, word)

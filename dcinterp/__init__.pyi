@@ -1,0 +1,47 @@
+# Made by tests/unit/test_public_types.py: the public names, as a type checker reads them.
+from dcinterp import figures as figures
+from dcinterp.model.config import DCFormerConfig as DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM as DCFormerForCausalLM
+from dcinterp.model.config import DCViTConfig as DCViTConfig
+from dcinterp.model.vit import DCViTForImageClassification as DCViTForImageClassification
+from dcinterp.support.errors import UserError as UserError
+from dcinterp.analysis.attention.attention_patterns import attention_patterns as attention_patterns
+from dcinterp.analysis.attention.attention_rows import attention_rows as attention_rows
+from dcinterp.analysis.attribution.attribute_edges import attribute_edges as attribute_edges
+from dcinterp.analysis.attribution.attribute_edges_over import attribute_edges_over as attribute_edges_over
+from dcinterp.analysis.attribution.attribute_heads import attribute_heads as attribute_heads
+from dcinterp.analysis.attribution.attribute_heads_over import attribute_heads_over as attribute_heads_over
+from dcinterp.analysis.intervention.branch_ablation import branch_ablation as branch_ablation
+from dcinterp.analysis.attribution.calibrate import calibrate as calibrate
+from dcinterp.analysis.case_study.case_study import case_study as case_study
+from dcinterp.analysis.weights.compare_head_diversity import compare_head_diversity as compare_head_diversity
+from dcinterp.analysis.composition.compose_breakdown import compose_breakdown as compose_breakdown
+from dcinterp.model.kernels import composed_attention as composed_attention
+from dcinterp.analysis.composition.composition_importance import composition_importance as composition_importance
+from dcinterp.analysis.composition.composition_map import composition_map as composition_map
+from dcinterp.checkpoints.describe import describe as describe
+from dcinterp.analysis.weights.head_diversity import head_diversity as head_diversity
+from dcinterp.analysis.intervention.intervene import intervene as intervene
+from dcinterp.bridge.hook_catalogue import list_hooks as list_hooks
+from dcinterp.checkpoints.load import load as load
+from dcinterp.results.result import load_result as load_result
+from dcinterp.analysis.training.loss_curves import loss_curves as loss_curves
+from dcinterp.analysis.composition.mean_composition_map import mean_composition_map as mean_composition_map
+from dcinterp.analysis.circuits.method_benchmark import method_benchmark as method_benchmark
+from dcinterp.analysis.weights.ov_top_tokens import ov_top_tokens as ov_top_tokens
+from dcinterp.analysis.weights.ov_transformations import ov_transformations as ov_transformations
+from dcinterp.planted import plant as plant
+from dcinterp.analysis.answers.predict import predict as predict
+from dcinterp.model.presets import presets as presets
+from dcinterp.checkpoints.read import read_model as read_model
+from dcinterp.results.replay import replay as replay
+from dcinterp.analysis.training.scaling_fit import scaling_fit as scaling_fit
+from dcinterp.checkpoints.names import shipped_models as shipped_models
+from dcinterp.analysis.composition.static_composition_map import static_composition_map as static_composition_map
+from dcinterp.analysis.answers.task_accuracy import task_accuracy as task_accuracy
+from dcinterp.analysis.training.training_curves import training_curves as training_curves
+from dcinterp.analysis.training.training_diversity import training_diversity as training_diversity
+from dcinterp.analysis.training.training_strengths import training_strengths as training_strengths
+from dcinterp.checkpoints.verify import verify as verify
+
+__version__: str

@@ -1,0 +1,45 @@
+"""What an analysis may expect of the model it is given: the part of TransformerLens's bridge that we use.
+
+`dcinterp.load` returns one, and so is every `TransformerBridge`. Signatures name this, so that a type checker sees them
+without transformer_lens being imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Bridge(Protocol):
+    """A model with hooks. One whose heads are composed also has `stages`, the stages at which they are.
+
+    cfg: sizes, in TransformerLens's names (n_layers, n_heads, d_model, ...). embed, blocks, ln_final, W_U: the parts of
+    the model; each block has its `attn`.
+    original_model: the model of transformers underneath. hook_dict: every hook by name.
+    """
+
+    cfg: Any
+    embed: Any
+    blocks: Any
+    ln_final: Any
+    original_model: Any
+    tokenizer: Any
+
+    @property
+    def W_U(self) -> Any: ...  # noqa: N802  # TransformerLens's name
+
+    @property
+    def hook_dict(self) -> Mapping[str, Any]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def run_with_cache(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def hooks(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def stages_of(bridge: object) -> tuple[str, ...]:
+    """The stages ("pre", "post") at which a model's heads are composed; none for any other model."""
+    return tuple(getattr(bridge, "stages", ()))
