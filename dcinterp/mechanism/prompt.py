@@ -170,7 +170,6 @@ def _encode(bridge: Bridge, text: str, special: bool | None = None) -> TokenIds:
     if bridge.tokenizer is None:
         raise UserError("This model came without a tokenizer; give token ids instead of text.")
     ids = bridge.tokenizer(text, return_tensors="pt", add_special_tokens=special)["input_ids"].long()
-    if has_unknown(bridge.tokenizer, ids):
-        words = unknown_words(bridge.tokenizer, text)
+    if has_unknown(bridge.tokenizer, ids) and (words := unknown_words(bridge.tokenizer, text)):
         raise UserError(f"This model does not know {unknown_clause(words)}; use words of its tasks.")
     return ids

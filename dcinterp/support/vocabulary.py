@@ -8,7 +8,10 @@ from torch import Tensor
 
 
 def has_unknown(tokenizer: Any, ids: Tensor) -> bool:
-    """Whether a text was read with unknown words in it; never for a tokenizer that spells everything."""
+    """Whether a text may have been read with unknown words in it; `unknown_words` knows.
+
+    The token may also be one that opens every prompt: GPT-2's unknown token is its beginning and end of text, too.
+    """
     unknown = getattr(tokenizer, "unk_token_id", None)
     return unknown is not None and bool((ids == unknown).any())
 
@@ -22,7 +25,8 @@ def unknown_words(tokenizer: Any, text: str) -> list[str]:
         return [text]
     encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
     pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
-    return list(dict.fromkeys(text[start:end] for token, (start, end) in pairs if token == unknown))
+    words = (text[start:end] for token, (start, end) in pairs if token == unknown)
+    return list(dict.fromkeys(word for word in words if word != tokenizer.unk_token))
 
 
 def unknown_clause(words: list[str]) -> str:

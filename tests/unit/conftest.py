@@ -30,7 +30,10 @@ def save_byte_level_tokenizer(folder: Path) -> int:
         texts, trainers.BpeTrainer(vocab_size=520, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
     )
     end = "<|endoftext|>"
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end)
+    # As GPT-2's: one token opens and ends a text, pads it, and would stand for what is unknown.
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=end, eos_token=end, pad_token=end, unk_token=end
+    )
     fast.save_pretrained(folder)
     return len(fast)
 
