@@ -67,20 +67,26 @@ def _settle_stage(stage: str, w: Any, q: Tensor, keys: int) -> ComposeWeights | 
             raise UserError(f"{stage}.{there} comes without {stage}.{missing}; give both or neither.")
     if w.static is not None:
         _check(f"{stage}.static", w.static, "[head_from, head_to]", (heads, heads), q)
-    rank: int | None = None
-    shape: tuple[int | None, ...]
+    rank = next((x.shape[2] for x in (w.w_q1, w.w_k1) if isinstance(x, Tensor) and x.dim() == 4), None)
+    dtype, device, strided = q.dtype, q.device, torch.strided
     spread: dict[str, Tensor] = {}
+    shape: tuple[int | None, ...]
     for name in DYNAMIC_WEIGHTS:
         if (x := getattr(w, name)) is None:
             continue
-        axis, length = ("query", queries) if name[2] == "q" else ("key", keys)
-        if name[3] == "g":
-            axes, shape = f"[batch, {axis}, head]", (batch, length, heads)
-        else:
-            axes = f"[batch, {axis}, rank, head]"
-            if rank is None and isinstance(x, Tensor) and x.dim() == 4:
-                rank = x.shape[2]  # one for both sides of a stage
-            shape = (batch, length, rank, heads)
+        side, length = ("query", queries) if name[2] == "q" else ("key", keys)
+        shape = (batch, length, heads) if name[3] == "g" else (batch, length, rank, heads)
+        # What nearly all weights are; the sentences are for the others.
+        if (
+            isinstance(x, Tensor)
+            and not x.is_nested
+            and x.shape == shape
+            and x.dtype is dtype
+            and x.device == device
+            and x.layout is strided
+        ):
+            continue
+        axes = f"[batch, {side}, head]" if name[3] == "g" else f"[batch, {side}, rank, head]"
         if _check(f"{stage}.{name}", x, axes, shape, q, one=True):
             spread[name] = x.expand(batch, *x.shape[1:])
     return w.with_dynamic(lambda name, x: spread.get(name, x)) if spread else w

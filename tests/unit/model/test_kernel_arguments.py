@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "batch of weights": (call(post=weights(w_kg=random(3, 11, 4))), r"post.w_kg must be .*, or 1 for its batch"),
     "heads of weights": (call(post=weights(w_kg=random(2, 11, 3))), "post.w_kg must be"),
     "gate of four axes": (call(post=weights(w_kg=random(2, 11, 1, 4))), "post.w_kg must be"),
-    "projection of three": (call(pre=weights(w_q1=random(2, 9, 4))), r"pre.w_q1 must be .* = \[2, 9, rank, 4\]"),
+    "projection of three": (call(pre=weights(w_q1=random(2, 9, 4))), r"pre.w_q1 must be .* = \[2, 9, 3, 4\]"),
     "static": (call(post=weights(static=random(4, 3))), r"post.static must be \[head_from, head_to\] = \[4, 4\]"),
     "type of weights": (call(pre=weights(w_q1=random(2, 9, 3, 4).double())), "pre.w_q1 is torch.float64"),
     "float mask": (call(mask=torch.ones(2, 1, 9, 11)), "mask must be a boolean tensor"),
