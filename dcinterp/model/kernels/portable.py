@@ -11,6 +11,7 @@ computes the rest again in the backward pass, so that memory grows with the leng
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dcinterp.model.compose.branches import ComposeWeights, head_maps
-from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.shapes import Attention, Mask
 
@@ -57,9 +58,45 @@ def chunked_attention(
         # Queries in the order of their first key's place on the axis of keys.
         rows = slice(start, min(start + chunk, queries))
         seen = _seen(sight, rows, queries, keys)
-        inputs = (q, k, v, pre, post, sight, rows, seen)
+        inputs = (q, k, v, pre, post, sight, rows, seen, headmix_attention)
         outs.append(checkpoint(_chunk, *inputs, use_reentrant=False) if again else _chunk(*inputs))
     return torch.cat(outs, dim=2)
+
+
+def equation_in_chunks(
+    q: QueryHeads,
+    k: KeyHeads,
+    v: KeyHeads,
+    pre: ComposeWeights | None = None,
+    post: ComposeWeights | None = None,
+    *,
+    sight: Sight,
+) -> QueryHeads:
+    """`reference_attention` itself, some queries at a time against all keys: for inputs with NaN and infinity.
+
+    Neither may heads be mixed by maps, nor hidden keys be left out, nor terms be added up in another order, if every
+    NaN of the equation is to appear here, and no other: 0 * NaN is NaN.
+    """
+    queries, keys = q.shape[2], k.shape[2]
+    chunk = max(1, CHUNK_NUMBERS // max(1, q.shape[0] * q.shape[1] * keys))
+    again, all_keys = torch.is_grad_enabled(), slice(0, keys)
+    outs = []
+    for start in range(0, queries, chunk):
+        rows = slice(start, min(start + chunk, queries))
+        inputs = (q, k, v, pre, post, sight, rows, all_keys, reference_attention)
+        outs.append(checkpoint(_chunk, *inputs, use_reentrant=False) if again else _chunk(*inputs))
+    return torch.cat(outs, dim=2)
+
+
+def all_finite(q: Tensor, k: Tensor, v: Tensor, pre: ComposeWeights | None, post: ComposeWeights | None) -> bool:
+    """Whether the inputs hold neither NaN nor infinity; waits for their device."""
+    held = [q, k, v]
+    for stage in (pre, post):
+        if stage is not None:
+            held += [w for _, w in stage.dynamic()] + ([] if stage.static is None else [stage.static])
+    with torch.no_grad():
+        # A sum is one pass and no copy; where large numbers overflow in it, look again.
+        return all(math.isfinite(x.sum().item()) or bool(x.isfinite().all()) for x in held)
 
 
 def headmix_attention(
@@ -95,9 +132,10 @@ def _chunk(
     sight: Sight,
     rows: slice,
     seen: slice,
+    attend: Callable[..., Tensor],
 ) -> Tensor:
     stages = (_cut(stage, rows, seen) for stage in (pre, post))
-    return headmix_attention(
+    return attend(
         q[:, :, rows], k[:, :, seen], v[:, :, seen], *stages, mask=_mask(sight, rows, seen, q.shape[2], k.shape[2], q)
     )
 

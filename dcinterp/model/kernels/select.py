@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import fused
-from dcinterp.model.kernels.portable import chunked_attention
+from dcinterp.model.kernels.arguments import settle_arguments
+from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError, nearest
@@ -30,7 +31,7 @@ def composed_attention(
     *,
     causal: bool = False,
     window: int | None = None,
-    mask: Bool[Tensor, "#batch 1 query key"] | None = None,
+    mask: Bool[Tensor, "#batch 1 #query #key"] | None = None,
     implementation: Implementation = "auto",
 ) -> QueryHeads:
     """Compose_post(softmax(mask(Compose_pre(q k^T / sqrt(d_head))))) v.
@@ -38,21 +39,28 @@ def composed_attention(
     Args:
         q: [batch, head, query, d_head], float64, float32, bfloat16 or float16.
         k, v: [batch, head, key, d_head].
-        pre, post: weights of the two stages (`ComposeWeights`, [batch, query or key, rank, head]); None for a stage
-            that does not exist.
-        causal: the queries are the last positions of the keys' axis, and see no key after themselves.
+        pre, post: weights of the two stages (`ComposeWeights`, [batch or 1, query or key, rank, head], all of the type
+            of `q`, one rank a stage); None for a stage that does not exist.
+        causal: the queries are the last positions of the keys' axis, and see no key after themselves. There must be
+            at least as many keys as queries.
         window: with `causal`, how many keys a query sees, its own included.
-        mask: True where a query may look, in addition. A query that may look nowhere attends evenly.
+        mask: True where a query may look, in addition; any of its axes may have size 1. A query that may look nowhere
+            attends evenly.
         implementation: "fused" (C++, float32 inside for half precisions), "chunked" (portable, any device), "eager"
             (as the equation reads, memory quadratic in the length), or "auto": `$DCINTERP_ATTENTION` if that is set,
             else fused where it can be, else chunked. "triton" is experimental and only ever runs when named.
 
+    Batch, query and key may be empty. Nothing else broadcasts. Where q, k, v or the weights hold NaN or infinity, the
+    same numbers of the output are finite in every implementation (except "chunked" away from a CPU and "triton").
+
     Raises:
-        UserError: there is no such implementation, it cannot run here, or `window` comes without `causal`.
+        UserError: there is no such implementation, it cannot run here, or an argument does not fit the others; the
+            message names it and what it must be.
     """
-    if window is not None and (not causal or window < 1):
-        raise UserError(f"window={window} needs causal=True and must be at least 1; pass a mask for other patterns.")
+    pre, post, window, mask = settle_arguments(q, k, v, pre, post, causal=causal, window=window, mask=mask)
     chosen = _choose(implementation, q)
+    if q.shape[0] == 0 or q.shape[2] == 0 or k.shape[2] == 0:
+        chosen = "eager"  # nothing to compute, and what an empty sum is, the equation says
     if chosen == "fused":
         return fused.fused_attention(q, k, v, pre, post, causal=causal, window=window, mask=mask)
     if chosen == "triton":
@@ -62,6 +70,8 @@ def composed_attention(
     sight = Sight(causal, window, mask)
     if chosen == "eager":
         return reference_attention(q, k, v, pre, post, sight.dense(q.shape[2], k.shape[2], q.device))
+    if _scannable(q) and not all_finite(q, k, v, pre, post):
+        return equation_in_chunks(q, k, v, pre, post, sight=sight)
     return chunked_attention(q, k, v, pre, post, sight=sight)
 
 
@@ -92,3 +102,8 @@ def _fusible(q: Tensor) -> bool:
     """Whether the kernel may see this tensor: not on other devices, nor inside transforms that it has no rule for."""
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return q.device.type == "cpu" and not transformed and torch.autograd.forward_ad._current_level < 0
+
+
+def _scannable(q: Tensor) -> bool:
+    """Whether Python may look at numbers: elsewhere it would wait for a device, or break a graph."""
+    return not torch.compiler.is_compiling() and _fusible(q)

@@ -53,6 +53,7 @@ class Arguments(ctypes.Structure):
         ("scale", ctypes.c_double),
         ("mask", ctypes.c_void_p),
         ("lse", ctypes.c_void_p),
+        ("strange", ctypes.c_void_p),
         *((name, View) for name in ("q", "k", "v", "out", "d_out", "d_q", "d_k", "d_v")),
         ("pre", Stage),
         ("post", Stage),

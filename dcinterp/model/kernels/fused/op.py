@@ -11,7 +11,7 @@ from torch import Tensor
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight, Stage, View, address, row_major
 from dcinterp.model.kernels.fused.build import library
-from dcinterp.model.kernels.portable import chunked_attention
+from dcinterp.model.kernels.portable import chunked_attention, equation_in_chunks
 from dcinterp.model.mask import Sight
 
 _LIBRARY = torch.library.Library("dcinterp", "DEF")
@@ -51,7 +51,8 @@ def fused_attention(
     """What `reference_attention` computes; half precisions are widened to float32 inside, and the result narrowed."""
     dtype = q.dtype
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    weights = [None if w is None else w.to(wide) for stage in (pre, post) for w in _weights(stage)]
+    # The dispatcher resolves negated views (of `Tensor.imag`, say) for us, but not inside lists.
+    weights = [None if w is None else w.to(wide).resolve_neg() for stage in (pre, post) for w in _weights(stage)]
     how = [*_flags(pre), *_flags(post), int(causal), window or 0]
     inputs = q.to(wide), k.to(wide), v.to(wide)
     tracked = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*inputs, *weights))
@@ -94,15 +95,24 @@ class _Fused(torch.autograd.Function):
 def _differentiable_backward(grad: Tensor, inputs: Any, how: list[int], mask: Tensor | None) -> Any:
     """Gradients that can be differentiated again: those of the portable path."""
     q, k, v, *weights = inputs
-    stages = []
-    for flags, held in ((how[:3], weights[: len(WEIGHTS)]), (how[3:6], weights[len(WEIGHTS) :])):
-        named: dict[str, Any] = dict(zip(WEIGHTS, held, strict=True))
-        stages.append(ComposeWeights(**named, skip=bool(flags[2]), groups=flags[1]) if flags[0] else None)
-    out = chunked_attention(q, k, v, *stages, sight=Sight(bool(how[6]), how[7] or None, mask))
+    out = chunked_attention(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
     grads = [next(found) if x is not None and x.requires_grad else None for x in inputs]
     return *grads[:3], None, None, *grads[3:]
+
+
+def _stages(weights: Weights, how: list[int]) -> list[ComposeWeights | None]:
+    """What `_weights` and `_flags` were made from."""
+    stages = []
+    for flags, held in ((how[:3], weights[: len(WEIGHTS)]), (how[3:6], weights[len(WEIGHTS) :])):
+        named: dict[str, Any] = dict(zip(WEIGHTS, held, strict=True))
+        stages.append(ComposeWeights(**named, skip=bool(flags[2]), groups=flags[1]) if flags[0] else None)
+    return stages
+
+
+def _sight(how: list[int], mask: Tensor | None) -> Sight:
+    return Sight(bool(how[6]), how[7] or None, mask)
 
 
 def _forward(
@@ -112,7 +122,8 @@ def _forward(
     lse = q.new_empty(q.shape[:3])
     out, width = _position_major(call.q), v.shape[-1]
     call.arguments.lse, call.arguments.out = address(lse), View.of(out.transpose(1, 2))
-    call.run("forward")
+    if call.run("forward"):
+        return _equation(q, k, v, weights, how, mask), lse
     return out if out.shape[-1] == width else out[..., :width].contiguous(), lse
 
 
@@ -120,8 +131,15 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], m
     call = _Call(q, k, v, weights, how, mask)
     out = _like_heads(call.q)
     call.arguments.out = View.of(out)
-    call.run("decode")
+    if call.run("decode"):
+        return _equation(q, k, v, weights, how, mask).transpose(1, 2)
     return out[..., : v.shape[-1]]
+
+
+@torch.no_grad()
+def _equation(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> Tensor:
+    out = equation_in_chunks(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
+    return out.transpose(1, 2).contiguous()
 
 
 def _backward(
@@ -174,6 +192,8 @@ class _Call:
         a.causal, a.window = how[6:]
         if self.mask is not None:
             a.mask, a.mask_stride = self.mask.data_ptr(), 0 if self.mask.shape[0] == 1 else queries * k.shape[2]
+        self.strange = ctypes.c_long(0)
+        a.strange = ctypes.addressof(self.strange)
         a.threads, a.scale = torch.get_num_threads(), q.shape[-1] ** -0.5
         a.rows, a.block = _tile(heads, queries, self.lanes)
         a.q, a.k, a.v = View.of(self.q), View.of(self.k), View.of(self.v)
@@ -187,8 +207,10 @@ class _Call:
         stage.rank, stage.groups, stage.skip, stage.present = rank, groups, skip, present
         return stage
 
-    def run(self, way: str) -> None:
+    def run(self, way: str) -> bool:
+        """Run it, and say whether a way forward met NaN or infinity: where those go, the equation must say."""
         getattr(self.kernel, f"fused_{way}_{self.real}")(ctypes.byref(self.arguments))
+        return bool(self.strange.value)
 
 
 def _tile(heads: int, queries: int, lanes: int) -> tuple[int, int]:

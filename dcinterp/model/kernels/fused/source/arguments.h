@@ -34,6 +34,7 @@ template <class T> struct Arguments {
     double scale;
     const uint8_t* mask;  // [batch or 1, query, key]; null for none
     T* lse;               // [batch, head, query]: log of the softmax's denominator
+    long* strange;        // becomes 1 where the inputs hold NaN or infinity (finite.h)
     View<T> q, k, v, out, dout, dq, dk, dv;
     Stage<T> pre, post;
 };

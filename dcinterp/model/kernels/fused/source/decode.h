@@ -46,6 +46,8 @@ template <class T> struct Decoder {
         for (long h = 0; h < p.H; ++h) {
             dot_rows<T>(a.q.at(b, h, t), a.k, b, h, first, n, p.d, T(a.scale), row + h * p.block);
             for (long l = n; l < up(n, VL<T>); ++l) row[h * p.block + l] = 0;
+            // Of queries and keys that are not finite, no score is.
+            if (!finite(row + h * p.block, n)) report(a);
         }
         if (a.pre.present) {
             pack_weights(p, a.pre, b, j, weights);
@@ -95,6 +97,9 @@ template <class T> struct Decoder {
             for (long i = 0; i < p.d; ++i) to[i] = *(out + (j0 * p.H + h) * p.d + i);
             for (long j = j0 + 1; j < j1; ++j)
                 for (long i = 0; i < p.d; ++i) to[i] += *(out + (j * p.H + h) * p.d + i);
+            // Values that were read are in the sum, if with weight 0; the others are looked at here.
+            if (!finite(to, p.d) || !finite(a.v, b, h, 0, j0 * p.block, p.d) || !finite(a.v, b, h, s.high, p.S, p.d))
+                report(a);
         }
     }
 };
@@ -107,6 +112,9 @@ template <class T> void decode(const Arguments<T>& a) {
 #pragma omp parallel num_threads(threads)
     {
         Buffer<T> weights(decoder.weights_size()), scratch(decoder.scratch_size()), top(p.H), total(p.H);
+#pragma omp for schedule(static)
+        for (long b = 0; b < a.batch; ++b)
+            if (!finite(a, a.pre, b) || !finite(a, a.post, b)) report(a);
         for (long i = 0; i < a.batch * a.queries; ++i)
             decoder.run(i / a.queries, i % a.queries, weights + 0, scratch + 0, top + 0, total + 0);
     }

@@ -4,6 +4,7 @@
 // Second sweep: normalise, Compose, times values. The tile is written once and read once.
 #pragma once
 
+#include "finite.h"
 #include "packing.h"
 
 namespace fused {
@@ -69,13 +70,11 @@ inline void exponentiate(const Plan<T>& p, T* row, const Span<T>& span, T* top, 
         const T peak = largest<T>(best), before = top[h];
         const T now = peak > before ? peak : before;
         if (peaks) peaks[h] = now;
-        if (now == -std::numeric_limits<T>::infinity()) {
-            for (long v = span.v0; v < span.v1; v += VL<T>) store(x + v, Vec<T>{});
-            continue;
-        }
+        // Nothing seen so far: exponentials are 0 then, or NaN where a score is.
+        const T from = now == -std::numeric_limits<T>::infinity() ? T(0) : now;
         Vec<T> s{};
         for (long v = span.v0; v < span.v1; v += VL<T>) {
-            const Vec<T> e = exponential(load(x + v) - now);
+            const Vec<T> e = exponential(load(x + v) - from);
             store(x + v, e);
             s += e;
         }
@@ -152,6 +151,7 @@ template <class T> struct ForwardTile {
 };
 
 template <class T> void forward(const Arguments<T>& a) {
+    look(a);
     const Plan<T> p(a);
     const Packed<T> packed(a, p, false);
     const long tiles = (a.queries + p.rows - 1) / p.rows;

@@ -66,7 +66,8 @@ inline Vec<float> exponential(Vec<float> x) {
     const I under = x < least;
     x = under ? splat(least) : x;
     Vec<float> n = x * 1.44269504088896341f + shift;
-    const I power = reinterpret_cast<I>(n) << 23;
+    // 2^n as a number to multiply with, so that NaN stays NaN.
+    const I power = (reinterpret_cast<I>(n) << 23) + 0x3f800000;
     n -= shift;
     const Vec<float> r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     Vec<float> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -75,7 +76,7 @@ inline Vec<float> exponential(Vec<float> x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.f;
-    p = reinterpret_cast<Vec<float>>(reinterpret_cast<I>(p) + power);
+    p *= reinterpret_cast<Vec<float>>(power);
     return under ? Vec<float>{} : p;
 }
 inline Vec<double> exponential(Vec<double> x) {
