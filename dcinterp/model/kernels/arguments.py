@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.compose.branches import DYNAMIC_WEIGHTS, ComposeWeights
+from dcinterp.support.errors import UserError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 AXES = {"q": "[batch, head, query, d_head]", "k": "[batch, head, key, d_head]", "v": "[batch, head, key, d_head]"}

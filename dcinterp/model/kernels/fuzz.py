@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.compose.branches import DYNAMIC_WEIGHTS, ComposeWeights
 from dcinterp.model.kernels import fused, portable
 from dcinterp.model.kernels.reference import reference_attention
 from dcinterp.model.kernels.select import composed_attention
+from dcinterp.support.errors import UserError
 
 log = logging.getLogger(__name__)
 

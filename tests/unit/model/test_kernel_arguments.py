@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dcinterp.errors import UserError
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import composed_attention, fused
+from dcinterp.support.errors import UserError
 
 IMPLEMENTATIONS = ["eager", "chunked", *(["fused"] if fused.available() else [])]
 BATCH, HEADS, QUERIES, KEYS, WIDTH, RANK = 2, 4, 9, 11, 8, 3
