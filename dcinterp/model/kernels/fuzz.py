@@ -340,17 +340,17 @@ def _equation(call: Call, wide: dict[str, Tensor]) -> Tensor:
 
 
 def run(seed: int, cases: int, seconds: float | None = None, only: int | None = None) -> dict[str, int]:
-    """Try `cases` calls, or as many as start within `seconds`; say what became of them.
+    """Try `cases` calls, or as many as start within `seconds` of processor time; say what became of them.
 
     Raises:
         Failure: with the number of the case; the first one ends it.
     """
-    end = None if seconds is None else time.monotonic() + seconds
+    end = None if seconds is None else time.process_time() + seconds
     counts = {"computed": 0, "strange": 0, "refused": 0}
     usual = portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, torch.get_num_threads()
     try:
         for number in range(cases) if only is None else [only]:
-            if end is not None and time.monotonic() > end:
+            if end is not None and time.process_time() > end:
                 break
             maker = Maker(seed * 1_000_003 + number)
             call = maker.call()
@@ -393,7 +393,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, help="start no case after so long")
+    parser.add_argument("--seconds", type=float, help="start no case after so many seconds of processor time")
     parser.add_argument("--only", type=int, metavar="N", help="run case N alone")
     parser.add_argument("--verbose", action="store_true", help="name each case before it runs")
     asked = parser.parse_args(arguments)
