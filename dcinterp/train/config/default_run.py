@@ -48,11 +48,11 @@ def image_run(images: str = "") -> dict[str, Any]:
     }
 
 
-def with_material(tree: dict[str, Any], text: str | None, images: str | None) -> dict[str, Any]:
-    """A run's keys and values, with text or images put in; a starter run when the tree is empty.
+def apply_data_flags(tree: dict[str, Any], text: str | None, images: str | None) -> dict[str, Any]:
+    """A run's keys and values, with text or images put in; the default run when the tree is empty.
 
     Raises:
-        UserError: both are given, or neither the path given nor anything else makes sense of them.
+        UserError: both are given, or no phase of the config reads what is given.
     """
     if text is not None and images is not None:
         raise UserError("Give --text or --images, not both; a model reads one of them.")

@@ -58,7 +58,7 @@ def publish(staged: Path, checkpoints: Path, keep: int) -> None:
         shutil.rmtree(checkpoints / f"{PREFIX}{step}", ignore_errors=True)
 
 
-def damage(folder: Path) -> str:
+def find_damage(folder: Path) -> str:
     """What is wrong with a checkpoint, or nothing. Nothing in it is ever unpickled as more than tensors and numbers."""
     path = folder / SEAL
     if not path.is_file():
@@ -85,7 +85,7 @@ def last_good(checkpoints: Path) -> tuple[Path | None, list[str]]:
     sentences: list[str] = []
     for step in reversed(steps_in(checkpoints)):
         folder = checkpoints / f"{PREFIX}{step}"
-        if not (wrong := damage(folder)):
+        if not (wrong := find_damage(folder)):
             return folder, sentences
         aside = checkpoints / f"{DAMAGED}{folder.name}"
         shutil.rmtree(aside, ignore_errors=True)
@@ -94,7 +94,7 @@ def last_good(checkpoints: Path) -> tuple[Path | None, list[str]]:
     return None, sentences
 
 
-def could_not_write(what: str, error: Exception, checkpoints: Path) -> UserError:
+def write_error(what: str, error: Exception, checkpoints: Path) -> UserError:
     """The sentence for a disk that did not take a file, with the way out."""
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error).splitlines()[0]
     steps = steps_in(checkpoints)

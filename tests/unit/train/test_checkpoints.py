@@ -99,7 +99,7 @@ def test_nothing_is_unpickled(tmp_path):
     folder.mkdir()
     (folder / "trainer_state.json").write_text("{}")
     (folder / "optimizer.pt").write_bytes(pickle.dumps(Evil()))
-    assert checkpoints.damage(folder)
+    assert checkpoints.find_damage(folder)
     assert not (tmp_path / "ran").exists()
 
 

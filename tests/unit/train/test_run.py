@@ -21,7 +21,7 @@ from dcinterp.train.config.recipe import (
     TrainConfig,
     read_config,
 )
-from dcinterp.train.control.run_lock import occupant
+from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.run import train
 from dcinterp.train.loop.trainer import compose_parameters
@@ -121,18 +121,18 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
     seen, refused = [], []
 
     def look(done, total, message=""):
-        seen.append(occupant(tmp_path / "run"))
+        seen.append(lock_holder(tmp_path / "run"))
         if done == 5:
             with pytest.raises(UserError, match=rf"Process {os.getpid()} is training in .*run now") as error:
                 train(tiny(tmp_path / "run"), resume=True)
             refused.append(error.value)
 
-    assert occupant(tmp_path / "run") is None
+    assert lock_holder(tmp_path / "run") is None
     train(tiny(tmp_path / "run"), progress=look)
     assert len(refused) == 1
     assert {found.process for found in seen} == {os.getpid()}
     assert seen[-1].steps == 12
-    assert occupant(tmp_path / "run") is None
+    assert lock_holder(tmp_path / "run") is None
 
 
 def test_a_folder_that_takes_nothing_is_a_sentence(tmp_path):
