@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from dcinterp.support.progress import Progress
-
-SECONDS_BETWEEN_LINES = 30.0
+from dcinterp.cli._training_progress import show_progress
 
 
 def command(
@@ -88,7 +83,7 @@ def command(
             typer.echo(sentence)
 
     try:
-        with _shown() as shown, catching(shown) as progress:
+        with show_progress("step", lines=sys.stdout) as shown, catching(shown) as progress:
             folder = train(resolved, resume=resume, progress=progress, begin=begin)
     except Cancelled as reason:
         line = resume_command(Path(resolved.output))
@@ -102,23 +97,3 @@ def command(
         typer.echo(f"Look inside:   python -c 'import dcinterp; dcinterp.load(\"{folder}\")'")
         return
     typer.echo(f"Look inside:   dcinterp app {folder}")
-
-
-@contextmanager
-def _shown() -> Iterator[Progress]:
-    """A bar in a terminal; in a file or a pipe a line now and then."""
-    from dcinterp.support.progress import console
-
-    if sys.stderr.isatty():
-        with console("training") as progress:
-            yield progress
-        return
-    told = time.monotonic()
-
-    def line(done: int, total: int, message: str = "") -> None:
-        nonlocal told
-        if time.monotonic() - told > SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            typer.echo(f"step {done:,} of {total:,}: {message}")
-
-    yield line

@@ -33,6 +33,7 @@ from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
+from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
 from dcinterp.train.loop.metrics_file import read_metrics
 
@@ -126,7 +127,7 @@ def run_sweep(sweep: Sweep, *, jobs: int | None = None, progress: Progress | Non
                     table = results(sweep, failures)
                     progress(done, len(sweep.runs), f"{run.name}: {sentence or 'done'}")
                 if not ended:
-                    progress(done, len(sweep.runs), f"{len(pending)} to go")
+                    progress(done, len(sweep.runs), _describe_running(list(pending.values())))
         except BaseException:
             for future in pending:
                 future.cancel()
@@ -220,6 +221,13 @@ def _launch(run: SweepRun, output: Path, children: list[subprocess.Popen[bytes]]
     lines = [line for line in re.split(r"[\r\n]+", log.read_text(errors="replace")) if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("dcinterp: ")), lines[-1] if lines else "")
     return said.removeprefix("dcinterp: ").strip() or f"ended with code {code}; see {log}"
+
+
+def _describe_running(pending: list[SweepRun]) -> str:
+    """How far the runs are that train now: loss, tokens per second and time left of each."""
+    running = [(run, lock_holder(Path(run.config.output))) for run in pending]
+    parts = [f"{run.name} at step {at.step:,} of {at.steps:,}, {at.message}" for run, at in running if at and at.step]
+    return "; ".join(parts) or f"{len(pending)} to go"
 
 
 def _environment() -> dict[str, str]:
