@@ -1,5 +1,6 @@
 """Train a small model, follow it, stop it, resume it, and go back through its checkpoints."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ with (
     )
     if st.form_submit_button("Start", type="primary"):
         try:
-            folder = Path(place).expanduser().resolve()
+            folder = Path(os.path.realpath(os.path.expanduser(place)))
             training.start(folder, preset, int(steps), {"num_hidden_layers": int(layers)}, text.strip())
         except (UserError, OSError) as problem:
             st.error(str(problem).splitlines()[0], icon=":material/error:")

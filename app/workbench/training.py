@@ -225,10 +225,9 @@ def read_run(folder: Path) -> Run:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    from dcinterp.train.loop.metrics_file import read_metrics
+    from dcinterp.train.loop.metrics_file import read_records
 
-    path = folder / "metrics.jsonl"
-    return read_metrics(path) if path.is_file() else []
+    return read_records(folder / "metrics.jsonl", needed=("step", "tokens"))[0]
 
 
 def losses(folder: Path) -> Any | None:

@@ -47,7 +47,7 @@ def command(
 
         dcinterp train runs/my-novel/config.yaml --resume
 
-        accelerate launch --num_processes 2 \\
+        torchrun --nproc_per_node 2 \\
             -m dcinterp train configs/shipped-models.yaml
     """
     from dcinterp.support.errors import UserError

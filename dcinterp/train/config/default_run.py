@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def text_run(text: str = "") -> dict[str, Any]:
         text: a file or a folder; Python's standard library when empty.
     """
     return {
-        "output": f"runs/{Path(text).resolve().stem or 'text'}" if text else "runs/standard-library",
+        "output": f"runs/{Path(os.path.realpath(text)).stem or 'text'}" if text else "runs/standard-library",
         "model": {"preset": "tiny-dcformer++", "changes": {"num_hidden_layers": 2}},
         "data": {
             "text": {"path": text, "tokenizer": "bytes", "context": 128},
@@ -36,7 +37,7 @@ def image_run(images: str = "") -> dict[str, Any]:
         images: a folder with a subfolder per class; scikit-learn's handwritten digits when empty.
     """
     return {
-        "output": f"runs/{Path(images).resolve().stem}" if images else "runs/digits",
+        "output": f"runs/{Path(os.path.realpath(images)).stem}" if images else "runs/digits",
         "model": {"preset": "tiny-dcvit", "changes": {"num_hidden_layers": 2, "hidden_size": 64}},
         "data": {
             "images": {"path": images},

@@ -56,8 +56,9 @@ def check_resumable(old: TrainConfig, new: TrainConfig, done: int, where: Path) 
 
 def record(path: Path, **values: Any) -> None:
     """Append a line to the history of a run."""
+    cut_short = path.is_file() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+        file.write("\n" * bool(cut_short) + json.dumps(values) + "\n")
 
 
 def _other(old: Any, new: Any, section: str) -> list[str]:

@@ -35,7 +35,7 @@ from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
 from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
-from dcinterp.train.loop.metrics_file import read_metrics
+from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
@@ -258,7 +258,10 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
             measured |= {f"accuracy {examples} {pattern}": share for pattern, share in patterns.items()}
     row |= measured
     if status == "done":
-        row |= _size(run, folder, row["tokens"])
+        try:
+            row |= _size(run, folder, row["tokens"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            row["message"] = f"its size cannot be read ({error})"
     return row
 
 
@@ -286,8 +289,8 @@ def _size(run: SweepRun, folder: Path, tokens: int) -> dict[str, Any]:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
-    return read_metrics(path) if path.is_file() else []
+    """What a run measured as far as it is; lines that cannot be read are left out of the table."""
+    return read_records(folder / "metrics.jsonl", needed=("step", "tokens"))[0]
 
 
 def _last_step(folder: Path) -> int:

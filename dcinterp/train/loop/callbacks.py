@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections import defaultdict, deque
@@ -29,6 +30,9 @@ from dcinterp.train.config.recipe import EvaluationSection
 from dcinterp.train.data.batches import Document, Encoder, pad, shuffle_index
 from dcinterp.train.data.images import ImageSource, scale_pixels
 from dcinterp.train.data.text import TextSource
+from dcinterp.train.loop.metrics_file import read_records
+
+log = logging.getLogger(__name__)
 
 
 class Metrics:
@@ -38,9 +42,12 @@ class Metrics:
         self.path, self.writes = path, writes
 
     def rewind(self, step: int) -> None:
-        """Forget everything measured after `step`, and a last line that was cut short."""
+        """Forget everything measured after `step`, a last line that was cut short, and lines that nobody can read."""
         if self.writes and self.path.is_file():
-            lines = [line for line in self.path.read_text().splitlines() if _complete(line) and _step(line) <= step]
+            records, wrong = read_records(self.path, needed=("step", "tokens"))
+            for number in wrong:
+                log.warning("Line %d of %s is not a measurement of a run and was removed.", number, self.path)
+            lines = [json.dumps(record) for record in records if record["step"] <= step]
             aside = self.path.with_suffix(".unfinished")
             aside.write_text("".join(line + "\n" for line in lines))
             aside.replace(self.path)
@@ -222,17 +229,6 @@ def _evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.train(training)
-
-
-def _complete(line: str) -> bool:
-    try:
-        return "step" in json.loads(line)
-    except json.JSONDecodeError:
-        return False
-
-
-def _step(line: str) -> int:
-    return int(json.loads(line)["step"])
 
 
 def _keep_scored(document: Document, row: synthetic_tasks.Row) -> Document:

@@ -18,6 +18,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback, set_seed
 from transformers.integrations import is_tensorboard_available, is_wandb_available
+from transformers.utils import is_torch_bf16_gpu_available
 
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig
@@ -34,9 +35,9 @@ from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutText, Metrics, Reporter
 from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
 from dcinterp.train.loop.mechanism_log import MechanismLog
-from dcinterp.train.loop.metrics_file import read_metrics
+from dcinterp.train.loop.metrics_file import read_records
 from dcinterp.train.loop.run_summary import RunSummary, resume_command, time_step
-from dcinterp.train.loop.trainer import DocumentTrainer, arguments, processes
+from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, processes
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ def train(
 
     Beside it, `output` receives config.yaml (every number resolved), history.jsonl (every start and what it changed),
     metrics.jsonl (loss, tokens and held-out measurements against steps), watch/ (spectra and branch strengths at every
-    checkpoint), timings.json and the checkpoints. Started by `accelerate launch`, every process calls this function.
+    checkpoint), timings.json and the checkpoints. Started by a launcher such as `torchrun`, every process calls this
+    function.
 
     Args:
         config: the run.
@@ -69,6 +71,8 @@ def train(
         Cancelled: `progress` raised it.
     """
     output = Path(config.output)
+    if warning := missing_processes():
+        log.warning(warning)
     try:
         config = _resolve(config)
         _make(output, resume)
@@ -76,7 +80,11 @@ def train(
             return _train(config, output, publish, progress or silent, begin)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
+            if error.filename is None or not str(error.filename).startswith(str(output)):
+                raise
+            raise UserError(
+                f"{error.filename} cannot be used ({error.strerror}); remove it, or choose another output folder."
+            ) from error
         raise checkpoints.write_error(f"The run in {output}", error, output / "checkpoints") from error
 
 
@@ -177,6 +185,11 @@ def _resolve(config: TrainConfig) -> TrainConfig:
     bf16 = config.recipe.bf16
     if bf16 is None:
         bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    if bf16 and torch.accelerator.is_available() and not is_torch_bf16_gpu_available():
+        raise UserError(
+            f"recipe.bf16 is true, but the device here ({torch.accelerator.current_accelerator()}) has no bfloat16; "
+            "leave recipe.bf16 out."
+        )
     reporters = {"tensorboard": is_tensorboard_available, "wandb": is_wandb_available}
     for name in config.report_to:
         if name not in reporters:
@@ -239,7 +252,9 @@ def _prepare(output: Path, config: TrainConfig, data_source: DataSource) -> str 
                 "started with, or choose another output folder."
             )
     for sentence in damaged:
-        log.warning("%s The run goes on from step %d.", sentence, step)
+        log.warning(
+            "%s The run %s.", sentence, f"goes on from step {step}" if step else "starts again from its beginning"
+        )
     for key, (old, new) in changes.items():
         log.warning("%s was %r and is %r from step %d on.", key, old, new, step)
     record(
@@ -264,8 +279,10 @@ def _last(output: Path) -> str | None:
 
 def _digest(history: Path) -> str:
     """The hash of the data that the run read when it was last started."""
-    lines = read_metrics(history) if history.is_file() else []
-    return str(lines[-1].get("material", "")) if lines else ""
+    starts, wrong = read_records(history)
+    for number in wrong:
+        log.warning("Line %d of %s is not the start of a run and is ignored.", number, history)
+    return str(starts[-1].get("material", "")) if starts else ""
 
 
 def _probe(batches: Batches, data_source: DataSource, rows: int = 8) -> dict[str, torch.Tensor]:

@@ -44,6 +44,7 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
         max_grad_norm=recipe.clip,
         seed=recipe.seed,
         bf16=bool(recipe.bf16),
+        use_cpu=on_cpu(),
         torch_compile=recipe.compile,
         logging_steps=config.log_every,
         logging_nan_inf_filter=False,
@@ -56,15 +57,42 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
         # Every parameter of a model takes part in every step.
         ddp_find_unused_parameters=False,
     )
-    # Without `accelerate launch` one process uses one device: an item is one batch, not one for each device.
+    # Without a launcher one process uses one device: an item is one batch, not one for each device.
     made._n_gpu = min(made.n_gpu, 1)
     return made
 
 
+def on_cpu() -> bool:
+    """Whether a run uses the CPU, which transformers and accelerate must be told.
+
+    Otherwise accelerate ignores that `torchrun` started several processes, and transformers refuses bfloat16.
+    """
+    return (
+        os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes") or not torch.accelerator.is_available()
+    )
+
+
 def processes() -> PartialState:
     """This process among those that a launcher (`torchrun`, `accelerate launch`) started."""
-    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
-    return PartialState(cpu=True) if on_cpu else PartialState()
+    return PartialState(cpu=True) if on_cpu() else PartialState()
+
+
+def missing_processes() -> str:
+    """A warning when a launcher was asked for several processes and fewer train together; else nothing."""
+    running = processes().num_processes
+    asked = os.environ.get("WORLD_SIZE", "")
+    # `accelerate launch --cpu` starts one process whatever it is asked for. Of what it was asked for it passes on only
+    # an address, which it sets for several processes.
+    if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and not asked:
+        wanted = "Several processes"
+    elif asked.isdigit() and int(asked) > running:
+        wanted = f"{asked} processes"
+    else:
+        return ""
+    return (
+        f"{wanted} were asked for, and {running} trains here; on CPUs start them with: "
+        "torchrun --nproc_per_node N -m dcinterp train CONFIG.yaml"
+    )
 
 
 class DocumentTrainer(Trainer):

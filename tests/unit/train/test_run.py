@@ -157,6 +157,33 @@ def test_refuses_to_overwrite_or_to_resume_another_run(whole):
         train(tiny(output, seed=5), resume=True)
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="for machines without an accelerator")
+def test_mixed_precision_on_a_cpu(tmp_path, monkeypatch):
+    """Matrix products are in bfloat16, weights and losses in float32."""
+    kinds = set()
+    real = torch.nn.functional.linear
+
+    def linear(x, weight, bias=None):
+        found = real(x, weight, bias)
+        kinds.add((found.dtype, weight.dtype))
+        return found
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    folder = train(tiny(tmp_path / "run", bf16=True))
+    assert (torch.bfloat16, torch.float32) in kinds
+    assert {weight.dtype for weight in weights(folder).values() if weight.is_floating_point()} == {torch.float32}
+    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["loss"] < 8 for line in losses if "loss" in line)
+
+
+def test_a_gpu_without_bfloat16_is_a_sentence_before_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr("dcinterp.train.loop.run.is_torch_bf16_gpu_available", lambda: False)
+    with pytest.raises(UserError, match=r"recipe.bf16 is true, but .* leave recipe.bf16 out"):
+        train(tiny(tmp_path / "run", bf16=True))
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_composition_has_its_own_learning_rate(tmp_path):
     """With a share of 0 the composition stays as it was initialised, and everything else learns."""
     frozen = weights(train(tiny(tmp_path / "frozen", compose_learning_rate_fraction=0.0)))
