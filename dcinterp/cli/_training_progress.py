@@ -33,8 +33,10 @@ def show_progress(description: str, *, lines: TextIO) -> Iterator[Progress]:
         def show(done: int, total: int, message: str = "") -> None:
             bar.set_postfix_str(message, refresh=False)
             bar.total = total
-            # A message may change while the number stays the same.
-            bar.update(done - bar.n) if done > bar.n else bar.refresh()
+            if done > bar.n:
+                bar.update(done - bar.n)
+            else:  # a message may change while the number stays the same
+                bar.refresh()
 
         yield show
 
