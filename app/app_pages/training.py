@@ -1,5 +1,6 @@
-"""Train a small model, watch it, stop it, take it up again, and go back through what it was at each checkpoint."""
+"""Train a small model, follow it, stop it, resume it, and go back through its checkpoints."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ with (
     )
     known = [name for name in PRESETS if name in training.tiny_presets()] or training.tiny_presets()
     preset = across[1].selectbox(
-        "Model", known, help="The names with `dc` compose their heads, the others are their twins without composition."
+        "Model",
+        known,
+        help="The names with `dc` compose their heads, the others are their baseline models, without composition.",
     )
     layers = across[2].number_input("Layers", 1, 8, 2, help=tip("layer"))
     steps = across[3].number_input("Steps", 10, 100_000, 200, help="A step is one batch of documents and one update.")
@@ -51,7 +54,7 @@ with (
     )
     if st.form_submit_button("Start", type="primary"):
         try:
-            folder = Path(place).expanduser().resolve()
+            folder = Path(os.path.realpath(os.path.expanduser(place)))
             training.start(folder, preset, int(steps), {"num_hidden_layers": int(layers)}, text.strip())
         except (UserError, OSError) as problem:
             st.error(str(problem).splitlines()[0], icon=":material/error:")
@@ -72,17 +75,17 @@ folder = Path(run)
 
 def curves(*, complete: bool) -> None:
     """Loss and accuracy of the run as far as it is; `complete` with tables, files and code."""
-    told = training.losses(folder)
-    if told is None:
+    found = training.losses(folder)
+    if found is None:
         return
     draw = view if complete else training.picture
     alone = training.source(folder) != "tasks"
     beside = st.container() if alone else st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():
         st.subheader("How well it predicts", anchor=False, help=tip("loss"))
-        thick = "; thick, of those that are held out" if bool(told.validation_loss.isfinite().any()) else ""
+        thick = "; thick, of those that are held out" if bool(found.validation_loss.isfinite().any()) else ""
         caption = f"Mean loss of the documents it trains on, a few steps to a point{thick}."
-        draw(told, f"loss-{complete}", caption=caption)
+        draw(found, f"loss-{complete}", caption=caption)
     if alone:
         return
     with beside.container():
@@ -112,7 +115,7 @@ def state(now: training.Run) -> None:
         st.error(now.message, icon=":material/error:")
     if now.state in ("starting", "running"):
         st.button("Stop", icon=":material/stop:", on_click=training.stop, args=(folder,), help="It can be resumed.")
-    elif now.state == "stopping" and training.impatient(folder):
+    elif now.state == "stopping" and training.ignores_stop(folder):
         st.button("Stop at once", icon=":material/stop:", on_click=training.stop, args=(folder,))
     elif now.state in ("stopped", "failed"):
         # Without a checkpoint there is nothing to go on from.
@@ -121,8 +124,8 @@ def state(now: training.Run) -> None:
 
 
 @st.fragment(run_every=2.0)
-def watch():
-    now = training.look(folder)
+def follow():
+    now = training.read_run(folder)
     if not now.alive:
         st.rerun()
     state(now)
@@ -141,11 +144,11 @@ if run == SHIPPED:
         answers(f"shipped-{number}", shipped)
     links.end_page()
 
-now = training.look(folder)
+now = training.read_run(folder)
 places = training.checkpoints(folder)
 st.session_state["_newest"] = max(places, default=0)
 if now.alive:
-    watch()
+    follow()
 else:
     state(now)
     curves(complete=True)
@@ -202,7 +205,7 @@ else:
             caption="Mean size of what a branch adds, relative to the attention that it is added to: solid before the "
             "softmax (pre), dashed after it (post). The dotted line is the chosen checkpoint, or the last one before "
             "it at which this was measured.",
-            checkpoint=training.watched(strengths.step.tolist(), at),
+            checkpoint=training.index_at_step(strengths.step.tolist(), at),
         )
     with beside.container():
         st.markdown("**How many directions the heads use**", help=tip("diversity"))
@@ -211,7 +214,7 @@ else:
             "spectra",
             caption="Share of the variance of all heads' QK and OV products together that the first principal "
             "components hold: the later it gets to 100 %, the more directions. Dotted: the first checkpoint.",
-            checkpoint=training.watched(spectra.step.tolist(), at),
+            checkpoint=training.index_at_step(spectra.step.tolist(), at),
         )
 
 

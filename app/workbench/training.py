@@ -37,7 +37,7 @@ TASKS_RUN: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its folder tells it; `state` is starting, running, stopping, finished, failed or stopped."""
+    """A run as its folder shows it; `state` is starting, running, stopping, finished, failed or stopped."""
 
     folder: Path
     state: str
@@ -76,7 +76,7 @@ class Run:
 
 
 _processes: dict[str, subprocess.Popen[bytes]] = {}
-_asked: dict[str, tuple[int, float]] = {}
+_stop_requested: dict[str, tuple[int, float]] = {}
 """Folders whose run was asked to stop: the process, and when."""
 
 
@@ -99,7 +99,7 @@ def runs(root: Path) -> list[str]:
 
 def alive() -> list[Run]:
     """The runs of this app that are under way."""
-    return [look(Path(folder)) for folder, process in list(_processes.items()) if process.poll() is None]
+    return [read_run(Path(folder)) for folder, process in list(_processes.items()) if process.poll() is None]
 
 
 def name(folder: Path | str) -> str:
@@ -157,7 +157,7 @@ def start(output: Path, preset: str, steps: int, changes: dict[str, int], text: 
 
 def resume(folder: Path) -> None:
     """Go on from the last checkpoint, or start again where there is none."""
-    if look(folder).alive:
+    if read_run(folder).alive:
         return
     settled = folder / "config.yaml"
     _launch(folder, [str(settled if settled.is_file() else folder / "app.yaml"), "--resume"])
@@ -177,43 +177,43 @@ def stop(folder: Path) -> None:
     """Ask the run to end after its step, with a checkpoint; a second time, when it does not answer, end it at once."""
     if (process := _process(folder)) <= 0:
         return
-    again = (time_asked := _asked.get(str(folder))) is not None and time_asked[0] == process
+    again = (request := _stop_requested.get(str(folder))) is not None and request[0] == process
     try:
         os.kill(process, signal.SIGKILL if again and hasattr(signal, "SIGKILL") else signal.SIGTERM)
     except ProcessLookupError:
         return
     if not again:
-        _asked[str(folder)] = (process, time.monotonic())
+        _stop_requested[str(folder)] = (process, time.monotonic())
 
 
-def impatient(folder: Path) -> bool:
+def ignores_stop(folder: Path) -> bool:
     """Whether a run was asked to stop a while ago and has not."""
-    return str(folder) in _asked and time.monotonic() - _asked[str(folder)][1] > SECONDS_OF_PATIENCE
+    return str(folder) in _stop_requested and time.monotonic() - _stop_requested[str(folder)][1] > SECONDS_OF_PATIENCE
 
 
 def _process(folder: Path) -> int:
     """The process that trains in a folder, whoever started it; 0 when there is none."""
-    from dcinterp.train.control.run_lock import occupant
+    from dcinterp.train.control.run_lock import lock_holder
 
     mine = _processes.get(str(folder))
     if mine is not None and mine.poll() is None:
         return mine.pid
-    other = occupant(folder)
+    other = lock_holder(folder)
     return other.process if other is not None else 0
 
 
-def look(folder: Path) -> Run:
+def read_run(folder: Path) -> Run:
     """The run as it stands now."""
-    from dcinterp.train.control.run_lock import occupant
+    from dcinterp.train.control.run_lock import lock_holder
 
-    held, process = occupant(folder), _process(folder)
+    held, process = lock_holder(folder), _process(folder)
     steps = _config(folder).get("steps", 0)
     saved = max((step for step, place in checkpoints(folder).items() if Path(place).name != "model"), default=0)
     if held is not None or process:
-        told = (held.step, held.steps or steps, held.message) if held is not None else (0, steps, "")
-        asked = _asked.get(str(folder), (0, 0.0))[0] == process
-        state = "stopping" if asked else "running" if told[0] else "starting"
-        return Run(folder, state, told[0], told[1], message=told[2], saved=saved)
+        step, steps, message = (held.step, held.steps or steps, held.message) if held is not None else (0, steps, "")
+        stopping = _stop_requested.get(str(folder), (0, 0.0))[0] == process
+        state = "stopping" if stopping else "running" if step else "starting"
+        return Run(folder, state, step, steps, message=message, saved=saved)
     step, loss = 0, math.nan
     for record in _records(folder):
         step, loss = record.get("step", step), record.get("loss", loss)
@@ -225,10 +225,9 @@ def look(folder: Path) -> Run:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    from dcinterp.train.loop.metrics_file import read_metrics
+    from dcinterp.train.loop.metrics_file import read_records
 
-    path = folder / "metrics.jsonl"
-    return read_metrics(path) if path.is_file() else []
+    return read_records(folder / "metrics.jsonl", needed=("step", "tokens"))[0]
 
 
 def losses(folder: Path) -> Any | None:
@@ -312,7 +311,7 @@ def checkpoints(folder: Path) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def watched(steps: list[int], step: int) -> int:
+def index_at_step(steps: list[int], step: int) -> int:
     """The number of the last of some recorded steps that is not later than `step`."""
     return max((number for number, other in enumerate(steps) if other <= step), default=0)
 
@@ -331,11 +330,11 @@ def sidebar() -> None:
         return
 
     @st.fragment(run_every=2.0)
-    def watch() -> None:
+    def follow() -> None:
         under_way = alive()
         for run in under_way:
             st.progress(run.share, text=f"Training {name(run.folder)}: {run.state}, step {run.step:,} of {run.steps:,}")
         if not under_way:
             st.rerun()
 
-    watch()
+    follow()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dcinterp.cli._outputs import print_json
+from dcinterp.cli._training_progress import show_progress
 
 
 def command(
@@ -30,7 +32,6 @@ def command(
 
         dcinterp sweep configs/sweeps/ablation.yaml --jobs 2
     """
-    from dcinterp.support.progress import console
     from dcinterp.train.control.sweep import TABLE, read_sweep, results, run_sweep
 
     sweep = read_sweep(file, output=output)
@@ -38,7 +39,8 @@ def command(
         sweep.output.mkdir(parents=True, exist_ok=True)
         table = results(sweep)
     else:
-        with console("runs") as progress:
+        # Results go to standard output, which may be JSON.
+        with show_progress("run", lines=sys.stderr) as progress:
             table = run_sweep(sweep, jobs=jobs, progress=progress)
     if as_json:
         print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from dcinterp.support.progress import Progress
-
-SECONDS_BETWEEN_LINES = 30.0
+from dcinterp.cli._training_progress import show_progress
 
 
 def command(
@@ -47,24 +42,25 @@ def command(
 
         dcinterp train --images digits --steps 300
 
-        dcinterp train configs/shipped-pair.yaml \\
-            --output runs/twin --preset tiny-transformer++
+        dcinterp train configs/shipped-models.yaml \\
+            --output runs/baseline --preset tiny-transformer++
 
         dcinterp train runs/my-novel/config.yaml --resume
 
-        accelerate launch --num_processes 2 \\
-            -m dcinterp train configs/shipped-pair.yaml
+        torchrun --nproc_per_node 2 \\
+            -m dcinterp train configs/shipped-models.yaml
     """
     from dcinterp.support.errors import UserError
     from dcinterp.support.progress import Cancelled
-    from dcinterp.train.config.default_run import with_material
+    from dcinterp.train.config.default_run import apply_data_flags
     from dcinterp.train.config.recipe import build_config, read_tree
-    from dcinterp.train.control.signals import stoppable
+    from dcinterp.train.control.signals import stop_on_signals
+    from dcinterp.train.loop.divergence import TrainingDiverged
     from dcinterp.train.loop.run import train
-    from dcinterp.train.loop.run_summary import Beginning, resume_command
+    from dcinterp.train.loop.run_summary import RunSummary, resume_command
     from dcinterp.train.loop.trainer import processes
 
-    tree = with_material(read_tree(config) if config else {}, text, "" if images == "digits" else images)
+    tree = apply_data_flags(read_tree(config) if config else {}, text, "" if images == "digits" else images)
     flags = {"output": output, "model.preset": preset}
     if steps is not None:
         if config is not None:
@@ -74,44 +70,30 @@ def command(
     overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     resolved = build_config(tree, overrides)
     if not processes().is_main_process:
-        train(resolved, resume=resume)
+        try:
+            train(resolved, resume=resume)
+        except TrainingDiverged:
+            raise SystemExit(1) from None  # the main process says it
         return
     # Of several processes each gets the signals, and the launcher ends them all.
-    catching = stoppable if processes().num_processes == 1 else nullcontext
+    catching = stop_on_signals if processes().num_processes == 1 else nullcontext
 
-    def begin(run: Beginning) -> None:
+    def begin(run: RunSummary) -> None:
         for sentence in run.sentences(resuming=resume):
             typer.echo(sentence)
 
     try:
-        with _shown() as shown, catching(shown) as progress:
+        with show_progress("step", lines=sys.stdout) as shown, catching(shown) as progress:
             folder = train(resolved, resume=resume, progress=progress, begin=begin)
     except Cancelled as reason:
         line = resume_command(Path(resolved.output))
         typer.echo(f"Stopped at a checkpoint ({reason}); to go on: {line}", err=True)
         raise SystemExit(130) from None
+    except TrainingDiverged as diverged:
+        typer.echo(f"dcinterp: {diverged}", err=True)
+        raise SystemExit(1) from None
     typer.echo(f"Trained model: {folder}")
     if not (folder / "tokenizer.json").is_file():
         typer.echo(f"Look inside:   python -c 'import dcinterp; dcinterp.load(\"{folder}\")'")
         return
     typer.echo(f"Look inside:   dcinterp app {folder}")
-
-
-@contextmanager
-def _shown() -> Iterator[Progress]:
-    """A bar in a terminal; in a file or a pipe a line now and then."""
-    from dcinterp.support.progress import console
-
-    if sys.stderr.isatty():
-        with console("training") as progress:
-            yield progress
-        return
-    told = time.monotonic()
-
-    def line(done: int, total: int, message: str = "") -> None:
-        nonlocal told
-        if time.monotonic() - told > SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            typer.echo(f"step {done:,} of {total:,}: {message}")
-
-    yield line

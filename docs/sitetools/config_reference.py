@@ -28,7 +28,7 @@ def reference() -> str:
     """The page, as Markdown."""
     parts = [HEAD]
     for title, kind, prefix in _sections():
-        about, keys = described(kind)
+        about, keys = describe(kind)
         parts.append(f"## {title}\n\n{about}\n\n| key | kind | default | |\n|---|---|---|---|")
         hints = typing.get_type_hints(kind)
         for field in fields(kind):
@@ -40,7 +40,7 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-def described(kind: type) -> tuple[str, dict[str, str]]:
+def describe(kind: type) -> tuple[str, dict[str, str]]:
     """What a config class is, and what each of its keys means, from its docstring.
 
     A key is described by a line `name: words` (or `name, other: words`), continued by indented lines.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dcinterp.train.control.run_lock import occupant
+from dcinterp.train.control.run_lock import lock_holder
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -90,7 +90,7 @@ def orphan(tmp_path, until):
     )
     app = subprocess.Popen([sys.executable, "-W", "ignore", "-c", program], stderr=subprocess.DEVNULL)
     try:
-        reached = until(lambda: (found := occupant(folder)) and found.step and found).step
+        reached = until(lambda: (found := lock_holder(folder)) and found.step and found).step
     finally:
         app.kill()
         app.wait()
@@ -102,19 +102,19 @@ def test_a_killed_app_leaves_no_process_and_loses_no_step(orphan, monkeypatch, u
     monkeypatch.syspath_prepend(str(APP))
     from workbench import training
 
-    until(lambda: occupant(folder) is None)
-    run = training.look(folder)
+    until(lambda: lock_holder(folder) is None)
+    run = training.read_run(folder)
     assert run.state == "stopped"
     assert run.saved >= reached, "it was saved where it stood, 500 steps before the first regular checkpoint"
     assert "Resume goes on from there." in run.words()
     # Taken up by the next app, and stopped again.
     training.resume(folder)
-    assert training.look(folder).alive
-    until(lambda: training.look(folder).step > run.saved)
+    assert training.read_run(folder).alive
+    until(lambda: training.read_run(folder).step > run.saved)
     training.stop(folder)
-    assert training.look(folder).state in ("stopping", "stopped")
-    until(lambda: not training.look(folder).alive)
-    again = training.look(folder)
+    assert training.read_run(folder).state in ("stopping", "stopped")
+    until(lambda: not training.read_run(folder).alive)
+    again = training.read_run(folder)
     assert again.state == "stopped", training._last_line(folder / training.LOG)
     assert again.saved > run.saved
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
@@ -139,7 +139,7 @@ def test_a_run_from_a_terminal_is_seen_and_can_be_stopped(tmp_path, monkeypatch,
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     terminal = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: training.look(folder).state == "running")
+        until(lambda: training.read_run(folder).state == "running")
         assert str(folder) in training.runs(tmp_path)
         training.resume(folder)
         assert str(folder) not in training._processes, "what runs is not started a second time"
@@ -147,6 +147,6 @@ def test_a_run_from_a_terminal_is_seen_and_can_be_stopped(tmp_path, monkeypatch,
         assert terminal.wait(timeout=120) == 130
     finally:
         terminal.kill()
-    run = training.look(folder)
+    run = training.read_run(folder)
     assert run.state == "stopped"
     assert run.saved == run.step

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
-from sitetools.config_reference import described, reference
+from sitetools.config_reference import describe, reference
 
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import (
@@ -34,8 +34,8 @@ def test_the_page_is_fresh():
 def test_every_key_is_described(section):
     hints = typing.get_type_hints(section)
     keys = {field.name for field in fields(section) if not is_dataclass(hints[field.name])}
-    assert keys == set(described(section)[1])
-    assert all(len(words) > 5 for words in described(section)[1].values())
+    assert keys == set(describe(section)[1])
+    assert all(len(words) > 5 for words in describe(section)[1].values())
 
 
 def test_presets_bring_the_papers_numbers_and_the_file_wins():

@@ -1,1 +1,1 @@
-"""What a run is told to do."""
+"""The configuration of a run."""

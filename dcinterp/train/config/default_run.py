@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def text_run(text: str = "") -> dict[str, Any]:
         text: a file or a folder; Python's standard library when empty.
     """
     return {
-        "output": f"runs/{Path(text).resolve().stem or 'text'}" if text else "runs/standard-library",
+        "output": f"runs/{Path(os.path.realpath(text)).stem or 'text'}" if text else "runs/standard-library",
         "model": {"preset": "tiny-dcformer++", "changes": {"num_hidden_layers": 2}},
         "data": {
             "text": {"path": text, "tokenizer": "bytes", "context": 128},
@@ -36,7 +37,7 @@ def image_run(images: str = "") -> dict[str, Any]:
         images: a folder with a subfolder per class; scikit-learn's handwritten digits when empty.
     """
     return {
-        "output": f"runs/{Path(images).resolve().stem}" if images else "runs/digits",
+        "output": f"runs/{Path(os.path.realpath(images)).stem}" if images else "runs/digits",
         "model": {"preset": "tiny-dcvit", "changes": {"num_hidden_layers": 2, "hidden_size": 64}},
         "data": {
             "images": {"path": images},
@@ -48,11 +49,11 @@ def image_run(images: str = "") -> dict[str, Any]:
     }
 
 
-def with_material(tree: dict[str, Any], text: str | None, images: str | None) -> dict[str, Any]:
-    """A run's keys and values, with text or images put in; a starter run when the tree is empty.
+def apply_data_flags(tree: dict[str, Any], text: str | None, images: str | None) -> dict[str, Any]:
+    """A run's keys and values, with text or images put in; the default run when the tree is empty.
 
     Raises:
-        UserError: both are given, or neither the path given nor anything else makes sense of them.
+        UserError: both are given, or no phase of the config reads what is given.
     """
     if text is not None and images is not None:
         raise UserError("Give --text or --images, not both; a model reads one of them.")

@@ -134,11 +134,14 @@ class RecipeSection:
     schedule_steps: length of the cosine, in steps; 0 for the length of the run. A run may be shorter than its cosine
         and end with a cooldown instead, so that a long schedule can be cut without starting again.
     cooldown_steps: last steps, over which the rate falls in a straight line to its final value.
+    reduction_step: from this step on, the rate is multiplied by `reduction_factor`; 0 for never. To go on from a
+        checkpoint of a run whose loss diverged later.
+    reduction_factor: what the rate is multiplied by from `reduction_step` on.
     beta1, beta2: AdamW's decay of its two moments.
     weight_decay: of matrices; biases and norms have none.
     clip: largest norm of the gradient.
     seed: of the initial weights.
-    bf16: mixed precision; null for wherever the hardware has it.
+    bf16: mixed precision; null for wherever a GPU has it. A CPU takes it too when it is true, mostly without gain.
     compile: run the model through `torch.compile`.
     gradient_checkpointing: compute activations twice and keep few.
     gradient_accumulation: parts that a batch is cut into, one after the other; the batch stays the same.
@@ -152,6 +155,8 @@ class RecipeSection:
     warmup_steps: int = 0
     schedule_steps: int = 0
     cooldown_steps: int = 0
+    reduction_step: int = 0
+    reduction_factor: float = 1.0
     beta1: float = 0.9
     beta2: float = 0.95
     weight_decay: float = 0.1
@@ -165,6 +170,10 @@ class RecipeSection:
 
     def learning_rate_share(self, step: int, steps: int) -> float:
         """The learning rate after `step` of `steps`, as a share of the peak: linear warmup, cosine, cooldown."""
+        reduced = self.reduction_step and step >= self.reduction_step
+        return self._scheduled_share(step, steps) * (self.reduction_factor if reduced else 1.0)
+
+    def _scheduled_share(self, step: int, steps: int) -> float:
         horizon = self.schedule_steps or steps
         warmup = self.warmup_steps or max(1, round(self.warmup_fraction * horizon))
         final = self.final_learning_rate_fraction
@@ -285,13 +294,13 @@ def recipe_of_preset(name: str) -> dict[str, Any]:
     recipe: dict[str, Any] = {}
     if "betas" in stated:
         recipe["beta1"], recipe["beta2"] = stated["betas"]
-    for ours, theirs in _STATED.items():
-        if theirs in stated:
-            recipe[ours] = stated[theirs]
+    for key, preset_key in _PRESET_KEYS.items():
+        if preset_key in stated:
+            recipe[key] = stated[preset_key]
     return recipe
 
 
-_STATED = {
+_PRESET_KEYS = {
     "learning_rate": "learning_rate",
     "weight_decay": "weight_decay",
     "clip": "gradient_clipping",

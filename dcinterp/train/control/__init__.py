@@ -1,1 +1,1 @@
-"""Runs from outside: starting many, stopping, resuming, one at a time."""
+"""Control of runs: sweeps of many, stopping, resuming, and the lock of a run's folder."""

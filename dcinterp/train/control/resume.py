@@ -10,9 +10,6 @@ from typing import Any
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase, RecipeSection, TrainConfig
 
-FREE = ("output", "evaluation", "save_every", "keep_checkpoints", "log_every", "report_to")
-"""Settings that do not touch the weights."""
-
 SCHEDULE: dict[str, Any] = {
     "learning_rate": 1.0,
     "final_learning_rate_fraction": 1.0,
@@ -20,8 +17,10 @@ SCHEDULE: dict[str, Any] = {
     "warmup_steps": 0,
     "schedule_steps": 0,
     "cooldown_steps": 0,
+    "reduction_step": 0,
+    "reduction_factor": 1.0,
 }
-"""Settings that touch them through the learning rates alone, which are compared step by step."""
+"""Settings that affect the weights only through the learning rates, which are compared step by step."""
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> dict[str, list[Any]]:
@@ -42,7 +41,7 @@ def check_resumable(old: TrainConfig, new: TrainConfig, done: int, where: Path) 
     """
     wrong = [
         *_other(old.model, new.model, "model"),
-        *_other(_unscheduled(old.recipe), _unscheduled(new.recipe), "recipe"),
+        *_other(_without_schedule(old.recipe), _without_schedule(new.recipe), "recipe"),
         *_other(replace(old.data, phases=()), replace(new.data, phases=()), "data"),
     ]
     wrong += _phases(old.data, new.data, done)
@@ -57,8 +56,9 @@ def check_resumable(old: TrainConfig, new: TrainConfig, done: int, where: Path) 
 
 def record(path: Path, **values: Any) -> None:
     """Append a line to the history of a run."""
+    cut_short = path.is_file() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+        file.write("\n" * bool(cut_short) + json.dumps(values) + "\n")
 
 
 def _other(old: Any, new: Any, section: str) -> list[str]:
@@ -70,23 +70,24 @@ def _other(old: Any, new: Any, section: str) -> list[str]:
     ]
 
 
-def _unscheduled(recipe: RecipeSection) -> RecipeSection:
+def _without_schedule(recipe: RecipeSection) -> RecipeSection:
     return replace(recipe, **SCHEDULE)
 
 
 def _phases(old: DataSection, new: DataSection, done: int) -> list[str]:
     """The first step, of those done, whose batch would have come from another phase."""
-    for number, (before, after) in enumerate(zip(_begun(old, done), _begun(new, done), strict=False)):
+    old_phases, new_phases = _phases_begun(old, done), _phases_begun(new, done)
+    for number, (before, after) in enumerate(zip(old_phases, new_phases, strict=False)):
         if before != after:
-            mine, theirs = (dict(asdict(phase), steps=taken) for phase, taken in (before, after))
-            key = next(key for key in mine if mine[key] != theirs[key])
-            return [f"data.phases[{number}].{key} was {mine[key]!r}, not {theirs[key]!r}"]
-    if len(_begun(old, done)) != len(_begun(new, done)):
-        return [f"data.phases had {old.phases and len(_begun(old, done))} begun, not {len(_begun(new, done))}"]
+            was, now = (dict(asdict(phase), steps=taken) for phase, taken in (before, after))
+            key = next(key for key in was if was[key] != now[key])
+            return [f"data.phases[{number}].{key} was {was[key]!r}, not {now[key]!r}"]
+    if len(old_phases) != len(new_phases):
+        return [f"data.phases had {len(old_phases)} begun, not {len(new_phases)}"]
     return []
 
 
-def _begun(section: DataSection, done: int) -> list[tuple[Phase, int]]:
+def _phases_begun(section: DataSection, done: int) -> list[tuple[Phase, int]]:
     """Every phase that has begun, and how many of the steps done were taken in it."""
     begun, start = [], 0
     for phase in section.phases:

@@ -1,7 +1,7 @@
-"""Who trains in a folder: one process at a time, which others can see and stop.
+"""The lock of a run: one process at a time trains in a folder, and others can see and stop it.
 
 The process holds a lock of the operating system on a file in the folder. The lock ends with the process, however that
-ends, so it is never stale. In the file stands who holds it and how far the run is.
+ends, so it is never stale. The file says which process holds it and how far the run is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dcinterp.support.progress import Progress, silent
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: there nobody is seen, and nobody is kept out
+except ImportError:  # Windows has no such locks: there no process is seen, and none is kept out
     fcntl = None  # type: ignore[assignment]
 
 FILE = ".training"
@@ -29,7 +29,7 @@ SECONDS_BETWEEN_WRITES = 0.5
 
 
 @dataclass(frozen=True)
-class Occupant:
+class LockHolder:
     """The process that trains in a folder, and how far it is."""
 
     process: int
@@ -39,8 +39,8 @@ class Occupant:
 
 
 @contextmanager
-def occupy(folder: Path) -> Iterator[Progress]:
-    """Hold `folder` while the block runs; what is yielded tells others how far the run is.
+def lock_run(folder: Path) -> Iterator[Progress]:
+    """Hold the lock of `folder` while the block runs; yield the progress callback that writes how far the run is.
 
     Raises:
         UserError: another process trains there, or nothing can be written there.
@@ -60,22 +60,22 @@ def occupy(folder: Path) -> Iterator[Progress]:
         _take(handle, folder)
         written = 0.0
 
-        def tell(done: int, total: int, message: str = "") -> None:
+        def publish(done: int, total: int, message: str = "") -> None:
             nonlocal written
             if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
                 written = time.monotonic()
-                text = json.dumps(asdict(Occupant(os.getpid(), done, total, message[: WIDTH // 2])))
+                text = json.dumps(asdict(LockHolder(os.getpid(), done, total, message[: WIDTH // 2])))
                 # One write of one length: a reader never sees half of two.
                 os.pwrite(handle, text.encode().ljust(WIDTH)[:WIDTH], 0)
 
-        tell(0, 0)
+        publish(0, 0)
         written = 0.0
-        yield tell
+        yield publish
     finally:
         os.close(handle)
 
 
-def occupant(folder: Path) -> Occupant | None:
+def lock_holder(folder: Path) -> LockHolder | None:
     """The process that trains in `folder` now, if one does."""
     if fcntl is None or not (folder / FILE).is_file():
         return None
@@ -90,7 +90,7 @@ def occupant(folder: Path) -> Occupant | None:
 
 
 def _take(handle: int, folder: Path) -> None:
-    # A look from outside takes the lock for an instant, too.
+    # `lock_holder` takes the lock for an instant, too.
     for _ in range(20):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,8 +106,8 @@ def _take(handle: int, folder: Path) -> None:
     )
 
 
-def _read(text: bytes) -> Occupant:
+def _read(text: bytes) -> LockHolder:
     try:
-        return Occupant(**json.loads(text))
-    except (ValueError, TypeError):  # taken this instant, and nothing told yet
-        return Occupant(0)
+        return LockHolder(**json.loads(text))
+    except (ValueError, TypeError):  # taken this instant, and nothing written yet
+        return LockHolder(0)

@@ -24,7 +24,7 @@ SIGNALS = {"SIGINT": "Ctrl-C", "SIGTERM": "a request to end", "SIGHUP": "the ter
 
 
 @contextmanager
-def stoppable(progress: Progress) -> Iterator[Progress]:
+def stop_on_signals(progress: Progress) -> Iterator[Progress]:
     """A progress callback that raises `Cancelled`, with the reason, once somebody wants the run to end.
 
     Before the first step, and at a second Ctrl-C, the run is interrupted at once instead. Signals that are ignored
@@ -36,7 +36,7 @@ def stoppable(progress: Progress) -> Iterator[Progress]:
 
     def ask(number: int, frame: Any) -> None:
         if number == getattr(signal, "SIGHUP", None):
-            _let_go_of_the_terminal()
+            _detach_terminal()
         if not begun or (number == signal.SIGINT and reasons):
             raise KeyboardInterrupt
         reasons.append(SIGNALS[signal.Signals(number).name])
@@ -63,7 +63,7 @@ def stoppable(progress: Progress) -> Iterator[Progress]:
             signal.signal(number, handler)
 
 
-def _let_go_of_the_terminal() -> None:
+def _detach_terminal() -> None:
     """Writing to a terminal that is gone fails, and would end the run before its checkpoint is written."""
     for stream in (sys.stdout, sys.stderr):
         try:

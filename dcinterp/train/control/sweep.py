@@ -33,15 +33,16 @@ from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
+from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
-from dcinterp.train.loop.metrics_file import read_metrics
+from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
 
 
 @dataclass(frozen=True)
-class SweptRun:
+class SweepRun:
     """One run: its name, the keys that set it apart, and its whole config."""
 
     name: str
@@ -54,7 +55,7 @@ class Sweep:
     """All runs of a file. `output` receives a folder and a log per run, and the table."""
 
     output: Path
-    runs: tuple[SweptRun, ...]
+    runs: tuple[SweepRun, ...]
     jobs: int
 
 
@@ -106,14 +107,14 @@ def run_sweep(sweep: Sweep, *, jobs: int | None = None, progress: Progress | Non
     """
     progress = progress or silent
     sweep.output.mkdir(parents=True, exist_ok=True)
-    waiting = [run for run in sweep.runs if not finished(run)]
+    waiting = [run for run in sweep.runs if not is_finished(run)]
     failures: dict[str, str] = {}
     children: list[subprocess.Popen[bytes]] = []
     done = len(sweep.runs) - len(waiting)
     table = results(sweep, failures)
     progress(done, len(sweep.runs), f"{done} finished before")
     with ThreadPoolExecutor(jobs or sweep.jobs) as pool:
-        pending: dict[Future[str], SweptRun] = {}
+        pending: dict[Future[str], SweepRun] = {}
         try:
             pending = {pool.submit(_launch, run, sweep.output, children): run for run in waiting}
             while pending:
@@ -126,7 +127,7 @@ def run_sweep(sweep: Sweep, *, jobs: int | None = None, progress: Progress | Non
                     table = results(sweep, failures)
                     progress(done, len(sweep.runs), f"{run.name}: {sentence or 'done'}")
                 if not ended:
-                    progress(done, len(sweep.runs), f"{len(pending)} to go")
+                    progress(done, len(sweep.runs), _describe_running(list(pending.values())))
         except BaseException:
             for future in pending:
                 future.cancel()
@@ -152,18 +153,18 @@ def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFram
     return table
 
 
-def finished(run: SweptRun) -> bool:
+def is_finished(run: SweepRun) -> bool:
     """Whether a run has come to its end, with this very config."""
     folder = Path(run.config.output)
     if not (folder / "model" / "config.json").is_file() or not (folder / "config.yaml").is_file():
         return False
-    planned, saved = (_planned(config) for config in (run.config, read_config(folder / "config.yaml")))
+    planned, saved = (_without_place(config) for config in (run.config, read_config(folder / "config.yaml")))
     if planned.recipe.bf16 is None:
         saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
     return planned == saved
 
 
-def _planned(config: TrainConfig) -> TrainConfig:
+def _without_place(config: TrainConfig) -> TrainConfig:
     """A config without its place and what a run settles for itself: the steps that a budget of tokens comes to."""
     phases = tuple(replace(phase, steps=1) if phase.tokens else phase for phase in config.data.phases)
     return replace(config, output="", data=replace(config.data, phases=phases))
@@ -182,15 +183,15 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
         row: tokens in a row, on average.
     """
     width, heads, layers = (fields[k] for k in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
-    pairs = 4.0 * width
+    pair_flops = 4.0 * width
     if fields["compose"] == "dynamic":
         sides = fields["compose_query_wise"] + fields["compose_key_wise"]
         branch = 4 * heads * fields["compose_rank"] * fields["compose_projection"] + 2 * heads * fields["compose_gate"]
-        pairs += len(fields["compose_stages"]) * sides * branch
-    return 3 * tokens * (2 * parameters + layers * row * pairs)
+        pair_flops += len(fields["compose_stages"]) * sides * branch
+    return 3 * tokens * (2 * parameters + layers * row * pair_flops)
 
 
-def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweptRun:
+def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweepRun:
     keys = {str(k): v for k, v in listed.items() if k != "name"} | chosen
     parts = [str(listed["name"])] if "name" in listed else [f"{k.split('.')[-1]}={v}" for k, v in keys.items()]
     if "name" in listed:
@@ -203,10 +204,10 @@ def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dic
         config = build_config(tree)
     except UserError as error:
         raise UserError(f"The run {name}: {error}") from error
-    return SweptRun(name, keys, replace(config, output=str(folder / name)))
+    return SweepRun(name, keys, replace(config, output=str(folder / name)))
 
 
-def _launch(run: SweptRun, output: Path, children: list[subprocess.Popen[bytes]]) -> str:
+def _launch(run: SweepRun, output: Path, children: list[subprocess.Popen[bytes]]) -> str:
     """Run it in a process of its own; the sentence that says why it failed, or nothing."""
     config, log = output / f"{run.name}.yaml", output / f"{run.name}.log"
     write_config(run.config, config)
@@ -222,6 +223,13 @@ def _launch(run: SweptRun, output: Path, children: list[subprocess.Popen[bytes]]
     return said.removeprefix("dcinterp: ").strip() or f"ended with code {code}; see {log}"
 
 
+def _describe_running(pending: list[SweepRun]) -> str:
+    """How far the runs are that train now: loss, tokens per second and time left of each."""
+    running = [(run, lock_holder(Path(run.config.output))) for run in pending]
+    parts = [f"{run.name} at step {at.step:,} of {at.steps:,}, {at.message}" for run, at in running if at and at.step]
+    return "; ".join(parts) or f"{len(pending)} to go"
+
+
 def _environment() -> dict[str, str]:
     """The same dcinterp in the child as here, wherever it is started, and no child that outlives the sweep."""
     here = str(Path(__file__).parents[2])
@@ -229,9 +237,9 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, PARENT: str(os.getpid())}
 
 
-def _row(run: SweptRun, failure: str) -> dict[str, Any]:
+def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     folder = Path(run.config.output)
-    status = "failed" if failure else "done" if finished(run) else "stopped" if _last_step(folder) else "waiting"
+    status = "failed" if failure else "done" if is_finished(run) else "stopped" if _last_step(folder) else "waiting"
     row: dict[str, Any] = {"name": run.name, "status": status, "message": failure} | run.keys
     row["family"] = preset(run.config.model.preset).family
     records = _records(folder)
@@ -250,17 +258,20 @@ def _row(run: SweptRun, failure: str) -> dict[str, Any]:
             measured |= {f"accuracy {examples} {pattern}": share for pattern, share in patterns.items()}
     row |= measured
     if status == "done":
-        row |= _size(run, folder, row["tokens"])
+        try:
+            row |= _size(run, folder, row["tokens"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            row["message"] = f"its size cannot be read ({error})"
     return row
 
 
-def _size(run: SweptRun, folder: Path, tokens: int) -> dict[str, Any]:
+def _size(run: SweepRun, folder: Path, tokens: int) -> dict[str, Any]:
     from safetensors import safe_open
 
     parameters = 0
     for path in (folder / "model").glob("*.safetensors"):
         with safe_open(path, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
+            for name in tensors.keys():  # noqa: SIM118 (it is not a mapping)
                 size = 1
                 for edge in tensors.get_slice(name).get_shape():
                     size *= edge
@@ -278,8 +289,8 @@ def _size(run: SweptRun, folder: Path, tokens: int) -> dict[str, Any]:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
-    return read_metrics(path) if path.is_file() else []
+    """What a run measured as far as it is; lines that cannot be read are left out of the table."""
+    return read_records(folder / "metrics.jsonl", needed=("step", "tokens"))[0]
 
 
 def _last_step(folder: Path) -> int:

@@ -36,7 +36,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Draw:
-    """Where a batch stands in a run: all that it is a function of, beside what it is drawn from.
+    """Where a batch stands in a run: all that it is a function of, beside the data source.
 
     seed: of the run's documents.
     step: number of the optimiser step, from 0.
@@ -50,13 +50,13 @@ class Draw:
     drawn: int = 0
 
 
-class Material(Protocol):
+class DataSource(Protocol):
     """What a run reads: documents of tasks, a text, or images."""
 
     tokenizer: PreTrainedTokenizerFast | None
 
     def model_fields(self) -> dict[str, Any]:
-        """Fields of the model's config that follow from the material."""
+        """Fields of the model's config that follow from the data."""
         ...
 
     def batch(self, draw: Draw, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ class Material(Protocol):
         ...
 
     def digest(self) -> str:
-        """A hash of the material where it could change under a run; empty for what is generated."""
+        """A hash of the data where they could change under a run; empty for what is generated."""
         ...
 
 
@@ -74,8 +74,8 @@ class Batches(Dataset[dict[str, Tensor]]):
     Item i is part i % parts of the batch of optimiser step i // parts.
     """
 
-    def __init__(self, section: DataSection, material: Material, parts: int = 1) -> None:
-        self.section, self.material, self.parts = section, material, parts
+    def __init__(self, section: DataSection, data_source: DataSource, parts: int = 1) -> None:
+        self.section, self.data_source, self.parts = section, data_source, parts
         self.ends = list(accumulate(phase.steps for phase in section.phases))
         smallest = min(phase.batch_size for phase in section.phases)
         if smallest < parts:
@@ -91,7 +91,7 @@ class Batches(Dataset[dict[str, Tensor]]):
         if not 0 <= item < len(self):
             raise IndexError(item)
         step, part = divmod(item, self.parts)
-        return self.material.batch(self.draw(step), part, self.parts)
+        return self.data_source.batch(self.draw(step), part, self.parts)
 
     def draw(self, step: int) -> Draw:
         """Where the batch of a step stands."""
@@ -103,7 +103,7 @@ class Batches(Dataset[dict[str, Tensor]]):
         return Draw(self.section.seed, step, phase, drawn)
 
 
-class TaskMaterial:
+class TaskSource:
     """Documents of the synthetic tasks, in the tokenizer of the tasks."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -147,13 +147,13 @@ class Encoder:
         ids: list[int] = line_end if newline else []
         answers = [False] * len(ids)
         for prompt, answer in parts:
-            asked, told = self.ids(prompt), self.ids(answer)
-            ids = ids + asked + told + line_end
-            answers += [False] * len(asked) + [True] * len(told) + [False] * len(line_end)
+            question, reply = self.ids(prompt), self.ids(answer)
+            ids = ids + question + reply + line_end
+            answers += [False] * len(question) + [True] * len(reply) + [False] * len(line_end)
         return Document(tuple(ids), tuple(answers))
 
 
-def chosen_tasks(phase: Phase, *, default: tuple[str, ...]) -> list[synthetic_tasks.Task]:
+def choose_tasks(phase: Phase, *, default: tuple[str, ...]) -> list[synthetic_tasks.Task]:
     """The tasks a phase draws from: those it names, else those of its patterns, else those of the default patterns.
 
     Raises:
@@ -176,7 +176,7 @@ def chosen_tasks(phase: Phase, *, default: tuple[str, ...]) -> list[synthetic_ta
 
 def task_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
     """Rows of the 74 tasks, each row of one task; only examples of the training split."""
-    tasks = chosen_tasks(phase, default=())
+    tasks = choose_tasks(phase, default=())
     examples = phase.examples[int(random.random() * len(phase.examples))]
     documents = []
     for _ in range(phase.batch_size):
@@ -191,11 +191,11 @@ def pair_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Docum
     """Four pairs of a name and a thing and eight questions about them: associative recall and nothing else.
 
     A document keeps one order of its pairs (name first or thing first) and one direction of its questions (which of
-    the two is told); `phase.gaps` puts that many filler words between the two, drawn anew for every pair.
+    the two is given); `phase.gaps` puts that many filler words between the two, drawn anew for every pair.
     """
     for word in phase.fillers:
         if word not in encoder.vocabulary:
-            raise UserError(f"The filler {word!r} is no word of the tasks; {nearest(word, encoder.vocabulary)}")
+            raise UserError(f"The filler {word!r} is not a word of the tasks; {nearest(word, encoder.vocabulary)}")
     fillers = [encoder.vocabulary[word] for word in phase.fillers or FILLERS]
     documents = []
     for _ in range(phase.batch_size):
@@ -205,12 +205,12 @@ def pair_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Docum
         facts = list(zip(names, things, strict=True))
         if phase.both_ways and random.random() < 0.5:
             facts = [(thing, name) for name, thing in facts]
-        asked = [facts[int(random.random() * 4)] for _ in range(8)]
+        questions = [facts[int(random.random() * 4)] for _ in range(8)]
         if phase.both_ways and random.random() < 0.5:
-            asked = [(second, first) for first, second in asked]
+            questions = [(second, first) for first, second in questions]
         ids: list[int] = []
         answers: list[bool] = []
-        for number, (first, second) in enumerate(facts + asked):
+        for number, (first, second) in enumerate(facts + questions):
             gap = phase.gaps[int(random.random() * len(phase.gaps))]
             ids += [first, *(fillers[int(random.random() * len(fillers))] for _ in range(gap)), second]
             answers += [False] * (1 + gap) + [number >= 4]
@@ -223,7 +223,7 @@ def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[D
 
     Only for patterns whose question alone selects the fact (same-person, same-object).
     """
-    tasks = chosen_tasks(phase, default=("same-person", "same-object"))
+    tasks = choose_tasks(phase, default=("same-person", "same-object"))
     if any(t.grammar.pattern.negated for t in tasks):
         raise UserError("The source 'questions' asks about every fact; use it with same-person and same-object only.")
     documents = []
@@ -231,7 +231,7 @@ def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[D
         task = tasks[int(random.random() * len(tasks))]
         grammar = task.grammar
         (example,) = synthetic_tasks.generate(task, 1, random.getrandbits(48), examples=1, split="train")[0].examples
-        told, stop, _ = example.prompt.partition(grammar.surface.closing)
+        context, stop, _ = example.prompt.partition(grammar.surface.closing)
         parts: list[tuple[str, str]] = []
         facts = example.facts
         if phase.asked:
@@ -239,9 +239,9 @@ def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[D
         else:
             order = _sample(random, facts, len(facts))
         for fact in order:
-            asked, answer = grammar.key(*fact)[0], grammar.accepted(*fact)[0]
-            question = grammar.question.format(asked=asked, predicate=example.predicate, unit=example.unit)
-            parts.append((question if parts else told + stop + question, answer))
+            key, answer = grammar.key(*fact)[0], grammar.accepted(*fact)[0]
+            question = grammar.question.format(asked=key, predicate=example.predicate, unit=example.unit)
+            parts.append((question if parts else context + stop + question, answer))
         documents.append(encoder.document(parts, newline=random.random() < 0.5))
     return documents
 
@@ -276,7 +276,7 @@ def _sample(random: Random, items: Sequence[T], count: int) -> list[T]:
     return pool[:count]
 
 
-def shuffled(index: int, size: int, key: str) -> int:
+def shuffle_index(index: int, size: int, key: str) -> int:
     """Where `index` of `size` stands in the shuffle named `key`: a permutation that needs no table.
 
     A Feistel network of four rounds over the next power of four, walked until it lands inside: row number a billion

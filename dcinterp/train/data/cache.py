@@ -23,7 +23,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dcinterp"
 
 
-def cached(kind: str, made_from: Any, make: Callable[[Path], None]) -> Path:
+def find_or_make(kind: str, made_from: Any, make: Callable[[Path], None]) -> Path:
     """The folder that `make` filled for the same `made_from` (plain data) before, or fills now.
 
     Raises:
@@ -52,6 +52,6 @@ def cached(kind: str, made_from: Any, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def of_files(files: list[Path], root: Path) -> list[list[Any]]:
+def fingerprint_files(files: list[Path], root: Path) -> list[list[Any]]:
     """What tells a set of files from another version of itself, without reading them."""
     return [[str(p.relative_to(root)), (s := p.stat()).st_size, s.st_mtime_ns] for p in files]

@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import ImageSection
-from dcinterp.train.data.batches import Draw, shuffled
-from dcinterp.train.data.cache import cached, of_files
+from dcinterp.train.data.batches import Draw, shuffle_index
+from dcinterp.train.data.cache import find_or_make, fingerprint_files
 
 SIDES = ("train", "validation")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
@@ -34,7 +34,7 @@ FORMAT = 1
 Labelled = Callable[[], Iterable[tuple[np.ndarray, int]]]
 
 
-class ImageMaterial:
+class ImageSource:
     """Images and their classes. Each is seen once before any is seen again, in an order that the seed gives."""
 
     tokenizer: PreTrainedTokenizerFast | None = None
@@ -61,14 +61,14 @@ class ImageMaterial:
         places = []
         for position in range(draw.drawn + part, draw.drawn + draw.phase.batch_size, parts):
             epoch, index = divmod(position, count)
-            places.append(shuffled(index, count, f"{draw.seed}:{epoch}"))
-        return {"pixel_values": scaled(self.pixels["train"][places]), "labels": self.labels["train"][places]}
+            places.append(shuffle_index(index, count, f"{draw.seed}:{epoch}"))
+        return {"pixel_values": scale_pixels(self.pixels["train"][places]), "labels": self.labels["train"][places]}
 
     def digest(self) -> str:
         return str(self.record["digest"])
 
 
-def scaled(pixels: np.ndarray) -> Float[Tensor, "batch channel height width"]:
+def scale_pixels(pixels: np.ndarray) -> Float[Tensor, "batch channel height width"]:
     """Bytes as numbers from -1 to 1."""
     return torch.from_numpy(pixels.astype(np.float32)) / 127.5 - 1
 
@@ -81,7 +81,7 @@ def prepare(section: ImageSection) -> Path:
     """
     identity, classes, images = find(section)
     made_from = {"format": FORMAT, "images": identity, "section": asdict(section)}
-    return cached("images", made_from, lambda folder: build(images, classes, section, folder))
+    return find_or_make("images", made_from, lambda folder: build(images, classes, section, folder))
 
 
 def find(section: ImageSection) -> tuple[Any, list[str], Labelled]:
@@ -107,7 +107,7 @@ def find(section: ImageSection) -> tuple[Any, list[str], Labelled]:
         raise UserError(f"{path} holds images of {len(classes)} classes; give a folder with a subfolder per class.")
     numbers = {name: number for number, name in enumerate(classes)}
     size = section.size or DEFAULT_SIZE
-    return of_files(files, path), classes, lambda: ((_file(p, size), numbers[p.parent.name]) for p in files)
+    return fingerprint_files(files, path), classes, lambda: ((_file(p, size), numbers[p.parent.name]) for p in files)
 
 
 def build(images: Labelled, classes: list[str], section: ImageSection, folder: Path) -> None:

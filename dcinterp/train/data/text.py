@@ -23,8 +23,8 @@ from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import TextSection
-from dcinterp.train.data.batches import Draw, shuffled
-from dcinterp.train.data.cache import cached, of_files
+from dcinterp.train.data.batches import Draw, shuffle_index
+from dcinterp.train.data.cache import find_or_make, fingerprint_files
 from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer
 
 PIECE = 2048
@@ -35,7 +35,7 @@ FORMAT = 1
 Documents = Callable[[], Iterable[str]]
 
 
-class TextMaterial:
+class TextSource:
     """Rows of a packed text. Each row is read once before any is read again, in an order that the seed gives."""
 
     def __init__(self, section: TextSection) -> None:
@@ -61,7 +61,7 @@ class TextMaterial:
         places = []
         for position in range(draw.drawn + part, draw.drawn + draw.phase.batch_size, parts):
             epoch, index = divmod(position, len(rows))
-            places.append(shuffled(index, len(rows), f"{draw.seed}:{epoch}"))
+            places.append(shuffle_index(index, len(rows), f"{draw.seed}:{epoch}"))
         ids = torch.from_numpy(rows[places].astype(np.int64))
         return {"input_ids": ids, "labels": ids.clone()}
 
@@ -73,11 +73,11 @@ def prepare(section: TextSection) -> Path:
     """The folder with rows and tokenizer for a text, from the cache where it was prepared before.
 
     Raises:
-        UserError: there is no such text, it is no text, or it is too short for its rows.
+        UserError: there is no such file, it is not text, or it is too short for its rows.
     """
     identity, documents = find(section)
     made_from = {"format": FORMAT, "text": identity, "section": asdict(section)}
-    return cached("text", made_from, lambda folder: build(documents, section, folder))
+    return find_or_make("text", made_from, lambda folder: build(documents, section, folder))
 
 
 def find(section: TextSection) -> tuple[Any, Documents]:
@@ -91,11 +91,11 @@ def find(section: TextSection) -> tuple[Any, Documents]:
     if not section.path:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = sorted(root.glob("*.py"))
-        return of_files(files, root), lambda: map(_text, files)
+        return fingerprint_files(files, root), lambda: map(_text, files)
     path = Path(section.path).expanduser()
     if path.is_file():
         _text(path)
-        return of_files([path], path.parent), lambda: [_text(path)]
+        return fingerprint_files([path], path.parent), lambda: [_text(path)]
     if not path.is_dir():
         raise UserError(f"There is no text at {path}; give a file or a folder of text.")
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
@@ -105,7 +105,7 @@ def find(section: TextSection) -> tuple[Any, Documents]:
     files = [p for p in sorted(path.glob(section.pattern)) if p.is_file() and not p.name.startswith(".")]
     if not files:
         raise UserError(f"{path} holds no file that matches {section.pattern!r}; change data.text.pattern.")
-    return of_files(files, path), lambda: _readable(files, path)
+    return fingerprint_files(files, path), lambda: _readable(files, path)
 
 
 def pieces(text: str, size: int = PIECE) -> Iterator[str]:
@@ -160,7 +160,7 @@ def build(documents: Documents, section: TextSection, folder: Path) -> None:
     kind = "H" if len(tokenizer) < 2**16 else "I"
     ids = {side: array(kind) for side in SIDES}
     size = dict.fromkeys(SIDES, 0)
-    for side, text, follows in sided(documents, limit):
+    for side, text, follows in assign_sides(documents, limit):
         if not follows:
             ids[side].append(tokenizer.eos_token_id)
         ids[side].extend(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -183,7 +183,7 @@ def build(documents: Documents, section: TextSection, folder: Path) -> None:
     (folder / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
-def sided(documents: Documents, limit: float) -> Iterator[tuple[str, str, bool]]:
+def assign_sides(documents: Documents, limit: float) -> Iterator[tuple[str, str, bool]]:
     """(side, piece, whether it goes on where the last piece of its side ended)."""
     last: dict[str, tuple[int, int]] = {}
     for number, text in enumerate(documents()):
@@ -203,7 +203,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no UTF-8 text; convert it, or leave it out.") from error
+        raise UserError(f"{path} is not UTF-8 text; convert it, or leave it out.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,9 +27,12 @@ from transformers import (
 import synthetic_tasks
 from dcinterp.support.progress import Cancelled, Progress
 from dcinterp.train.config.recipe import EvaluationSection
-from dcinterp.train.data.batches import Document, Encoder, pad, shuffled
-from dcinterp.train.data.images import ImageMaterial, scaled
-from dcinterp.train.data.text import TextMaterial
+from dcinterp.train.data.batches import Document, Encoder, pad, shuffle_index
+from dcinterp.train.data.images import ImageSource, scale_pixels
+from dcinterp.train.data.text import TextSource
+from dcinterp.train.loop.metrics_file import read_records
+
+log = logging.getLogger(__name__)
 
 
 class Metrics:
@@ -38,9 +42,12 @@ class Metrics:
         self.path, self.writes = path, writes
 
     def rewind(self, step: int) -> None:
-        """Forget everything measured after `step`, and a last line that was cut short."""
+        """Forget everything measured after `step`, a last line that was cut short, and lines that nobody can read."""
         if self.writes and self.path.is_file():
-            lines = [line for line in self.path.read_text().splitlines() if _complete(line) and _step(line) <= step]
+            records, wrong = read_records(self.path, needed=("step", "tokens"))
+            for number in wrong:
+                log.warning("Line %d of %s is not a measurement of a run and was removed.", number, self.path)
+            lines = [json.dumps(record) for record in records if record["step"] <= step]
             aside = self.path.with_suffix(".unfinished")
             aside.write_text("".join(line + "\n" for line in lines))
             aside.replace(self.path)
@@ -68,7 +75,7 @@ class HeldOutAccuracy(TrainerCallback):
             count = -(-self.section.answers_per_task // scored)
             for row in synthetic_tasks.generate(task, count, seed=0, examples=examples, split="held-out"):
                 document = encoder.document([(e.prompt, e.answer) for e in row.examples])
-                rows.append((task.qk, _scored(document, row)))
+                rows.append((task.qk, _keep_scored(document, row)))
         return rows
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -83,7 +90,7 @@ class HeldOutAccuracy(TrainerCallback):
         """Share of scored answers whose every token is the most likely one, per QK pattern and over all."""
         right: dict[str, list[bool]] = defaultdict(list)
         rows = sorted(rows, key=lambda row: len(row[1].ids))
-        with _evaluating(model):
+        with _evaluation_mode(model):
             for start in range(0, len(rows), batch_size):
                 chosen = rows[start : start + batch_size]
                 batch = pad([document for _, document in chosen], self.pad, answers_only=True)
@@ -97,14 +104,14 @@ class HeldOutAccuracy(TrainerCallback):
 class HeldOutText(TrainerCallback):
     """Mean loss per token of held-out rows, every so many steps; also in bits per byte, which tokenizers share."""
 
-    def __init__(self, section: EvaluationSection, material: TextMaterial, metrics: Metrics) -> None:
+    def __init__(self, section: EvaluationSection, data_source: TextSource, metrics: Metrics) -> None:
         self.section, self.metrics = section, metrics
-        rows = material.rows["validation"]
+        rows = data_source.rows["validation"]
         chosen = [
-            shuffled(number, len(rows), "validation") for number in range(min(section.validation_rows, len(rows)))
+            shuffle_index(number, len(rows), "validation") for number in range(min(section.validation_rows, len(rows)))
         ]
         self.rows = torch.from_numpy(rows[sorted(chosen)].astype("int64"))
-        record = material.record["validation"]
+        record = data_source.record["validation"]
         self.tokens_per_byte = record["tokens"] / record["bytes"]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -118,7 +125,7 @@ class HeldOutText(TrainerCallback):
     @torch.no_grad()
     def measure(self, model: PreTrainedModel, batch_size: int = 16) -> float:
         """Mean next-token loss of the held-out rows, in nats."""
-        with _evaluating(model):
+        with _evaluation_mode(model):
             losses = [
                 float(model(input_ids=ids, labels=ids, use_cache=False).loss) * len(ids)
                 for ids in self.rows.to(model.device).split(batch_size)
@@ -129,13 +136,14 @@ class HeldOutText(TrainerCallback):
 class HeldOutImages(TrainerCallback):
     """Share of held-out images whose class is the most likely one, and their mean loss."""
 
-    def __init__(self, section: EvaluationSection, material: ImageMaterial, metrics: Metrics) -> None:
+    def __init__(self, section: EvaluationSection, data_source: ImageSource, metrics: Metrics) -> None:
         self.section, self.metrics = section, metrics
-        pixels = material.pixels["validation"]
+        pixels = data_source.pixels["validation"]
         chosen = sorted(
-            shuffled(number, len(pixels), "validation") for number in range(min(section.validation_rows, len(pixels)))
+            shuffle_index(number, len(pixels), "validation")
+            for number in range(min(section.validation_rows, len(pixels)))
         )
-        self.pixels, self.labels = scaled(pixels[chosen]), material.labels["validation"][chosen]
+        self.pixels, self.labels = scale_pixels(pixels[chosen]), data_source.labels["validation"][chosen]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.section.every == 0 or state.global_step == state.max_steps:
@@ -150,12 +158,16 @@ class HeldOutImages(TrainerCallback):
     @torch.no_grad()
     def measure(self, model: PreTrainedModel, batch_size: int = 64) -> tuple[float, float]:
         """(mean loss in nats, accuracy) on the held-out images."""
-        with _evaluating(model):
+        with _evaluation_mode(model):
             logits = torch.cat(
                 [model(pixels.to(model.device)).logits.cpu() for pixels in self.pixels.split(batch_size)]
             )
         hits = logits.argmax(-1) == self.labels
         return float(cross_entropy(logits.float(), self.labels)), float(hits.float().mean())
+
+
+STEPS_SHOWN = 20
+"""Steps whose mean loss a progress message shows."""
 
 
 class Reporter(TrainerCallback):
@@ -164,7 +176,7 @@ class Reporter(TrainerCallback):
     def __init__(self, metrics: Metrics, progress: Progress | None) -> None:
         self.metrics, self.progress = metrics, progress
         self.cancelled: Cancelled | None = None
-        self.loss = float("nan")
+        self.losses: deque[float] = deque([0.0], maxlen=STEPS_SHOWN)
         self.started = (0.0, 0, 0)
 
     def on_train_begin(
@@ -173,14 +185,17 @@ class Reporter(TrainerCallback):
         self.metrics.rewind(state.global_step)
         self.started = (time.monotonic(), state.num_input_tokens_seen, state.global_step)
 
+    def add_loss(self, loss: float) -> None:
+        """Add the loss of a part of the current batch."""
+        self.losses[-1] += loss
+
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs.get("logs") or {}
         if "loss" in logs:
-            self.loss = float(logs["loss"])
             self.metrics.write(
                 step=state.global_step,
                 tokens=state.num_input_tokens_seen,
-                loss=self.loss,
+                loss=float(logs["loss"]),
                 learning_rate=float(logs["learning_rate"]),
                 gradient_norm=float(logs["grad_norm"]),
             )
@@ -191,8 +206,9 @@ class Reporter(TrainerCallback):
             seconds = max(time.monotonic() - began, 1e-9)
             rate = (state.num_input_tokens_seen - tokens) / seconds
             left = seconds / max(1, state.global_step - step) * (state.max_steps - state.global_step)
-            loss = "" if math.isnan(self.loss) else f"loss {self.loss:.3f}, "
-            message = f"{loss}{rate:.0f} tokens/s, {timedelta(seconds=round(left))} left"
+            loss = sum(self.losses) / len(self.losses)
+            self.losses.append(0.0)
+            message = f"loss {loss:.3f}, {rate:,.0f} tokens/s, {timedelta(seconds=round(left))} left"
             try:
                 self.progress(state.global_step, state.max_steps, message)
             except Cancelled as cancelled:
@@ -205,7 +221,7 @@ class Reporter(TrainerCallback):
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def _evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
     """The model in evaluation mode inside the block, and as it was after it."""
     training = model.training
     model.eval()
@@ -215,25 +231,14 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
         model.train(training)
 
 
-def _complete(line: str) -> bool:
-    try:
-        return "step" in json.loads(line)
-    except json.JSONDecodeError:
-        return False
-
-
-def _step(line: str) -> int:
-    return int(json.loads(line)["step"])
-
-
-def _scored(document: Document, row: synthetic_tasks.Row) -> Document:
+def _keep_scored(document: Document, row: synthetic_tasks.Row) -> Document:
     """`document` with only the answers that the released file scores (shots 2 to 7 of a row of eight)."""
     unscored = len(row.examples) - len(row.scored)
     answers, seen, inside = [], 0, False
-    for told in document.answers:
-        seen += told and not inside
-        inside = told
-        answers.append(told and seen > unscored)
+    for is_answer in document.answers:
+        seen += is_answer and not inside
+        inside = is_answer
+        answers.append(is_answer and seen > unscored)
     return Document(document.ids, tuple(answers))
 
 

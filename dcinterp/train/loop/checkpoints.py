@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import shutil
 import zlib
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError, safe_open
-from transformers.trainer_pt_utils import safe_globals
+from safetensors import safe_open
 
 from dcinterp.support.errors import UserError
 
 PREFIX = "checkpoint-"
 STAGING, SEAL, DAMAGED = "unfinished", "seal.json", "damaged-"
+WEIGHTS = (".safetensors", ".bin", ".distcp")
+READ = (*WEIGHTS, ".pt", ".pth", ".json")
+"""Endings of the files that a resumed run may read; a seal must list all of them."""
 BLOCK = 1 << 20
 
 log = logging.getLogger(__name__)
@@ -58,22 +58,31 @@ def publish(staged: Path, checkpoints: Path, keep: int) -> None:
         shutil.rmtree(checkpoints / f"{PREFIX}{step}", ignore_errors=True)
 
 
-def damage(folder: Path) -> str:
-    """What is wrong with a checkpoint, or nothing. Nothing in it is ever unpickled as more than tensors and numbers."""
+def find_damage(folder: Path) -> str:
+    """What is wrong with a checkpoint, or nothing: it is exactly what was written, and its weights are finite."""
     path = folder / SEAL
     if not path.is_file():
-        return _unreadable(folder)
+        return f"its {SEAL} is missing, so it cannot be verified"
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         return f"its {SEAL} cannot be read ({error})"
+    if not isinstance(listed, dict):
+        return f"its {SEAL} does not list files with their checksums"
+    present = [str(file.relative_to(folder)) for file in _files(folder) if file.suffix in READ]
+    weights = [name for name in listed if Path(name).suffix in WEIGHTS]
+    for name in ["trainer_state.json", *present]:
+        if name not in listed:
+            return f"its {SEAL} does not list {name}"
+    if not weights:
+        return f"its {SEAL} lists no weights"
     for name, measured in listed.items():
         file = folder / name
         if not file.is_file():
             return f"{name} is missing"
         if _measure(file) != measured:
             return f"{name} is not what was written"
-    return ""
+    return "" if all(_is_finite(folder / name) for name in weights) else "its weights are NaN or infinite"
 
 
 def last_good(checkpoints: Path) -> tuple[Path | None, list[str]]:
@@ -85,7 +94,7 @@ def last_good(checkpoints: Path) -> tuple[Path | None, list[str]]:
     sentences: list[str] = []
     for step in reversed(steps_in(checkpoints)):
         folder = checkpoints / f"{PREFIX}{step}"
-        if not (wrong := damage(folder)):
+        if not (wrong := find_damage(folder)):
             return folder, sentences
         aside = checkpoints / f"{DAMAGED}{folder.name}"
         shutil.rmtree(aside, ignore_errors=True)
@@ -94,7 +103,7 @@ def last_good(checkpoints: Path) -> tuple[Path | None, list[str]]:
     return None, sentences
 
 
-def could_not_write(what: str, error: Exception, checkpoints: Path) -> UserError:
+def write_error(what: str, error: Exception, checkpoints: Path) -> UserError:
     """The sentence for a disk that did not take a file, with the way out."""
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error).splitlines()[0]
     steps = steps_in(checkpoints)
@@ -123,16 +132,9 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _unreadable(folder: Path) -> str:
-    """What is wrong with a checkpoint from before seals, as far as reading it shows."""
-    try:
-        json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, framework="pt") as tensors:
-                tensors.keys()
-        for path in (folder / "optimizer.pt", folder / "scheduler.pt", *sorted(folder.glob("rng_state*.pth"))):
-            with safe_globals():
-                torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, EOFError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
-        return str(error).splitlines()[0]
-    return "" if any(folder.glob("*.safetensors")) else "its weights are missing"
+def _is_finite(path: Path) -> bool:
+    """Whether all weights of a file are finite numbers; of another format than safetensors it is not looked at."""
+    if path.suffix != ".safetensors":
+        return True
+    with safe_open(path, framework="pt") as tensors:
+        return all(bool(tensors.get_tensor(name).isfinite().all()) for name in tensors.keys())  # noqa: SIM118

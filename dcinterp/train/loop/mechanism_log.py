@@ -84,7 +84,7 @@ def branch_strengths(model: PreTrainedModel, probe: dict[str, Tensor]) -> Float[
     return strengths
 
 
-class Watch(TrainerCallback):
+class MechanismLog(TrainerCallback):
     """Writes `watch/step-N.safetensors` at every checkpoint."""
 
     def __init__(self, folder: Path, probe: dict[str, Tensor], *, writes: bool = True) -> None:
@@ -135,7 +135,7 @@ def read_log(run: str | Path, name: str) -> tuple[Int[Tensor, " checkpoint"], Te
         steps.append(int(path.stem.removeprefix("step-")))
     if not found:
         raise UserError(
-            f"There is nothing watched in {folder}; give the output folder of a training run with evaluation.watch on "
+            f"Nothing is recorded in {folder}; give the output folder of a training run with evaluation.watch on "
             "that has saved a checkpoint."
         )
     return torch.tensor(steps), torch.stack(found)

@@ -1,4 +1,4 @@
-"""The metrics.jsonl of a training run, which may be growing while it is read."""
+"""Files of a run with a JSON object on each line (metrics.jsonl, history.jsonl), which may be growing while read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,60 @@ from dcinterp.support.errors import UserError
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole line, in order; a last line that is being written is left for the next time.
+    """Every measurement of a run, in order; a last line that is being written is left for the next time.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or a line is not a measurement.
     """
     if not path.is_file():
         raise UserError(f"There is no {path}; give the output folder of a training run or a shipped model.")
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return found
+    records, wrong = read_records(path, needed=("step", "tokens"))
+    if wrong:
+        raise UserError(f"Line {wrong[0]} of {path} is not a measurement of a run; remove that line, or mend it.")
+    return records
+
+
+def read_records(path: Path, *, needed: tuple[str, ...] = ("step",)) -> tuple[list[dict[str, Any]], list[int]]:
+    """(records, numbers of the lines that are not records, from 1) of a file; nothing where there is no file.
+
+    A last line that is cut short, or still being written, is in neither.
+
+    Args:
+        path: the file.
+        needed: fields that every record must have, as numbers.
+    """
+    if not path.is_file():
+        return [], []
+    # Not splitlines(): what is split there stands inside strings here.
+    *lines, last = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records, wrong = [], []
+    for number, line in enumerate(lines, start=1):
+        if (record := parse_record(line, needed)) is not None:
+            records.append(record)
+        else:
+            wrong.append(number)
+    if (record := parse_record(last, needed)) is not None:
+        records.append(record)
+    return records, wrong
+
+
+def parse_record(line: str, needed: tuple[str, ...]) -> dict[str, Any] | None:
+    """The record that a line holds, if it holds one."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not all(_is_number(record.get(name)) for name in needed):
+        return None
+    measured = [record[name] for name in ("loss", "validation_loss") if name in record]
+    if not all(map(_is_number, measured)) or not _is_accuracy(record.get("accuracy", {})):
+        return None
+    return record
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_accuracy(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(row, dict) for row in value.values())

@@ -18,6 +18,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback, set_seed
 from transformers.integrations import is_tensorboard_available, is_wandb_available
+from transformers.utils import is_torch_bf16_gpu_available
 
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig
@@ -25,17 +26,18 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent, without_bars
 from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
 from dcinterp.train.control.resume import check_resumable, differences, record
-from dcinterp.train.control.run_lock import occupy
-from dcinterp.train.data.batches import Batches, Material
-from dcinterp.train.data.data_source import open_material, with_steps
-from dcinterp.train.data.images import ImageMaterial
-from dcinterp.train.data.text import TextMaterial
+from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.data.batches import Batches, DataSource
+from dcinterp.train.data.data_source import open_data_source, resolve_steps
+from dcinterp.train.data.images import ImageSource
+from dcinterp.train.data.text import TextSource
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutText, Metrics, Reporter
-from dcinterp.train.loop.mechanism_log import Watch
-from dcinterp.train.loop.metrics_file import read_metrics
-from dcinterp.train.loop.run_summary import Beginning, resume_command, time_step
-from dcinterp.train.loop.trainer import DocumentTrainer, arguments, processes
+from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
+from dcinterp.train.loop.mechanism_log import MechanismLog
+from dcinterp.train.loop.metrics_file import read_records
+from dcinterp.train.loop.run_summary import RunSummary, resume_command, time_step
+from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, processes
 
 log = logging.getLogger(__name__)
 
@@ -45,133 +47,149 @@ def train(
     *,
     resume: bool = False,
     progress: Progress | None = None,
-    begin: Callable[[Beginning], None] | None = None,
+    begin: Callable[[RunSummary], None] | None = None,
 ) -> Path:
     """Train the model that `config` describes and return the folder it was saved to (`output`/model).
 
     Beside it, `output` receives config.yaml (every number resolved), history.jsonl (every start and what it changed),
     metrics.jsonl (loss, tokens and held-out measurements against steps), watch/ (spectra and branch strengths at every
-    checkpoint), timings.json and the checkpoints. Started by `accelerate launch`, every process calls this function.
+    checkpoint), timings.json and the checkpoints. Started by a launcher such as `torchrun`, every process calls this
+    function.
 
     Args:
         config: the run.
         resume: continue from the last good checkpoint in `output`, or start when there is none.
         progress: called after every step; raising `Cancelled` stops the run at a checkpoint of that step, from which it
             can be resumed (of several processes: at the last one).
-        begin: told before the first step what the run will do.
+        begin: called before the first step with a summary of the run.
 
     Raises:
         UserError: `output` already holds a run and `resume` is off, is being trained in, or holds a run that was
-            trained under other settings; the material is missing; or the disk is full.
+            trained under other settings; the data are missing; or the disk is full.
+        TrainingDiverged: the loss or the weights became NaN or infinite. No model is written, and every checkpoint that
+            is there is finite.
         Cancelled: `progress` raised it.
     """
     output = Path(config.output)
+    if warning := missing_processes():
+        log.warning(warning)
     try:
-        config = _resolved(config)
+        config = _resolve(config)
         _make(output, resume)
-        with occupy(output) if processes().is_main_process else nullcontext(silent) as tell:
-            return _train(config, output, tell, progress or silent, begin)
+        with lock_run(output) if processes().is_main_process else nullcontext(silent) as publish:
+            return _train(config, output, publish, progress or silent, begin)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise checkpoints.could_not_write(f"The run in {output}", error, output / "checkpoints") from error
+            if error.filename is None or not str(error.filename).startswith(str(output)):
+                raise
+            raise UserError(
+                f"{error.filename} cannot be used ({error.strerror}); remove it, or choose another output folder."
+            ) from error
+        raise checkpoints.write_error(f"The run in {output}", error, output / "checkpoints") from error
 
 
 def _train(
     config: TrainConfig,
     output: Path,
-    tell: Progress,
+    publish: Progress,
     progress: Progress,
-    begin: Callable[[Beginning], None] | None,
+    begin: Callable[[RunSummary], None] | None,
 ) -> Path:
-    tell(0, config.steps, "reading the documents")
+    publish(0, config.steps, "reading the documents")
     main = processes()
     with main.main_process_first():
-        material = open_material(config, output)
-    config = with_steps(config, material)
+        data_source = open_data_source(config, output)
+    config = resolve_steps(config, data_source)
     checkpoint = None
     with main.main_process_first():
-        checkpoint = _prepare(output, config, material) if main.is_main_process else _last(output)
+        checkpoint = _prepare(output, config, data_source) if main.is_main_process else _last(output)
     if config.recipe.threads:
         torch.set_num_threads(config.recipe.threads)
     set_seed(config.recipe.seed)
-    model = build_model(model_config(config, material))
+    model = build_model(model_config(config, data_source))
+    batches = Batches(config.data, data_source, parts=main.num_processes * config.recipe.gradient_accumulation)
+    mechanism = MechanismLog(output / "watch", _probe(batches, data_source), writes=main.is_main_process)
+    publish(0, config.steps, "preparing what is held out")
     metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
-    batches = Batches(config.data, material, parts=main.num_processes * config.recipe.gradient_accumulation)
-    watch = Watch(output / "watch", _probe(batches, material), writes=main.is_main_process)
-    tell(0, config.steps, "preparing what is held out")
-    reporter = Reporter(metrics, _all(tell, progress))
+    reporter = Reporter(metrics, _join(publish, progress))
     trainer = DocumentTrainer(
+        recipe=config.recipe,
+        keep_checkpoints=config.keep_checkpoints,
+        saved_tokenizer=data_source.tokenizer,
+        on_loss=reporter.add_loss,
+        loss_is_mean=isinstance(data_source, ImageSource),
         model=model,
         args=arguments(config, output),
         train_dataset=batches,
         data_collator=_unwrap,
         callbacks=[
-            held_out(config, material, metrics),
-            *([watch] if config.evaluation.watch else []),
+            FiniteWeights(),
+            evaluation_callback(config, data_source, metrics),
+            *([mechanism] if config.evaluation.watch else []),
             reporter,
         ],
     )
-    trainer.recipe, trainer.keep_checkpoints, trainer.tokenizer = (
-        config.recipe,
-        config.keep_checkpoints,
-        material.tokenizer,
-    )
-    if trainer.is_fsdp_enabled and config.evaluation.watch:
-        log.warning("Weights that are sharded over devices are not watched.")
-        trainer.remove_callback(watch)
-    if checkpoint is not None:
-        trainer.add_callback(_TakeUp(trainer, checkpoint))
     trainer.remove_callback(PrinterCallback)
-    if isinstance(material, ImageMaterial):
-        # A classifier's loss is the mean over its images already.
-        trainer.model_accepts_loss_kwargs = False
+    if trainer.is_fsdp_enabled and config.evaluation.watch:
+        log.warning("Weights are sharded over devices, so nothing is recorded in %s.", mechanism.folder)
+        trainer.remove_callback(mechanism)
+    if checkpoint is not None:
+        trainer.add_callback(_RestoreRunning(trainer, checkpoint))
     if begin is not None:
         step = int(checkpoint.rsplit("-", 1)[1]) if checkpoint is not None else 0
         batch = batches[min(step, config.steps - 1) * batches.parts]
         seconds = partial(time_step, model, batch, config.recipe.gradient_accumulation)
-        begin(Beginning(config, model.num_parameters(), step, seconds))
+        begin(RunSummary(config, model.num_parameters(), step, seconds))
     began = time.monotonic()
     with without_bars():
-        trainer.train(resume_from_checkpoint=checkpoint)
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except NotFinite as problem:
+            raise describe(problem, config, output) from problem
         if reporter.cancelled is not None:
             raise reporter.cancelled
-        timings = {"seconds": time.monotonic() - began, "watching": watch.seconds, "steps": trainer.state.global_step}
+        seconds_in_all = time.monotonic() - began
+        timings = {"seconds": seconds_in_all, "watching": mechanism.seconds, "steps": trainer.state.global_step}
         folder = output / "model"
-        _save(trainer, material.tokenizer, folder, output / "timings.json", timings)
+        _save(trainer, data_source.tokenizer, folder, output / "timings.json", timings)
     return folder
 
 
-def model_config(config: TrainConfig, material: Material) -> DCFormerConfig:
-    """The model's configuration: preset, the run's changes, and what the material dictates."""
-    return DCFormerConfig.preset(config.model.preset, **(material.model_fields() | config.model.changes))
+def model_config(config: TrainConfig, data_source: DataSource) -> DCFormerConfig:
+    """The model's configuration: preset, the run's changes, and what the data dictate."""
+    return DCFormerConfig.preset(config.model.preset, **(data_source.model_fields() | config.model.changes))
 
 
-def held_out(config: TrainConfig, material: Material, metrics: Metrics) -> TrainerCallback:
+def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: Metrics) -> TrainerCallback:
     """What measures a run on documents that it is not trained on."""
-    if isinstance(material, TextMaterial):
-        return HeldOutText(config.evaluation, material, metrics)
-    if isinstance(material, ImageMaterial):
-        return HeldOutImages(config.evaluation, material, metrics)
-    assert material.tokenizer is not None
-    return HeldOutAccuracy(config.evaluation, material.tokenizer, metrics)
+    if isinstance(data_source, TextSource):
+        return HeldOutText(config.evaluation, data_source, metrics)
+    if isinstance(data_source, ImageSource):
+        return HeldOutImages(config.evaluation, data_source, metrics)
+    assert data_source.tokenizer is not None
+    return HeldOutAccuracy(config.evaluation, data_source.tokenizer, metrics)
 
 
-class _TakeUp(TrainerCallback):
+class _RestoreRunning(TrainerCallback):
     """Gives the trainer back the losses since the last line of the metrics."""
 
     def __init__(self, trainer: DocumentTrainer, checkpoint: str) -> None:
         self.trainer, self.checkpoint = trainer, checkpoint
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.take_up(self.checkpoint)
+        self.trainer.restore_running(self.checkpoint)
 
 
-def _resolved(config: TrainConfig) -> TrainConfig:
+def _resolve(config: TrainConfig) -> TrainConfig:
     """The config with everything settled that depends on the machine, and refused where it cannot run."""
     bf16 = config.recipe.bf16
     if bf16 is None:
         bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    if bf16 and torch.accelerator.is_available() and not is_torch_bf16_gpu_available():
+        raise UserError(
+            f"recipe.bf16 is true, but the device here ({torch.accelerator.current_accelerator()}) has no bfloat16; "
+            "leave recipe.bf16 out."
+        )
     reporters = {"tensorboard": is_tensorboard_available, "wandb": is_wandb_available}
     for name in config.report_to:
         if name not in reporters:
@@ -210,31 +228,33 @@ def _make(output: Path, resuming: bool) -> None:
     main.wait_for_everyone()
 
 
-def _all(*callbacks: Progress) -> Progress:
-    def tell(done: int, total: int, message: str = "") -> None:
+def _join(*callbacks: Progress) -> Progress:
+    def call_all(done: int, total: int, message: str = "") -> None:
         for callback in callbacks:
             callback(done, total, message)
 
-    return tell
+    return call_all
 
 
-def _prepare(output: Path, config: TrainConfig, material: Material) -> str | None:
+def _prepare(output: Path, config: TrainConfig, data_source: DataSource) -> str | None:
     """The checkpoint to continue from, if any; writes the resolved config and a line of history."""
     found, damaged = checkpoints.last_good(output / "checkpoints")
     step = int(found.name.removeprefix(checkpoints.PREFIX)) if found is not None else 0
     saved, history = output / "config.yaml", output / "history.jsonl"
     changes: dict[str, list[Any]] = {}
     if found is not None and saved.is_file():
-        before = _resolved(read_config(saved))
+        before = _resolve(read_config(saved))
         check_resumable(before, config, step, output)
         changes = differences(before, config)
-        if _digest(history) not in ("", material.digest()):
+        if _digest(history) not in ("", data_source.digest()):
             raise UserError(
                 f"The text or images that the run in {output} reads have changed since it began; give it what it was "
-                "begun with, or choose another output folder."
+                "started with, or choose another output folder."
             )
     for sentence in damaged:
-        log.warning("%s The run goes on from step %d.", sentence, step)
+        log.warning(
+            "%s The run %s.", sentence, f"goes on from step {step}" if step else "starts again from its beginning"
+        )
     for key, (old, new) in changes.items():
         log.warning("%s was %r and is %r from step %d on.", key, old, new, step)
     record(
@@ -242,7 +262,7 @@ def _prepare(output: Path, config: TrainConfig, material: Material) -> str | Non
         step=step,
         changes=changes,
         damaged=damaged,
-        material=material.digest(),
+        material=data_source.digest(),  # the key of the file's format, older than the name
         processes=processes().num_processes,
         torch=torch.__version__,
         transformers=transformers.__version__,
@@ -258,19 +278,21 @@ def _last(output: Path) -> str | None:
 
 
 def _digest(history: Path) -> str:
-    """The hash of the material that the run read when it was last started."""
-    lines = read_metrics(history) if history.is_file() else []
-    return str(lines[-1].get("material", "")) if lines else ""
+    """The hash of the data that the run read when it was last started."""
+    starts, wrong = read_records(history)
+    for number in wrong:
+        log.warning("Line %d of %s is not the start of a run and is ignored.", number, history)
+    return str(starts[-1].get("material", "")) if starts else ""
 
 
-def _probe(batches: Batches, material: Material, rows: int = 8) -> dict[str, torch.Tensor]:
-    """A few rows of the first batch, as long as the shortest of them, to watch the composition on."""
-    batch = material.batch(batches.draw(0))
+def _probe(batches: Batches, data_source: DataSource, rows: int = 8) -> dict[str, torch.Tensor]:
+    """A few rows of the first batch, as long as the shortest of them, to measure the composition on."""
+    batch = data_source.batch(batches.draw(0))
     if "pixel_values" in batch:
         return {"pixel_values": batch["pixel_values"][:rows]}
     ids = batch["input_ids"][:rows]
-    assert material.tokenizer is not None
-    return {"input_ids": ids[:, : int((ids != material.tokenizer.pad_token_id).sum(1).min())]}
+    assert data_source.tokenizer is not None
+    return {"input_ids": ids[:, : int((ids != data_source.tokenizer.pad_token_id).sum(1).min())]}
 
 
 def _save(

@@ -1,4 +1,4 @@
-"""What a run is about to do, told before its first step."""
+"""A summary of a run, printed before its first step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FLOPS_TO_TIME = 2e11
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """A run before its first step: what it trains on what, from which step on, and where it writes."""
+class RunSummary:
+    """A run before its first step: model, data, first step and output folder."""
 
     config: TrainConfig
     parameters: int
@@ -42,7 +42,7 @@ class Beginning:
         seconds = self.seconds_per_step()
         takes = f"It takes {_roughly(seconds * (steps - self.step))} here, by timing one step. " if seconds else ""
         return [
-            f"Training {model} on {material_words(config.data)}: {where}.",
+            f"Training {model} on {describe_data(config.data)}: {where}.",
             f"{takes}Everything is written to {config.output}.",
             f"Ctrl-C stops it at a checkpoint; to go on: {resume_command(Path(config.output))}",
         ]
@@ -53,7 +53,7 @@ def resume_command(output: Path) -> str:
     return f"dcinterp train {shlex.quote(str(output / 'config.yaml'))} --resume"
 
 
-def material_words(data: DataSection) -> str:
+def describe_data(data: DataSection) -> str:
     """What a run reads, in a few words."""
     source = data.phases[0].source
     if source == "text":

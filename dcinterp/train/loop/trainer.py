@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from dcinterp.train.config.recipe import RecipeSection, TrainConfig
 from dcinterp.train.loop import checkpoints
+from dcinterp.train.loop.divergence import NotFinite
 
 RUNNING = "running.json"
 """In a checkpoint: what the Trainer keeps in memory between two lines of the metrics."""
@@ -42,6 +44,7 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
         max_grad_norm=recipe.clip,
         seed=recipe.seed,
         bf16=bool(recipe.bf16),
+        use_cpu=on_cpu(),
         torch_compile=recipe.compile,
         logging_steps=config.log_every,
         logging_nan_inf_filter=False,
@@ -54,25 +57,74 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
         # Every parameter of a model takes part in every step.
         ddp_find_unused_parameters=False,
     )
-    # Without `accelerate launch` one process uses one device: an item is one batch, not one for each device.
+    # Without a launcher one process uses one device: an item is one batch, not one for each device.
     made._n_gpu = min(made.n_gpu, 1)
     return made
 
 
+def on_cpu() -> bool:
+    """Whether a run uses the CPU, which transformers and accelerate must be told.
+
+    Otherwise accelerate ignores that `torchrun` started several processes, and transformers refuses bfloat16.
+    """
+    return (
+        os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes") or not torch.accelerator.is_available()
+    )
+
+
 def processes() -> PartialState:
-    """This process among those that `accelerate launch` started."""
-    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
-    return PartialState(cpu=True) if on_cpu else PartialState()
+    """This process among those that a launcher (`torchrun`, `accelerate launch`) started."""
+    return PartialState(cpu=True) if on_cpu() else PartialState()
+
+
+def missing_processes() -> str:
+    """A warning when a launcher was asked for several processes and fewer train together; else nothing."""
+    running = processes().num_processes
+    asked = os.environ.get("WORLD_SIZE", "")
+    # `accelerate launch --cpu` starts one process whatever it is asked for. Of what it was asked for it passes on only
+    # an address, which it sets for several processes.
+    if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and not asked:
+        wanted = "Several processes"
+    elif asked.isdigit() and int(asked) > running:
+        wanted = f"{asked} processes"
+    else:
+        return ""
+    return (
+        f"{wanted} were asked for, and {running} trains here; on CPUs start them with: "
+        "torchrun --nproc_per_node N -m dcinterp train CONFIG.yaml"
+    )
 
 
 class DocumentTrainer(Trainer):
     """Trainer that counts the tokens it has seen (padding left out) and follows the recipe's learning rates."""
 
-    recipe = RecipeSection()
-    keep_checkpoints = 2
-    tokenizer: PreTrainedTokenizerFast | None = None
-    """Saved with every checkpoint, so that each is a model that `dcinterp.load` reads."""
-    _staging: Path | None = None
+    def __init__(
+        self,
+        *,
+        recipe: RecipeSection,
+        keep_checkpoints: int,
+        saved_tokenizer: PreTrainedTokenizerFast | None,
+        on_loss: Callable[[float], None],
+        loss_is_mean: bool = False,
+        **arguments: Any,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            recipe: learning rates of the schedule and of the composition.
+            keep_checkpoints: newest checkpoints that are kept.
+            saved_tokenizer: saved with every checkpoint, so that each is a model that `dcinterp.load` reads.
+            on_loss: called with the loss of every part of a batch.
+            loss_is_mean: the model's loss is a mean over the rows of a batch (images), not a sum over tokens that the
+                Trainer divides.
+            arguments: those of `transformers.Trainer`.
+        """
+        self.recipe, self.keep_checkpoints, self.saved_tokenizer = recipe, keep_checkpoints, saved_tokenizer
+        self.on_loss = on_loss
+        self._staging: Path | None = None
+        super().__init__(**arguments)
+        if loss_is_mean:
+            self.model_accepts_loss_kwargs = False
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:
@@ -106,15 +158,27 @@ class DocumentTrainer(Trainer):
         return self.optimizer
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As in transformers, but tokens are counted.
+
+        Raises:
+            NotFinite: the loss is NaN or infinite, in this process or another; the weights are as they were.
+        """
         if (ids := inputs.get("input_ids")) is None:
             seen = torch.tensor(len(inputs["pixel_values"]), device=self.args.device)
         else:
             pad = self.model.config.pad_token_id  # type: ignore[union-attr]
             seen = (ids != pad).sum()
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        counts = torch.stack([seen.to(self.args.device), (~loss.isfinite()).long()])
         if self.args.world_size > 1:
-            seen = self.accelerator.reduce(seen.to(self.args.device))
-        self.state.num_input_tokens_seen += int(seen)
-        return super().training_step(model, inputs, *args, **kwargs)
+            # All processes stop at the same step.
+            counts = self.accelerator.reduce(counts)
+        tokens, not_finite = counts.tolist()
+        if not_finite:
+            raise NotFinite("The loss became NaN or infinite", self.state.global_step + 1)
+        self.state.num_input_tokens_seen += tokens
+        self.on_loss(float(loss))
+        return loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         logs["tokens"] = self.state.num_input_tokens_seen
@@ -139,24 +203,31 @@ class DocumentTrainer(Trainer):
                 staged = self._staging / f"{checkpoints.PREFIX}{step}"
                 running = {"loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
                 (staged / RUNNING).write_text(json.dumps(running), encoding="utf-8")
-                if self.tokenizer is not None:
-                    self.tokenizer.save_pretrained(staged)
+                if self.saved_tokenizer is not None:
+                    self.saved_tokenizer.save_pretrained(staged)
                 checkpoints.seal(staged)
                 checkpoints.publish(staged, folder, self.keep_checkpoints)
             self.accelerator.wait_for_everyone()
         except (OSError, RuntimeError, SafetensorError) as error:
-            raise checkpoints.could_not_write(f"The checkpoint of step {step}", error, folder) from error
+            raise checkpoints.write_error(f"The checkpoint of step {step}", error, folder) from error
         finally:
             self._staging = None
             shutil.rmtree(folder / checkpoints.STAGING, ignore_errors=True)
 
-    def take_up(self, checkpoint: str) -> None:
-        """The losses since the last line of the metrics, as they were when `checkpoint` was written."""
+    def restore_running(self, checkpoint: str) -> None:
+        """Set what a checkpoint of the Trainer does not restore: the losses since the last line of the metrics, and the
+        learning rate of the next step, which may follow another schedule than the checkpoint was written under."""
         path = Path(checkpoint) / RUNNING
         if path.is_file():
             running = json.loads(path.read_text(encoding="utf-8"))
             self._tr_loss = torch.tensor(running["loss"], device=self.args.device)
             self._globalstep_last_logged = running["logged"]
+        scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        assert self.optimizer is not None
+        for group, rate, share in zip(
+            self.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
+        ):
+            group["lr"] = rate * share(scheduler.last_epoch)
 
 
 def compose_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:

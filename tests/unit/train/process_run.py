@@ -28,13 +28,13 @@ def config(output: Path) -> TrainConfig:
 
 
 def child(run: TrainConfig, rank: int, processes: int, port: int) -> int:
-    """A process with the environment that `accelerate launch --cpu --num_processes N` gives."""
+    """A process with the environment that `torchrun --nproc_per_node N` gives."""
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        os.environ |= {"ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         if processes > 1:
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
             os.environ |= {"LOCAL_WORLD_SIZE": str(processes)}

@@ -10,12 +10,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from dcinterp.support.errors import UserError
-from dcinterp.train.config.recipe import DataSection, EvaluationSection, ModelSection, Phase, RecipeSection, TrainConfig
+from dcinterp.train.config.default_run import text_run
+from dcinterp.train.config.recipe import (
+    DataSection,
+    EvaluationSection,
+    ModelSection,
+    Phase,
+    RecipeSection,
+    TrainConfig,
+    build_config,
+)
 from dcinterp.train.control.resume import check_resumable, differences
 from dcinterp.train.loop import checkpoints
+from dcinterp.train.loop.metrics_file import read_metrics
 from dcinterp.train.loop.run import train
 
 
@@ -57,15 +67,7 @@ def whole(tmp_path_factory):
     return output
 
 
-@pytest.mark.parametrize("sealed", [True, False])
-@pytest.mark.parametrize("how", ["cut short", "a bit flipped", "missing"])
-def test_a_damaged_checkpoint_falls_back_to_the_last_good_one(whole, tmp_path, caplog, how, sealed):
-    if how == "a bit flipped" and not sealed:
-        pytest.skip("without a seal nothing shows that")
-    output = tmp_path / "run"
-    with pytest.raises(Crashed):
-        train(tiny(output), progress=stop_after(5))
-    folder = output / "checkpoints" / "checkpoint-4"
+def break_optimizer(folder, how: str) -> None:
     file = folder / "optimizer.pt"
     data = bytearray(file.read_bytes())
     if how == "missing":
@@ -73,8 +75,35 @@ def test_a_damaged_checkpoint_falls_back_to_the_last_good_one(whole, tmp_path, c
     else:
         data[len(data) // 2] ^= 1
         file.write_bytes(data[: len(data) // 2] if how == "cut short" else data)
-    if not sealed:
-        (folder / checkpoints.SEAL).unlink()
+
+
+def write_nan(folder) -> None:
+    """A checkpoint of a version that sealed whatever the weights were."""
+    tensors = load_file(folder / "model.safetensors")
+    next(iter(tensors.values())).fill_(torch.nan)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    checkpoints.seal(folder)
+
+
+DAMAGE = {
+    "optimizer.pt is not what was written": lambda folder: break_optimizer(folder, "cut short"),
+    "optimizer.pt is not what": lambda folder: break_optimizer(folder, "a bit flipped"),
+    "optimizer.pt is missing": lambda folder: break_optimizer(folder, "missing"),
+    "its seal.json is missing": lambda folder: (folder / "seal.json").unlink(),
+    "does not list trainer_state.json": lambda folder: (folder / "seal.json").write_text("{}"),
+    "does not list files": lambda folder: (folder / "seal.json").write_text("[]"),
+    "its seal.json cannot be read": lambda folder: (folder / "seal.json").write_bytes(b"\xff{"),
+    "its weights are NaN": write_nan,
+}
+
+
+@pytest.mark.parametrize("sentence", DAMAGE)
+def test_a_checkpoint_that_cannot_be_verified_falls_back_to_the_last_good_one(whole, tmp_path, caplog, sentence):
+    output = tmp_path / "run"
+    with pytest.raises(Crashed):
+        train(tiny(output), progress=stop_after(5))
+    folder = output / "checkpoints" / "checkpoint-4"
+    DAMAGE[sentence](folder)
     with caplog.at_level(logging.WARNING):
         train(tiny(output), resume=True)
     assert "checkpoint of step 4 is damaged (" in caplog.text
@@ -84,7 +113,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_last_good_one(whole, tmp_path, c
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
     last = json.loads((output / "history.jsonl").read_text().splitlines()[-1])
     assert last["step"] == 2
-    assert "optimizer.pt" in last["damaged"][0] or not sealed
+    assert sentence in last["damaged"][0]
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -99,7 +128,7 @@ def test_nothing_is_unpickled(tmp_path):
     folder.mkdir()
     (folder / "trainer_state.json").write_text("{}")
     (folder / "optimizer.pt").write_bytes(pickle.dumps(Evil()))
-    assert checkpoints.damage(folder)
+    assert checkpoints.find_damage(folder)
     assert not (tmp_path / "ran").exists()
 
 
@@ -127,6 +156,43 @@ def test_metrics_on_a_full_disk_too(tmp_path):
     (output / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"could not be written .*make room on the disk"):
         train(tiny(output, log_every=1))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "history.jsonl"])
+def test_a_loop_of_links_is_a_sentence(tmp_path, name):
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / name).symlink_to(output / name)
+    with pytest.raises(UserError, match=rf"{name} cannot be used \(.*\); remove it, or choose another output folder"):
+        train(tiny(output, log_every=1))
+
+
+def test_a_text_that_is_a_loop_of_links_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    with pytest.raises(UserError, match=r"There is no text at loop\.txt"):
+        train(build_config(text_run("loop.txt")))
+
+
+@pytest.mark.parametrize("wrong", ["[]", "3", "{", '{"step": "two"}', '"\\u2028"', "\0"])
+def test_a_wrong_line_of_history_or_metrics_is_a_sentence(whole, tmp_path, caplog, wrong):
+    output = tmp_path / "run"
+    with pytest.raises(Crashed):
+        train(tiny(output, log_every=1), progress=stop_after(5))
+    for name in ("metrics.jsonl", "history.jsonl"):
+        lines = (output / name).read_text().splitlines()
+        (output / name).write_text("\n".join([lines[0], wrong, *lines[1:]]) + "\n")
+    with pytest.raises(UserError, match=r"Line 2 of .*metrics\.jsonl is not a measurement of a run; remove that line"):
+        read_metrics(output / "metrics.jsonl")
+    with caplog.at_level(logging.WARNING):
+        train(tiny(output, log_every=1), resume=True)
+    assert "Line 2 of" in caplog.text
+    assert "metrics.jsonl is not a measurement of a run and was removed" in caplog.text
+    assert "history.jsonl is not the start of a run and is ignored" in caplog.text
+    steps = [record["step"] for record in read_metrics(output / "metrics.jsonl") if "loss" in record]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    mine, theirs = weights(output), weights(whole)
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 def test_a_longer_run_with_another_phase_is_the_run_from_the_start(tmp_path):

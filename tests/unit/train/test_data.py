@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 import synthetic_tasks
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase
-from dcinterp.train.data.batches import NOT_SCORED, SOURCES, Batches, Encoder, TaskMaterial, pad, shuffled
+from dcinterp.train.data.batches import NOT_SCORED, SOURCES, Batches, Encoder, TaskSource, pad, shuffle_index
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def section(**fields) -> DataSection:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_step_is_the_same_whenever_it_is_asked_for(tokenizer, source):
-    one, two = (Batches(section(source=source), TaskMaterial(tokenizer)) for _ in range(2))
+    one, two = (Batches(section(source=source), TaskSource(tokenizer)) for _ in range(2))
     assert len(one) == 6
     two[0], two[3]
     for step in (2, 5):
@@ -37,7 +37,7 @@ def test_a_step_is_the_same_whenever_it_is_asked_for(tokenizer, source):
 
 def test_every_source_scores_some_answers_and_no_padding(tokenizer):
     for source in SOURCES:
-        batch = Batches(section(source=source, score="answer"), TaskMaterial(tokenizer))[0]
+        batch = Batches(section(source=source, score="answer"), TaskSource(tokenizer))[0]
         scored = batch["labels"] != NOT_SCORED
         assert scored.any(dim=1).all(), source
         assert torch.equal(batch["labels"][scored], batch["input_ids"][scored])
@@ -60,7 +60,7 @@ def test_encoding_by_dictionary_is_what_the_tokenizer_does(tokenizer):
 def test_tasks_come_from_the_training_part_only(tokenizer):
     """A document's facts are never those of a held-out example of its task."""
     phase = Phase(steps=1, batch_size=200, examples=(1,))
-    batch = Batches(DataSection(seed=0, phases=(phase,)), TaskMaterial(tokenizer))[0]
+    batch = Batches(DataSection(seed=0, phases=(phase,)), TaskSource(tokenizer))[0]
     texts = {tokenizer.decode(ids[ids != tokenizer.pad_token_id]).strip() for ids in batch["input_ids"]}
     held_out = {
         row.examples[0].text
@@ -74,7 +74,7 @@ def test_tasks_come_from_the_training_part_only(tokenizer):
 
 def test_questions_ask_about_every_fact(tokenizer):
     phase = Phase(source="questions", steps=1, batch_size=20, patterns=("same-person",), score="answer")
-    batch = Batches(DataSection(seed=0, phases=(phase,)), TaskMaterial(tokenizer))[0]
+    batch = Batches(DataSection(seed=0, phases=(phase,)), TaskSource(tokenizer))[0]
     for ids in batch["input_ids"]:
         text = tokenizer.decode(ids[ids != tokenizer.pad_token_id]).strip()
         assert len(text.split(">.")[1].strip().splitlines()) == 3
@@ -101,7 +101,7 @@ def test_pairs_take_the_fillers_that_the_phase_names(tokenizer):
 def test_questions_refuse_patterns_that_they_cannot_ask(tokenizer):
     phase = Phase(source="questions", steps=1, patterns=("the-other-person",))
     with pytest.raises(ValueError, match="same-person and same-object only"):
-        Batches(DataSection(phases=(phase,)), TaskMaterial(tokenizer))[0]
+        Batches(DataSection(phases=(phase,)), TaskSource(tokenizer))[0]
 
 
 def test_pads_on_the_right(tokenizer):
@@ -116,18 +116,18 @@ def test_pads_on_the_right(tokenizer):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 64, 1000, 1025])
 def test_shuffling_without_a_table_is_a_permutation(size):
-    places = [shuffled(index, size, "3:0") for index in range(size)]
+    places = [shuffle_index(index, size, "3:0") for index in range(size)]
     assert sorted(places) == list(range(size))
     if size > 60:
-        assert places != [shuffled(index, size, "3:1") for index in range(size)]
+        assert places != [shuffle_index(index, size, "3:1") for index in range(size)]
         moved = sum(abs(place - index) for index, place in enumerate(places)) / size
         assert moved > size / 5, "a random permutation moves things by a third of the size"
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_parts_of_a_batch_make_the_batch(tokenizer, source):
-    material = TaskMaterial(tokenizer)
-    whole, parts = Batches(section(source=source), material), Batches(section(source=source), material, parts=3)
+    data_source = TaskSource(tokenizer)
+    whole, parts = Batches(section(source=source), data_source), Batches(section(source=source), data_source, parts=3)
     assert len(parts) == 3 * len(whole)
     for step in (1, 4):
         rows = {tuple(ids[ids != 0].tolist()) for ids in whole[step]["input_ids"]}
@@ -135,4 +135,4 @@ def test_parts_of_a_batch_make_the_batch(tokenizer, source):
         assert {tuple(ids[ids != 0].tolist()) for ids in cut} == rows
         assert len(cut) == len(whole[step]["input_ids"])
     with pytest.raises(ValueError, match="cannot be cut into 4 parts"):
-        Batches(section(source=source), material, parts=4)
+        Batches(section(source=source), data_source, parts=4)

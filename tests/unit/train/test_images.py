@@ -14,7 +14,7 @@ from dcinterp.train.config.default_run import image_run
 from dcinterp.train.config.recipe import DataSection, ImageSection, Phase, build_config
 from dcinterp.train.data import cache
 from dcinterp.train.data.batches import Batches
-from dcinterp.train.data.images import ImageMaterial, scaled
+from dcinterp.train.data.images import ImageSource, scale_pixels
 from dcinterp.train.loop.run import train
 
 
@@ -35,34 +35,34 @@ def folder(tmp_path):
 
 
 def test_the_digits_are_split_by_their_pixels():
-    material = ImageMaterial(ImageSection())
-    sides = {side: {image.tobytes() for image in pixels} for side, pixels in material.pixels.items()}
+    data_source = ImageSource(ImageSection())
+    sides = {side: {image.tobytes() for image in pixels} for side, pixels in data_source.pixels.items()}
     assert not sides["train"] & sides["validation"]
-    assert sum(len(pixels) for pixels in material.pixels.values()) == 1797
-    assert 0.06 < len(material.pixels["validation"]) / 1797 < 0.14
-    assert material.model_fields()["image_size"] == 8
-    assert material.model_fields()["patch_size"] == 2
-    assert material.model_fields()["id2label"][7] == "7"
+    assert sum(len(pixels) for pixels in data_source.pixels.values()) == 1797
+    assert 0.06 < len(data_source.pixels["validation"]) / 1797 < 0.14
+    assert data_source.model_fields()["image_size"] == 8
+    assert data_source.model_fields()["patch_size"] == 2
+    assert data_source.model_fields()["id2label"][7] == "7"
 
 
 def test_each_image_is_seen_once_before_any_is_seen_again():
-    material = ImageMaterial(ImageSection())
-    count = len(material.pixels["train"])
+    data_source = ImageSource(ImageSection())
+    count = len(data_source.pixels["train"])
     phase = Phase(source="images", steps=count, batch_size=50)
-    batches = Batches(DataSection(seed=1, phases=(phase,)), material)
+    batches = Batches(DataSection(seed=1, phases=(phase,)), data_source)
     seen = torch.cat([batches[step]["pixel_values"] for step in range(-(-count // 50))])[:count]
     assert {image.numpy().tobytes() for image in seen} == {
-        image.numpy().tobytes() for image in scaled(np.asarray(material.pixels["train"]))
+        image.numpy().tobytes() for image in scale_pixels(np.asarray(data_source.pixels["train"]))
     }
     assert float(seen.min()) == -1
     assert float(seen.max()) == 1
 
 
 def test_a_folder_of_classes(folder):
-    material = ImageMaterial(ImageSection(path=str(folder), size=16, validation_share=0.3))
-    assert material.pixels["train"].shape[1:] == (3, 16, 16)
-    assert material.record["classes"] == ["cat", "dog"]
-    assert set(material.labels["train"].tolist()) == {0, 1}
+    data_source = ImageSource(ImageSection(path=str(folder), size=16, validation_share=0.3))
+    assert data_source.pixels["train"].shape[1:] == (3, 16, 16)
+    assert data_source.record["classes"] == ["cat", "dog"]
+    assert set(data_source.labels["train"].tolist()) == {0, 1}
 
 
 def test_a_saved_data_set(tmp_path):
@@ -71,19 +71,19 @@ def test_a_saved_data_set(tmp_path):
     rows = {"image": list(pixels), "label": ["a", "b"] * 20}
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("string")})
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "saved"))
-    material = ImageMaterial(ImageSection(path=str(tmp_path / "saved"), size=8, validation_share=0.3))
-    assert material.record["classes"] == ["a", "b"]
-    assert material.pixels["train"].shape[1:] == (3, 8, 8)
+    data_source = ImageSource(ImageSection(path=str(tmp_path / "saved"), size=8, validation_share=0.3))
+    assert data_source.record["classes"] == ["a", "b"]
+    assert data_source.pixels["train"].shape[1:] == (3, 8, 8)
 
 
 def test_refuses_with_a_sentence(folder, tmp_path):
     with pytest.raises(UserError, match="There is no folder of images"):
-        ImageMaterial(ImageSection(path="nowhere"))
+        ImageSource(ImageSection(path="nowhere"))
     with pytest.raises(UserError, match="images of 0 classes"):
-        ImageMaterial(ImageSection(path=str(folder / "cat")))
+        ImageSource(ImageSection(path=str(folder / "cat")))
     (folder / "cat" / "broken.png").write_text("no image")
     with pytest.raises(UserError, match=r"broken.png cannot be read as an image"):
-        ImageMaterial(ImageSection(path=str(folder)))
+        ImageSource(ImageSection(path=str(folder)))
 
 
 def test_a_tiny_dcvit_learns_the_digits(tmp_path):

@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dcinterp.train.loop.trainer import missing_processes
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -46,3 +48,41 @@ def test_same_losses_tokens_and_weights_to_float_noise(runs, name):
 def test_every_process_was_counted(runs):
     started = json.loads((runs / "two" / "history.jsonl").read_text().splitlines()[0])
     assert started["processes"] == 2
+
+
+CONFIG = """
+model: {preset: tiny-transformer++, changes: {num_hidden_layers: 1, hidden_size: 16, num_attention_heads: 2}}
+data: {phases: [{source: pairs, steps: 2, batch_size: 4}]}
+evaluation: {every: 2, answers_per_task: 1, examples: [1], watch: false}
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "started"),
+    [
+        (["torch.distributed.run", "--nproc_per_node", "2"], 2),
+        (["accelerate.commands.launch", "--cpu", "--num_processes", "2"], 1),
+    ],
+    ids=["torchrun", "accelerate"],
+)
+def test_a_launcher_starts_as_many_as_it_says_or_a_line_names_what_to_type(tmp_path, launcher, started):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    command = [sys.executable, "-m", *launcher, "-m", "dcinterp", "train", str(tmp_path / "run.yaml")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command += ["--output", str(tmp_path / "run")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    (start,) = (json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines())
+    assert start["processes"] == started
+    warnings = [line for line in ran.stderr.splitlines() if "torchrun --nproc_per_node N" in line]
+    assert len(warnings) == (0 if started == 2 else 1), ran.stderr
+    assert all("processes were asked for, and 1 trains here" in line for line in warnings)
+
+
+def test_one_process_that_nobody_launched_warns_of_nothing(monkeypatch):
+    for name in ("WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert missing_processes() == ""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert missing_processes().startswith("2 processes were asked for, and 1 trains here")

@@ -21,7 +21,7 @@ from dcinterp.train.config.recipe import (
     TrainConfig,
     read_config,
 )
-from dcinterp.train.control.run_lock import occupant
+from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.run import train
 from dcinterp.train.loop.trainer import compose_parameters
@@ -121,18 +121,18 @@ def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
     seen, refused = [], []
 
     def look(done, total, message=""):
-        seen.append(occupant(tmp_path / "run"))
+        seen.append(lock_holder(tmp_path / "run"))
         if done == 5:
             with pytest.raises(UserError, match=rf"Process {os.getpid()} is training in .*run now") as error:
                 train(tiny(tmp_path / "run"), resume=True)
             refused.append(error.value)
 
-    assert occupant(tmp_path / "run") is None
+    assert lock_holder(tmp_path / "run") is None
     train(tiny(tmp_path / "run"), progress=look)
     assert len(refused) == 1
     assert {found.process for found in seen} == {os.getpid()}
     assert seen[-1].steps == 12
-    assert occupant(tmp_path / "run") is None
+    assert lock_holder(tmp_path / "run") is None
 
 
 def test_a_folder_that_takes_nothing_is_a_sentence(tmp_path):
@@ -155,6 +155,33 @@ def test_refuses_to_overwrite_or_to_resume_another_run(whole):
         train(tiny(output))
     with pytest.raises(UserError, match="other settings"):
         train(tiny(output, seed=5), resume=True)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="for machines without an accelerator")
+def test_mixed_precision_on_a_cpu(tmp_path, monkeypatch):
+    """Matrix products are in bfloat16, weights and losses in float32."""
+    kinds = set()
+    real = torch.nn.functional.linear
+
+    def linear(x, weight, bias=None):
+        found = real(x, weight, bias)
+        kinds.add((found.dtype, weight.dtype))
+        return found
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    folder = train(tiny(tmp_path / "run", bf16=True))
+    assert (torch.bfloat16, torch.float32) in kinds
+    assert {weight.dtype for weight in weights(folder).values() if weight.is_floating_point()} == {torch.float32}
+    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["loss"] < 8 for line in losses if "loss" in line)
+
+
+def test_a_gpu_without_bfloat16_is_a_sentence_before_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr("dcinterp.train.loop.run.is_torch_bf16_gpu_available", lambda: False)
+    with pytest.raises(UserError, match=r"recipe.bf16 is true, but .* leave recipe.bf16 out"):
+        train(tiny(tmp_path / "run", bf16=True))
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_composition_has_its_own_learning_rate(tmp_path):

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from dcinterp.support.progress import Cancelled
-from dcinterp.train.control.run_lock import occupant
-from dcinterp.train.control.signals import PARENT, stoppable
+from dcinterp.train.control.run_lock import lock_holder
+from dcinterp.train.control.signals import PARENT, stop_on_signals
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
 
@@ -47,8 +47,8 @@ def endless(folder: Path) -> Path:
 
 
 def training(folder: Path):
-    """The occupant of the run, once it takes steps."""
-    found = occupant(folder / "run")
+    """The process that holds the run, once it takes steps."""
+    found = lock_holder(folder / "run")
     return found if found is not None and found.step else None
 
 
@@ -72,7 +72,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_line_that_goes_on(tmp_path, number
     assert f"to go on: dcinterp train {tmp_path / 'run' / 'config.yaml'} --resume" in err
     assert "1,000,000 steps" in out.splitlines()[0], "it says what it does before it does it"
     assert last_checkpoint(tmp_path)["global_step"] >= step
-    assert occupant(tmp_path / "run") is None
+    assert lock_holder(tmp_path / "run") is None
 
 
 def test_a_run_stops_when_its_program_is_killed(tmp_path, until):
@@ -92,7 +92,7 @@ def test_a_run_stops_when_its_program_is_killed(tmp_path, until):
         parent.kill()
         parent.wait()
     assert child != parent.pid
-    until(lambda: occupant(tmp_path / "run") is None, 60)
+    until(lambda: lock_holder(tmp_path / "run") is None, 60)
     assert last_checkpoint(tmp_path)["global_step"] > 0
     until(lambda: ended(child), 60)
 
@@ -110,7 +110,7 @@ def ended(process: int) -> bool:
 def test_signals_are_asked_once_the_first_step_is_done():
     handler = signal.getsignal(signal.SIGINT)
     steps = []
-    with stoppable(lambda done, total, message="": steps.append(done)) as progress:
+    with stop_on_signals(lambda done, total, message="": steps.append(done)) as progress:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         progress(1, 3)
@@ -127,7 +127,7 @@ def test_what_is_ignored_stays_ignored():
     """As `nohup` sets it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stoppable(lambda done, total, message="": None) as progress:
+        with stop_on_signals(lambda done, total, message="": None) as progress:
             signal.raise_signal(signal.SIGHUP)
             progress(1, 2)
     finally:

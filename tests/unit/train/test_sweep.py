@@ -11,7 +11,7 @@ import torch
 import dcinterp
 from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.sweep import finished, read_sweep, run_sweep, training_flops
+from dcinterp.train.control.sweep import is_finished, read_sweep, run_sweep, training_flops
 
 SWEEPS = sorted((Path(__file__).parents[3] / "configs" / "sweeps").glob("*.yaml"))
 BASE = """
@@ -78,7 +78,7 @@ def test_runs_keeps_and_names_the_failed(tmp_path):
     assert good["flops"] > 6 * parameters * good["tokens"]
     assert pd.read_csv(tmp_path / "out" / "results.csv")["name"].tolist() == ["good", "bad"]
     stamp = (tmp_path / "out" / "good" / "model" / "model.safetensors").stat().st_mtime_ns
-    assert [finished(run) for run in sweep.runs] == [True, False]
+    assert [is_finished(run) for run in sweep.runs] == [True, False]
     (tmp_path / "out" / "bad.yaml").unlink()
     again = read_sweep(write(tmp_path, BASE + "runs: [{name: good}]\n"), output=tmp_path / "out")
     assert run_sweep(again)["status"].tolist() == ["done"]

@@ -16,7 +16,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase, TextSection, build_config
 from dcinterp.train.data import cache
 from dcinterp.train.data.batches import Batches
-from dcinterp.train.data.text import SIDES, TextMaterial, find, hash_share, pieces, sided, threshold
+from dcinterp.train.data.text import SIDES, TextSource, assign_sides, find, hash_share, pieces, threshold
 from dcinterp.train.loop.run import train
 
 LINES = [f"Line {n} of the text says {n * n % 97} and {'no' * (n % 5)}. Café!\n" for n in range(1200)]
@@ -47,7 +47,7 @@ def test_no_piece_is_on_both_sides_and_its_side_does_not_depend_on_its_neighbour
     limit = threshold(documents, 0.2, needed=0)
     twice = [*documents(), *documents()]
     sides: dict[str, set[str]] = {side: set() for side in SIDES}
-    for side, piece, _ in sided(lambda: twice, limit):
+    for side, piece, _ in assign_sides(lambda: twice, limit):
         sides[side].add(piece)
     assert sides["train"]
     assert sides["validation"]
@@ -61,56 +61,56 @@ def test_no_piece_is_on_both_sides_and_its_side_does_not_depend_on_its_neighbour
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
 def test_rows_are_the_text(text, tokenizer):
     section = TextSection(path=str(text), tokenizer=tokenizer, vocabulary=300, context=32, validation_share=0.2)
-    material = TextMaterial(section)
+    data_source = TextSource(section)
     _, documents = find(section)
     limit = threshold(documents, 0.2, needed=4 * 32)
     for side in SIDES:
-        told = "".join(piece for s, piece, _ in sided(documents, limit) if s == side)
-        rows = material.rows[side]
+        told = "".join(piece for s, piece, _ in assign_sides(documents, limit) if s == side)
+        rows = data_source.rows[side]
         assert rows.shape[1] == 32
         assert rows.dtype == np.uint16
-        text_back = material.tokenizer.decode(rows.flatten().tolist(), skip_special_tokens=True)
+        text_back = data_source.tokenizer.decode(rows.flatten().tolist(), skip_special_tokens=True)
         assert told.startswith(text_back.rstrip("�"))
         assert len(told) - len(text_back) < 32 * 8
-        assert material.record[side]["bytes"] == len(told.encode())
-    assert len(material.tokenizer) == (260 if tokenizer == "bytes" else 300)
+        assert data_source.record[side]["bytes"] == len(told.encode())
+    assert len(data_source.tokenizer) == (260 if tokenizer == "bytes" else 300)
 
 
 def test_each_row_is_read_once_before_any_is_read_again(text):
-    material = TextMaterial(TextSection(path=str(text), context=64))
-    rows = len(material.rows["train"])
+    data_source = TextSource(TextSection(path=str(text), context=64))
+    rows = len(data_source.rows["train"])
     phases = (Phase(source="text", steps=rows // 8, batch_size=3), Phase(source="text", steps=rows, batch_size=5))
-    batches = Batches(DataSection(seed=4, phases=phases), material)
+    batches = Batches(DataSection(seed=4, phases=phases), data_source)
     read = torch.cat([batches[step]["input_ids"] for step in range(rows // 8 + rows // 5)])[: 2 * rows]
     first = {tuple(row.tolist()) for row in read[:rows]}
-    assert first == {tuple(map(int, row)) for row in material.rows["train"]}
+    assert first == {tuple(map(int, row)) for row in data_source.rows["train"]}
     if len(read) == 2 * rows:
         assert {tuple(row.tolist()) for row in read[rows:]} == first
-    whole, parts = batches[7]["input_ids"], Batches(DataSection(seed=4, phases=phases), material, parts=3)
+    whole, parts = batches[7]["input_ids"], Batches(DataSection(seed=4, phases=phases), data_source, parts=3)
     cut = torch.cat([parts[7 * 3 + part]["input_ids"] for part in range(3)])
     assert sorted(map(tuple, cut.tolist())) == sorted(map(tuple, whole.tolist()))
 
 
 def test_prepared_once_and_again_when_the_text_changes(text, tmp_path):
     section = TextSection(path=str(text))
-    first = TextMaterial(section)
+    first = TextSource(section)
     folders = sorted((tmp_path / "cache" / "text").iterdir())
     stamp = (folders[0] / "train.npy").stat().st_mtime_ns
-    assert TextMaterial(section).digest() == first.digest()
+    assert TextSource(section).digest() == first.digest()
     assert (folders[0] / "train.npy").stat().st_mtime_ns == stamp
     text.write_text("".join(LINES[::-1]), encoding="utf-8")
-    assert TextMaterial(section).digest() != first.digest()
+    assert TextSource(section).digest() != first.digest()
     assert len(list((tmp_path / "cache" / "text").iterdir())) == 2
 
 
-def test_folders_skip_what_is_no_text(tmp_path, text):
+def test_folders_skip_what_is_not_text(tmp_path, text):
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "a.txt").write_bytes(text.read_bytes())
     (folder / "picture.png").write_bytes(b"\x89PNG\0\xff")
     (folder / ".hidden").write_text("secret " * 1000)
-    material = TextMaterial(TextSection(path=str(folder)))
-    total = sum(material.record[side]["bytes"] for side in SIDES)
+    data_source = TextSource(TextSection(path=str(folder)))
+    total = sum(data_source.record[side]["bytes"] for side in SIDES)
     assert total == len(text.read_bytes())
 
 
@@ -124,9 +124,9 @@ def test_a_saved_data_set(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({"story": LINES}).save_to_disk(str(tmp_path / "saved"))
     section = TextSection(path=str(tmp_path / "saved"), column="story", context=16)
-    assert TextMaterial(section).rows["train"].shape[1] == 16
+    assert TextSource(section).rows["train"].shape[1] == 16
     with pytest.raises(UserError, match=r"no column 'text'.*story"):
-        TextMaterial(TextSection(path=str(tmp_path / "saved")))
+        TextSource(TextSection(path=str(tmp_path / "saved")))
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def test_a_saved_data_set(tmp_path):
 )
 def test_refuses_with_a_sentence(text, fields, message):
     with pytest.raises(UserError, match=message):
-        TextMaterial(TextSection(**({"path": str(text)} | fields)))
+        TextSource(TextSection(**({"path": str(text)} | fields)))
 
 
 def test_a_binary_file_is_refused(tmp_path):
     (tmp_path / "b.bin").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="no UTF-8 text"):
-        TextMaterial(TextSection(path=str(tmp_path / "b.bin")))
+    with pytest.raises(UserError, match="not UTF-8 text"):
+        TextSource(TextSection(path=str(tmp_path / "b.bin")))
 
 
 def test_one_command_trains_on_a_text_and_the_model_opens(text, tmp_path):
@@ -186,7 +186,7 @@ def test_a_budget_of_tokens_and_a_text_that_changed(text, tmp_path):
         train(build_config(tree), resume=True)
 
 
-def test_materials_do_not_mix():
+def test_data_sources_do_not_mix():
     for source, preset, message in [
         ("text", "tiny-dcvit", "does not read text"),
         ("images", "tiny-dcformer++", "does not read images"),
