@@ -22,7 +22,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from dcinterp.bridge.adapter import DCFormerAdapter
 from dcinterp.bridge.attention import DCAttentionBridge
 from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
-from dcinterp.bridge.compose import ComposeBridge, existing_taps
+from dcinterp.bridge.compose import ComposeBridge
 from dcinterp.bridge.dcbridge import DCBridge
 from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.bridge.wrapping import boot, register, wrap
@@ -37,7 +37,6 @@ __all__ = [
     "DCViTAdapter",
     "TransformerBridge",
     "boot",
-    "existing_taps",
     "wrap",
 ]
 

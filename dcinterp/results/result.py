@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pandas as pd
 from safetensors import SafetensorError
@@ -37,7 +38,8 @@ class Result:
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
     FORMER: ClassVar[dict[str, str]] = {}
-    """Names that fields had in earlier versions, and what they are called now: saved results go on opening."""
+    """Names that fields had in earlier versions, and what they are called now: saved results go on opening, and who
+    reads a field by its old name is told the new one."""
     kinds: ClassVar[dict[str, type[Result]]] = {}
 
     call: Call | None = field(default=None, kw_only=True, compare=False, repr=False)
@@ -49,6 +51,20 @@ class Result:
         for name in ("__repr__", "__eq__", "__hash__"):
             if name not in vars(cls):
                 setattr(cls, name, getattr(Result, name))
+
+    if not TYPE_CHECKING:  # for a type checker only the fields of now exist
+
+        def __getattr__(self, name: str) -> Any:
+            """A field by its former name, for one version; called for what is not found otherwise."""
+            if name not in type(self).FORMER:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            now = type(self).FORMER[name]
+            warnings.warn(
+                f"{type(self).__name__}.{name} is called {now} now; the old name goes with the next version.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(self, now)
 
     def __repr__(self) -> str:
         """Kind, shapes, call, the head of the table and the sentence: a few lines, however large the result."""

@@ -29,8 +29,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
+from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import Examples, questions
-from dcinterp.mechanism.edges import ADDED_BRANCHES, TAPS
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explained, Objective, explained
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
@@ -40,7 +41,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.progress import Progress, silent
 
-ADDED = tuple(TAPS[branch] for branch in ADDED_BRANCHES)
+ADDED = tuple(BRANCHES[branch].hook for branch in ADDED_BRANCHES)
 
 Place = tuple[int, str]
 """(layer, stage)."""

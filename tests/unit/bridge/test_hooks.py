@@ -9,12 +9,12 @@ from torch import Tensor
 
 import dcinterp
 from dcinterp.bridge import DCBridge, wrap
-from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS
+from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, HOOKS
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.errors import UserError
 
 Make = Callable[..., DCBridge]
-TAPS = [f"{stage}.hook_{tap}" for stage in ("pre", "post") for tap in ("in", *BRANCHES, *DYNAMIC_WEIGHTS, "out")]
+TAPS = [f"{stage}.hook_{tap}" for stage in ("pre", "post") for tap in ("in", *HOOKS, *DYNAMIC_WEIGHTS, "out")]
 FAMILIES = [
     "tiny-dcformer++",
     "tiny-transformer++",
@@ -57,12 +57,12 @@ def test_the_26_taps_of_a_layer_and_their_shapes(bridge: Make, ids: Tensor) -> N
         (dict(compose_projection=False), {"o_qp", "o_kp", "w_q1", "w_q2", "w_k1", "w_k2"}),
         (dict(compose_skip=False), {"o_b"}),
         (dict(compose_skip=False, compose_static=True), set()),
-        (dict(compose="static"), {*BRANCHES, *DYNAMIC_WEIGHTS} - {"o_b"}),
+        (dict(compose="static"), {*HOOKS, *DYNAMIC_WEIGHTS} - {"o_b"}),
     ],
 )
 def test_a_branch_that_the_model_lacks_has_no_hook(changes: dict[str, Any], absent: set[str], bridge: Make) -> None:
     known = set(bridge(**changes).hook_dict)
-    for tap in (*BRANCHES, *DYNAMIC_WEIGHTS):
+    for tap in (*HOOKS, *DYNAMIC_WEIGHTS):
         assert (f"blocks.0.attn.post.hook_{tap}" in known) == (tap not in absent), tap
 
 
@@ -77,7 +77,7 @@ def test_the_cached_tensors_fit_together(bridge: Make, ids: Tensor) -> None:
     for layer in range(2):
         at = {tap: cache[f"blocks.{layer}.attn.{tap}"] for tap in TAPS}
         for stage in ("pre", "post"):
-            total = sum(at[f"{stage}.hook_{b}"] for b in BRANCHES)
+            total = sum(at[f"{stage}.hook_{b}"] for b in HOOKS)
             assert (total - at[f"{stage}.hook_out"]).abs().max() < 1e-6 * max(1, total.abs().max())
         scores, pattern = cache[f"blocks.{layer}.attn.hook_attn_scores"], cache[f"blocks.{layer}.attn.hook_pattern"]
         causal = torch.ones(7, 7).tril().bool()
@@ -135,7 +135,7 @@ def test_listeners_of_plain_torch_count_too(bridge: Make, ids: Tensor) -> None:
 
 
 @pytest.mark.parametrize("stage", ["pre", "post"])
-@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("branch", HOOKS)
 def test_zeroing_a_branch_removes_it_from_the_arithmetic(
     stage: str, branch: str, raw: Callable[..., DCFormerForCausalLM], ids: Tensor
 ) -> None:

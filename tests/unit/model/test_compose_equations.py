@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dcinterp.model.compose import BRANCHES, ComposeWeights, branches, compose
-from dcinterp.model.compose.branches import head_maps
+from dcinterp.model.compose.branch_table import HOOKS
+from dcinterp.model.compose.branches import ComposeWeights, branches, compose, head_maps
 from dcinterp.model.compose.dynamic import DynamicCompose, SideWeights
 from dcinterp.model.compose.static import StaticCompose
 from dcinterp.model.config import DCFormerConfig
@@ -41,7 +41,7 @@ def random_weights(groups: int = 1, seed: int = 0) -> tuple[Tensor, ComposeWeigh
 
 def written_out(a: Tensor, w: ComposeWeights) -> dict[str, Tensor]:
     """Every branch as the sums of the paper, index by index."""
-    out = {name: torch.zeros_like(a) for name in BRANCHES}
+    out = {name: torch.zeros_like(a) for name in HOOKS}
     size = HEADS // w.groups
     for b, to, t, s in product(range(BATCH), range(HEADS), range(QUERIES), range(KEYS)):
         group = range(to // size * size, to // size * size + size)
@@ -59,7 +59,7 @@ def test_every_branch_is_the_sum_of_the_paper(groups: int) -> None:
     a, weights = random_weights(groups)
     expected = written_out(a, weights)
     got = branches(a, weights)
-    assert list(got) == list(BRANCHES)
+    assert list(got) == list(HOOKS)
     for name, value in got.items():
         torch.testing.assert_close(value, expected[name], atol=1e-10, rtol=0)
     torch.testing.assert_close(compose(a, weights), sum(expected.values()), atol=1e-10, rtol=0)
