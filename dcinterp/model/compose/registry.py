@@ -54,6 +54,4 @@ def check_composition(config: ComposeConfig) -> None:
         COMPOSERS[config.compose].check(config)
     elif config.compose_options:
         option = next(iter(config.compose_options))
-        raise UserError(
-            f"compose_options has {option!r}, but compose={NOT_COMPOSED!r} has none; leave it out."
-        )
+        raise UserError(f"compose_options has {option!r}, but compose={NOT_COMPOSED!r} has none; leave it out.")

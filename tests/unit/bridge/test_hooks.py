@@ -1,6 +1,7 @@
 """Hooks: names, shapes, when they materialise, and that interventions act on the forward pass and on gradients."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import pytest
@@ -95,17 +96,17 @@ def test_nothing_materialises_unless_somebody_listens(
     bridge: Make, ids: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dcinterp.model import attention
-    from dcinterp.model.compose import dynamic
+    from dcinterp.model.compose import base
 
     calls: dict[str, int] = {"pattern": 0, "tapped": 0}
-    pattern, compose = attention.ComposedAttention.pattern, dynamic.compose
+    pattern, compose = attention.ComposedAttention.pattern, base.compose
     monkeypatch.setattr(
         attention.ComposedAttention,
         "pattern",
         lambda *args: (calls.__setitem__("pattern", calls["pattern"] + 1), pattern(*args))[1],
     )
     monkeypatch.setattr(
-        dynamic,
+        base,
         "compose",
         lambda a, w, taps: (calls.__setitem__("tapped", calls["tapped"] + (taps is not None)), compose(a, w, taps))[1],
     )
@@ -144,7 +145,8 @@ def test_zeroing_a_branch_removes_it_from_the_arithmetic(
     part = getattr(removed.model.layers[1].self_attn, stage)
     with torch.no_grad():
         if branch == "o_b":
-            part.skip = False
+            part.config = copy(part.config)
+            part.config.compose_skip = False
         else:
             side = part.query if branch[2] == "q" else part.key
             (side.gate.weight if branch.endswith("g") else side.up).zero_()
