@@ -2,19 +2,11 @@
 
 import streamlit as st
 
+from dcinterp.mechanism.branches import FORMER_PARTS, PART_LABELS
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, stories
 from workbench.glossary import tip
 from workbench.view import view
-
-PARTS = {
-    "total": "whole map",
-    "base": "skip and W_b",
-    "query_low_rank": "query projection",
-    "query_gate": "query gate",
-    "key_low_rank": "key projection",
-    "key_gate": "key gate",
-}
 
 # How many are told in words.
 MOTIFS = 8
@@ -61,7 +53,13 @@ def pick(row, column):
 
 st.subheader("Who lends to whom", anchor=False, help=tip("composition map", "lending"))
 part = links.choose(
-    "Part", PARTS, key="part", format=PARTS.__getitem__, style="segmented_control", help=tip("branches")
+    "Part",
+    PART_LABELS,
+    key="part",
+    format=PART_LABELS.__getitem__,
+    style="segmented_control",
+    help=tip("branches"),
+    former=FORMER_PARTS,
 )
 picked = st.columns(2)
 from_most, to_most = stories.most_shared(breakdown)
@@ -70,8 +68,8 @@ head = inputs.head(name, default=to_most, label="To head", where=picked[1])
 weight, own = float(getattr(mixing, part)[head_from, head]), float(breakdown.a[head_from])
 what = "score" if stage == "pre" else "attention"
 st.markdown(
-    f"Here head {head} takes up **{weight:+.2f}** times the {what} of head {head_from} ({PARTS[part]}). Head {head_from} has "
-    f"{own:.2f} here, so this adds **{weight * own:+.2f}**."
+    f"Here head {head} takes up **{weight:+.2f}** times the {what} of head {head_from} ({PART_LABELS[part]}). Head "
+    f"{head_from} has {own:.2f} here, so this adds **{weight * own:+.2f}**."
 )
 view(
     mixing,

@@ -2,18 +2,15 @@
 
 import streamlit as st
 
+from dcinterp.mechanism.branches import ADDED, BRANCHES
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, stories
 from workbench.glossary import tip
 from workbench.view import show_warnings, view
 
-BRANCHES = {
+WAYS = {
     "added": "all that composition adds",
-    "qp": "query projection",
-    "kp": "key projection",
-    "qg": "query gate",
-    "kg": "key gate",
-    "skip": "own attention",
+    **{name: BRANCHES[name].label for name in (*ADDED, "skip")},
     "all": "everything",
 }
 ENDS = {
@@ -93,9 +90,7 @@ st.subheader("From head to head", anchor=False, help=tip("lending"))
 across = st.columns([1, 2, 1, 1])
 first = strongest[0] if strongest else None
 layer = inputs.layer(name, default=first.layer if first else -1, where=across[0])
-branch = links.choose(
-    "Branch", BRANCHES, key="branch", format=BRANCHES.__getitem__, help=tip("branches"), where=across[1]
-)
+branch = links.choose("Branch", WAYS, key="branch", format=WAYS.__getitem__, help=tip("branches"), where=across[1])
 head_from = inputs.head(name, key="lender", default=first.head_from if first else 0, label="From head", where=across[2])
 head = inputs.head(name, default=first.head_to if first else 0, label="To head", where=across[3])
 

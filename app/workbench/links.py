@@ -9,7 +9,7 @@ replaced by the default. Choices are kept when one goes to another page and come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
@@ -129,11 +129,15 @@ def choose(
     style: str = "selectbox",
     where: Any = st,
     hidden: bool = False,
+    former: Mapping[str, T] | None = None,
 ) -> T:
-    """One of several; `style` is the Streamlit widget: selectbox, segmented_control, pills or radio."""
+    """One of several; `style` is the Streamlit widget: selectbox, segmented_control, pills or radio.
+
+    former: the option of now, by what old links call it.
+    """
     options = list(options)
     default = options[0] if default is None else default
-    by_name = {str(option): option for option in options}
+    by_name = {str(option): option for option in options} | dict(former or {})
     _seed(key, default, lambda values: by_name[values[0]], lambda value: value in options)
     extra = {"required": True, "wrap": True} if style == "segmented_control" else {}
     value = getattr(where, style)(

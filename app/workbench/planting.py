@@ -43,10 +43,10 @@ def example(name: str, number: int) -> Any:
 
 def true_edges(name: str, asked: Any) -> list[tuple[int, str, int, int, int]]:
     """(layer, branch, head_from, head_to, sign) of every edge that makes the answer."""
-    from dcinterp.mechanism.edges import BRANCHES
+    from dcinterp.mechanism.branches import NAMES
 
     edges = planted(name).truth(asked).edges
-    return [(*_place(place, BRANCHES), int(edges[tuple(place)])) for place in edges.nonzero().tolist()]
+    return [(*_place(place, NAMES), int(edges[tuple(place)])) for place in edges.nonzero().tolist()]
 
 
 def _place(place: list[int], branches: Any) -> tuple[int, str, int, int]:

@@ -49,7 +49,7 @@ def answer_words(scores: Any) -> str:
 
 def edge_sentence(edges: Any, edge: Any) -> str:
     """The strongest edge in words, with what its ablation did where that was measured."""
-    from dcinterp.figures.base.style import BRANCH_NAMES
+    from dcinterp.mechanism.branches import BRANCHES
 
     what, use, count, cost = "attention", f"used with the values of head {edge.head_to}", "It counts", "it costs"
     if edges.stage == "pre":
@@ -58,7 +58,7 @@ def edge_sentence(edges: Any, edge: Any) -> str:
         use = "scaled and used again"
     said = (
         f"The strongest edge is in layer {edge.layer}: the {what} of head {edge.head_from}, {use}, through the "
-        f"{BRANCH_NAMES[f'o_{edge.branch}']}. "
+        f"{BRANCHES[edge.branch].label}. "
         f"{count} for **{edge.score:+.2f}** logits of {answer_words(edges)}"
     )
     return f"{said}{_taken_out(edges, edge, cost)}."
@@ -66,7 +66,7 @@ def edge_sentence(edges: Any, edge: Any) -> str:
 
 def writer_sentence(edges: Any, wrote: tuple[int, int, float]) -> str:
     """The strongest edge into the head that writes the answer most directly, in words; empty where there is none."""
-    from dcinterp.figures.base.style import BRANCH_NAMES
+    from dcinterp.mechanism.branches import BRANCHES
 
     layer, head, _ = wrote
     into = edges.top(1, head_to=(layer, head)) if layer in edges.layers else []
@@ -75,7 +75,7 @@ def writer_sentence(edges: Any, wrote: tuple[int, int, float]) -> str:
     (edge,) = into
     return (
         f"Into head {head} of layer {layer}, which writes the answer most directly, the strongest comes from head "
-        f"{edge.head_from}, through the {BRANCH_NAMES[f'o_{edge.branch}']}: {edge.score:+.2f}{_taken_out(edges, edge)}."
+        f"{edge.head_from}, through the {BRANCHES[edge.branch].label}: {edge.score:+.2f}{_taken_out(edges, edge)}."
     )
 
 

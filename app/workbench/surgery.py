@@ -8,19 +8,12 @@ from typing import Any
 import streamlit as st
 
 import synthetic_tasks
+from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
 from workbench import analyses, links, models, task_tools
 from workbench.glossary import tip
 from workbench.inputs import Question
 
-WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg")
-BRANCHES = {
-    "added": "composition",
-    "qp": "the query projection",
-    "kp": "the key projection",
-    "qg": "the query gate",
-    "kg": "the key gate",
-    "skip": "",
-}
+CHOICES = {"added": "composition", **{name: f"the {BRANCHES[name].label}" for name in ADDED}, "skip": ""}
 STAGES = {"pre": "scores", "post": "weights"}
 CHANGES = {
     "zero": "is put to zero",
@@ -57,11 +50,10 @@ def builder(name: str) -> None:
         if part == "head":
             place += f".{links.choose('Head', heads, key='new_head', help=tip('head'), where=across[0])}"
         elif part == "weight":
-            place += (
-                f".{links.choose('Weight', WEIGHTS, key='new_weight', help=tip('dynamic weights'), where=across[0])}"
-            )
+            weights = {"key": "new_weight", "help": tip("dynamic weights"), "where": across[0]}
+            place += f".{links.choose('Weight', DYNAMIC_WEIGHTS, **weights)}"
         else:
-            place += f".{links.choose('Branch', BRANCHES, key='new_branch', help=tip('branches'), where=across[0])}"
+            place += f".{links.choose('Branch', CHOICES, key='new_branch', help=tip('branches'), where=across[0])}"
         if part == "edge":
             head_from = links.choose("From head", heads, key="new_from", help=tip("lending"), where=across[1])
             place += (
@@ -92,7 +84,7 @@ def _subject(one: Any) -> str:
         return f"What head {one.head} of {layer} reads"
     if one.part == "weight":
         return f"The dynamic weight {one.name} of {'every head' if one.head is None else f'head {one.head}'} in {layer}"
-    branch = BRANCHES.get(one.name, one.name)
+    branch = CHOICES.get(one.name, one.name)
     if not branch:
         return f"In {layer}, what {'every head' if one.head is None else f'head {one.head}'} keeps of its own {stage}"
     if one.part == "edge":

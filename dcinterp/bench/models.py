@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dcinterp.bench.timing import Measurement, race
-from dcinterp.model.config import ComposeKind, DCFormerConfig
+from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import fused
 from dcinterp.support.progress import Progress, silent
@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 704, "num_hidd
 VOCABULARY = 512
 
 
-def build(implementation: str, *, compose: ComposeKind = "dynamic", context: int = 2048) -> DCFormerForCausalLM:
+def build(implementation: str, *, compose: str = "dynamic", context: int = 2048) -> DCFormerForCausalLM:
     """The small model of these benchmarks, or with `compose="none"` its twin."""
     torch.manual_seed(0)
     config = DCFormerConfig(vocab_size=VOCABULARY, max_position_embeddings=context, compose=compose, **SMALL)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dcinterp.bridge.cache import CompositionWarning as CompositionWarning
     from dcinterp.bridge.cache import DCActivationCache as DCActivationCache
     from dcinterp.bridge.compose import ComposeBridge as ComposeBridge
-    from dcinterp.bridge.compose import existing_taps as existing_taps
     from dcinterp.bridge.dcbridge import DCBridge as DCBridge
     from dcinterp.bridge.vit import DCViTAdapter as DCViTAdapter
     from dcinterp.bridge.wrapping import boot as boot
@@ -45,7 +44,6 @@ _HOMES = {
     "DCViTAdapter": "vit",
     "TransformerBridge": "wrapping",
     "boot": "wrapping",
-    "existing_taps": "compose",
     "wrap": "wrapping",
 }
 __all__ = sorted(_HOMES)

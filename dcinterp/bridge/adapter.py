@@ -21,7 +21,7 @@ from transformer_lens.model_bridge.generalized_components.base import Generalize
 
 from dcinterp.bridge.attention import DCAttentionBridge, HeadNormBridge
 from dcinterp.bridge.compose import ComposeBridge
-from dcinterp.bridge.folding import dynamic_readers, fold_norm
+from dcinterp.bridge.folding import check_folding, composers_by_layer, fold_composer, fold_norm
 from dcinterp.bridge.mlp import DCGatedMLPBridge
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError
@@ -46,6 +46,7 @@ class DCFormerAdapter(ArchitectureAdapter):
             UserError: the model is wrapped already.
         """
         config: DCFormerConfig = hf_model.config
+        self._model = hf_model
         if isinstance(hf_model.model.norm, GeneralizedComponent):
             raise UserError(
                 "This model is wrapped in a bridge already; use that bridge, or wrap a deep copy made before wrapping."
@@ -61,11 +62,18 @@ class DCFormerAdapter(ArchitectureAdapter):
         self.component_mapping = self._mapping(config)
 
     def preprocess_weights(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Before TransformerLens folds the norms' gains into q, k and v: remember them for the composition."""
+        """Before TransformerLens folds the norms' gains into q, k and v: remember them for the composition.
+
+        Raises:
+            UserError: a composer reads its input by something that gains cannot be folded into; nothing was folded.
+        """
         self._norms = {}
         if self._fold_ln_requested:
             norms = (name for name in state_dict if name.split(".")[-2] in ("ln1", "ln2"))
             self._norms = {name: state_dict[name].clone() for name in norms}
+            for layer, composer in composers_by_layer(self._model):
+                if (norm := self._norm_of(layer, "ln1")) is not None:
+                    check_folding(composer, *norm)
         return super().preprocess_weights(state_dict)
 
     def postprocess_weights(self, bridge: Any) -> None:
@@ -81,13 +89,18 @@ class DCFormerAdapter(ArchitectureAdapter):
                 "Value biases were folded as if attention summed to 1, which composed attention does not; load the "
                 "model with dcinterp.load, or pass fold_value_biases=False to a fresh bridge."
             )
+        for layer, composer in composers_by_layer(self._model):
+            if (norm := self._norm_of(layer, "ln1")) is not None:
+                fold_composer(composer, *norm)
         for layer, block in enumerate(bridge.blocks):
             group_gate = getattr(block.mlp.original_component, "group_gate", None)
-            readers = {"ln1": dynamic_readers(block.attn.original_component), "ln2": filter(None, [group_gate])}
-            for norm, linears in readers.items():
-                if (gain := self._norms.get(f"blocks.{layer}.{norm}.weight")) is not None:
-                    for linear in linears:
-                        fold_norm(linear, gain, self._norms.get(f"blocks.{layer}.{norm}.bias"))
+            if group_gate is not None and (norm := self._norm_of(layer, "ln2")) is not None:
+                fold_norm(group_gate, *norm)
+
+    def _norm_of(self, layer: int, norm: str) -> tuple[Tensor, Tensor | None] | None:
+        """(gain, bias) that a norm had before it was folded."""
+        gain = self._norms.get(f"blocks.{layer}.{norm}.weight")
+        return None if gain is None else (gain, self._norms.get(f"blocks.{layer}.{norm}.bias"))
 
     def _mapping(self, config: DCFormerConfig) -> dict[str, Any]:
         mapping: dict[str, Any] = {"embed": EmbeddingBridge(name="model.embed_tokens")}

@@ -19,6 +19,7 @@ from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, read_foreig
 from dcinterp.checkpoints.names import SHIPPED, shipped_models
 from dcinterp.checkpoints.read import OURS, read_config_file
 from dcinterp.model.build import count_parameters
+from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import family
 from dcinterp.support.errors import UserError
@@ -135,7 +136,7 @@ def _of_bridge(bridge: Bridge) -> Description:
 
 
 def _ours(name: str, config: DCFormerConfig, dtype: torch.dtype) -> Description:
-    count, without = count_parameters(config), count_parameters(without_composition(config))
+    count, without = count_parameters(config), count_parameters(config.without_composition())
     images = isinstance(config, DCViTConfig)
     tokens = config.num_patches if images else config.max_position_embeddings
     return Description(
@@ -205,15 +206,4 @@ def composition_of(config: DCFormerConfig) -> str:
     if not config.stages:
         return ""
     stages = " and ".join({"pre": "scores (pre)", "post": "weights (post)"}[stage] for stage in config.stages)
-    if config.compose != "dynamic":
-        return f"{stages} composed by a static map" if config.compose == "static" else f"{stages}: {config.compose}"
-    sides = [side for side in ("query", "key") if getattr(config, f"compose_{side}_wise")]
-    kinds = [f"rank {config.compose_rank}"] * config.compose_projection + ["gates"] * config.compose_gate
-    static = " and a static map" if config.compose_static else ""
-    groups = f" in {config.compose_groups} groups" if config.compose_groups > 1 else ""
-    return f"{stages} composed{groups} by {' and '.join(sides)}: {' and '.join(kinds) or 'nothing'}{static}"
-
-
-def without_composition(config: DCFormerConfig) -> DCFormerConfig:
-    """The same configuration as a plain transformer."""
-    return type(config).from_dict(config.to_dict() | {"compose": "none"})
+    return f"{stages} {composer_class(config.compose).in_words(config)}"

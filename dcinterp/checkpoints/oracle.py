@@ -1,7 +1,8 @@
 """The whole decoder once more, from the equations: slow, in float64, sharing no arithmetic with the model.
 
 `dcinterp verify` and the tests compare the model, a converted checkpoint or a new kernel with it. It reads a config and
-a state dict, loops over heads and ranks, and knows neither caches nor padding nor taps.
+a state dict, loops over heads and ranks, and knows neither caches nor padding nor taps. What a Compose does it asks the
+way of composing, which writes itself out for it (`Composer.written_out`).
 
     scores   A  = q k^T / sqrt(d)                 A' = Compose_pre(A, X, X)
     weights  P  = softmax(masked A')              P' = Compose_post(P, X, X)
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.shapes import Attention, Residual, TokenIds
 
@@ -35,6 +37,9 @@ def plain_forward(config: DCFormerConfig, tensors: Mapping[str, Tensor], ids: To
     """Run a decoder of this config with these weights (names as in its state dict).
 
     Cost: one forward pass in float64, with one layer's weights as float64 at a time.
+
+    Raises:
+        UserError: the model's way of composing is not written out.
     """
     run = PlainRun()
     x = tensors["model.embed_tokens.weight"][ids].double()
@@ -83,40 +88,10 @@ def _composed(
 ) -> Attention:
     if stage not in config.stages:
         return a
-    out = torch.zeros_like(a)
-    size = config.num_attention_heads // config.compose_groups
-    for group in range(config.compose_groups):
-        own = slice(group * size, (group + 1) * size)
-        out[:, own] = _composed_group(config, p, x, a[:, own], f"self_attn.{stage}.", group)
+    at = f"self_attn.{stage}."
+    own = {name.removeprefix(at): t for name, t in p.items() if name.startswith(at)}
+    out = composer_class(config.compose).written_out(config, own, x, a)
     run.stages[layer, stage] = (a, out)
-    return out
-
-
-def _composed_group(
-    config: DCFormerConfig, p: dict[str, Tensor], x: Residual, a: Attention, at: str, group: int
-) -> Attention:
-    size, rank = a.shape[1], config.compose_rank
-    out = a.clone() if config.compose_skip else torch.zeros_like(a)
-    if f"{at}static.weight" in p:
-        static = p[f"{at}static.weight"][group]
-        for to in range(size):
-            for h in range(size):
-                out[:, to] += static[h, to] * a[:, h]
-    for side, shape in (("query", (-1, x.shape[1], 1)), ("key", (-1, 1, x.shape[1]))):
-        if f"{at}{side}.up" in p:
-            inner = 2 * size * rank
-            hidden = x @ p[f"{at}{side}.down.weight"][group * inner : (group + 1) * inner].T
-            both = (hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2) @ p[f"{at}{side}.up"][group]
-            w1, w2 = both.view(*x.shape[:2], 2, rank, size).unbind(2)
-            w1 = _rms(w1, 1e-6)
-            for r in range(rank):
-                gathered = sum(w1[:, :, r, h].reshape(shape) * a[:, h] for h in range(size))
-                for to in range(size):
-                    out[:, to] += w2[:, :, r, to].reshape(shape) * gathered
-        if f"{at}{side}.gate.weight" in p:
-            gate = torch.tanh(x @ p[f"{at}{side}.gate.weight"].T)
-            for h in range(size):
-                out[:, h] += gate[:, :, group * size + h].reshape(shape) * a[:, h]
     return out
 
 

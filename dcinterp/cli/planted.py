@@ -81,7 +81,7 @@ def show(
     from dcinterp.analysis.attribution.attribute_edges import attribute_edges
     from dcinterp.checkpoints.load import load
     from dcinterp.checkpoints.names import PLANTED
-    from dcinterp.mechanism.edges import BRANCHES
+    from dcinterp.mechanism.branches import NAMES
     from dcinterp.planted import read_plant
 
     planted = read_plant(circuit)
@@ -94,7 +94,7 @@ def show(
     rows = [
         (
             f"{edge.layer}.{edge.branch}.{edge.head_from}>{edge.head_to}",
-            int(edges[edge.layer, BRANCHES.index(edge.branch), edge.head_from, edge.head_to]),
+            int(edges[edge.layer, NAMES.index(edge.branch), edge.head_from, edge.head_to]),
             edge.score,
         )
         for edge in found.top(int((edges != 0).sum()) + 3, shared=False)

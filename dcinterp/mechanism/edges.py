@@ -22,20 +22,10 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge, stages_of
-from dcinterp.mechanism.head_maps import base_map
+from dcinterp.mechanism.branches import BRANCHES, NAMES
+from dcinterp.mechanism.head_maps import branch_map, composer_of
+from dcinterp.model.compose.branches import same_group
 from dcinterp.shapes import HeadMap
-
-BRANCHES = ("skip", "qp", "kp", "qg", "kg")
-"""A head's own attention (and W_b, where a model has one), query and key low rank, query and key gate."""
-
-ADDED_BRANCHES = BRANCHES[1:]
-"""What composition adds to the skip."""
-
-TAPS = {"skip": "o_b", "qp": "o_qp", "kp": "o_kp", "qg": "o_qg", "kg": "o_kg"}
-"""The hook of every branch."""
-
-WEIGHTS_OF = {"skip": (), "qp": ("w_q1", "w_q2"), "kp": ("w_k1", "w_k2"), "qg": ("w_qg",), "kg": ("w_kg",)}
-"""The dynamic weights that every branch is made of."""
 
 Weights = Mapping[str, Float[Tensor, "..."]]
 
@@ -45,7 +35,7 @@ class EdgeState:
     """One stage of one layer on one prompt: everything its edges are made of.
 
     attention: A, before composition; weights: w_q1, w_q2, w_k1, w_k2 [pos, rank, head] and w_qg, w_kg [pos, head], as
-    far as the model has them; base: C_skip; same_group [head, head]: 1 where two heads may be composed at all.
+    far as the model has them; base: C_skip; groups: of heads that are composed among themselves only.
     values: what multiplies the composed entries, None in the `pre` stage.
     """
 
@@ -53,7 +43,7 @@ class EdgeState:
     attention: Float[Tensor, "head query key"]
     weights: Weights
     base: HeadMap
-    same_group: HeadMap
+    groups: int
     values: Float[Tensor, "key head d_head"] | None
 
 
@@ -79,19 +69,17 @@ def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: s
     heads, composed = bridge.cfg.n_heads, stage in stages_of(bridge)
     prefix = f"blocks.{layer}.attn.{stage}.hook_"
     attention = cache[f"{prefix}in" if composed else f"blocks.{layer}.attn.hook_pattern"][0]
-    base, same_group = torch.eye(heads).to(attention), torch.ones(heads, heads).to(attention)
+    base, groups = torch.eye(heads).to(attention), 1
     if composed:
-        composer = getattr(bridge.blocks[layer].attn, stage).original_component
-        base = base_map(composer, heads).to(attention)
-        groups = getattr(composer, "groups", 1)
-        same_group = torch.block_diag(*torch.ones(groups, heads // groups, heads // groups)).to(attention)
+        composer = composer_of(bridge, layer, stage)
+        base, groups = composer.base_map().to(attention), composer.groups
     values = None
     if stage == "post":
         values = cache[f"blocks.{layer}.attn.hook_v"][0]
         # Grouped-query models share values among heads.
         values = values.repeat_interleave(heads // values.shape[1], dim=1)
     weights = {name.removeprefix(prefix): cache[name][0] for name in cache if name.startswith(f"{prefix}w_")}
-    return EdgeState(stage, attention, weights, base, same_group, values)
+    return EdgeState(stage, attention, weights, base, groups, values)
 
 
 def head_map(state: EdgeState, branch: str) -> Float[Tensor, "*pos head_from head_to"]:
@@ -99,15 +87,12 @@ def head_map(state: EdgeState, branch: str) -> Float[Tensor, "*pos head_from hea
 
     Zero where the model has no such branch.
     """
-    names, heads = WEIGHTS_OF[branch], len(state.base)
-    if branch == "skip":
+    names, heads = BRANCHES[branch].weights, len(state.base)
+    if not names:
         return state.base
     if any(name not in state.weights for name in names):
         return torch.zeros_like(state.base).expand(state.attention.shape[1], heads, heads)
-    if len(names) == 1:
-        return torch.diag_embed(state.weights[names[0]])
-    gathers, shares = (state.weights[name] for name in names)
-    return einsum("prf,prh->pfh", gathers, shares) * state.same_group
+    return branch_map([state.weights[name] for name in names], state.groups)
 
 
 def composed(state: EdgeState) -> Float[Tensor, "head query key"]:
@@ -140,12 +125,13 @@ def edge_scores(
     for branch in ("kp", "kg"):
         scores[branch] = at_source * head_map(state, branch)
     if "w_q1" in w and "w_q2" in w:
+        # `low_rank_map` by its factors, a rank at a time: whole, every query would have its own map to sum over.
         by_rank = (
             einsum("fts,hts->sfh", a * w["w_q1"][:, r].T[:, :, None], g * w["w_q2"][:, r].T[:, :, None])
             for r in range(w["w_q1"].shape[1])
         )
-        scores["qp"] = sum(by_rank, torch.zeros_like(at_source)) * state.same_group
+        scores["qp"] = sum(by_rank, torch.zeros_like(at_source)) * same_group(len(a), state.groups, a)
     if "w_qg" in w:
         scores["qg"] = torch.diag_embed(einsum("hts,hts,th->sh", a, g, w["w_qg"]))
     none = torch.zeros_like(at_source)
-    return torch.stack([scores.get(branch, none) for branch in BRANCHES]).permute(0, 2, 3, 1)
+    return torch.stack([scores.get(branch, none) for branch in NAMES]).permute(0, 2, 3, 1)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.branches import BY_SIDE, PARTS
+from dcinterp.model.compose.base import Composer
+from dcinterp.model.compose.branches import low_rank_map
 from dcinterp.shapes import HeadMap, TokenIds
-
-PARTS = ("base", "query_low_rank", "query_gate", "key_low_rank", "key_gate")
 
 
 class MapOfParts:
@@ -34,27 +35,18 @@ class MapOfParts:
         return self.total - torch.eye(len(self.total)) if self.skip else self.total
 
 
-def composer_of(bridge: Bridge, layer: int, stage: str) -> Any:
-    """The model's own composing module of one stage."""
+def composer_of(bridge: Bridge, layer: int, stage: str) -> Composer:
+    """The model's own composer of one stage, which says what it is made of (`dcinterp.model.compose.base`)."""
     return getattr(bridge.blocks[layer].attn, stage).original_component
 
 
-def base_map(composer: Any, heads: int) -> HeadMap:
-    """What does not depend on the tokens: the skip and the static map W_b, in the type of its weights; on the CPU."""
-    total = torch.eye(heads) if composer.skip else torch.zeros(heads, heads)
-    if composer.static is not None:
-        static = composer.static.head_map().detach().cpu()
-        total = total.to(static) + static
-    return total
-
-
 def dynamic_weights(bridge: Bridge, ids: TokenIds, layer: int, stage: str) -> dict[str, Tensor]:
-    """The dynamic weights of one stage at all positions, by name (q1, q2, qg, k1, ...), [pos, ...]; on the CPU.
+    """The dynamic weights of one stage at all positions, by name (w_q1, w_q2, w_qg, w_k1, ...), [pos, ...]; on the CPU.
 
     A static map has none.
     """
-    prefix = f"blocks.{layer}.attn.{stage}.hook_w_"
-    hooks = [name for name in bridge.hook_dict if name.startswith(prefix)]
+    prefix = f"blocks.{layer}.attn.{stage}.hook_"
+    hooks = [name for name in bridge.hook_dict if name.startswith(f"{prefix}w_")]
     if not hooks:
         return {}
     with torch.no_grad():
@@ -62,17 +54,12 @@ def dynamic_weights(bridge: Bridge, ids: TokenIds, layer: int, stage: str) -> di
     return {name.removeprefix(prefix): cache[name][0].float().cpu() for name in hooks}
 
 
-def low_rank_maps(w: dict[str, Tensor], side: str, heads: int, groups: int) -> Float[Tensor, "pos head_from head_to"]:
-    """sum_r w_1[r, from] w_2[r, to] at every position, inside groups of heads; [0, ...] where the model has none."""
-    if f"{side}1" not in w:
-        return torch.zeros(0, heads, heads)
-    same_group = torch.block_diag(*torch.ones(groups, heads // groups, heads // groups))
-    return torch.einsum("prf,prt->pft", w[f"{side}1"], w[f"{side}2"]) * same_group
-
-
-def gate_maps(w: dict[str, Tensor], side: str, heads: int) -> Float[Tensor, "pos head_from head_to"]:
-    """The gate of every position on the diagonal; [0, ...] where the model has none."""
-    return torch.diag_embed(w[f"{side}g"]) if f"{side}g" in w else torch.zeros(0, heads, heads)
+def branch_map(weights: Sequence[Tensor], groups: int) -> Float[Tensor, "*pos head_from head_to"]:
+    """The map of one branch from its dynamic weights: w_1 and w_2 [*pos, rank, head], or the gate [*pos, head]."""
+    if len(weights) == 1:
+        return torch.diag_embed(weights[0])
+    w1, w2 = weights
+    return low_rank_map(w1, w2, groups)
 
 
 def position_maps(
@@ -80,16 +67,17 @@ def position_maps(
 ) -> dict[str, Float[Tensor, "pos head_from head_to"]]:
     """All parts but the base at every position: query parts by query position, key parts by key position.
 
-    Memory: 4 * pos * heads^2 numbers.
+    Zero where the model has no such branch. Memory: 4 * pos * heads^2 numbers.
+
+    Raises:
+        UserError: the composer does not keep the heads.
     """
-    heads, composer = bridge.cfg.n_heads, composer_of(bridge, layer, stage)
-    groups = getattr(composer, "groups", 1)
-    w = dynamic_weights(bridge, ids, layer, stage)
-    empty = torch.zeros(ids.shape[1], heads, heads)
-    made = {
-        "query_low_rank": low_rank_maps(w, "q", heads, groups),
-        "query_gate": gate_maps(w, "q", heads),
-        "key_low_rank": low_rank_maps(w, "k", heads, groups),
-        "key_gate": gate_maps(w, "k", heads),
-    }
-    return {name: maps if len(maps) else empty for name, maps in made.items()}
+    composer = composer_of(bridge, layer, stage)
+    composer.require_square("A map over heads")
+    w, maps = dynamic_weights(bridge, ids, layer, stage), {}
+    for branch in BY_SIDE:
+        weights = [w[name] for name in branch.weights if name in w]
+        maps[branch.name] = torch.zeros(ids.shape[1], bridge.cfg.n_heads, bridge.cfg.n_heads)
+        if len(weights) == len(branch.weights):
+            maps[branch.name] = branch_map(weights, composer.groups)
+    return maps

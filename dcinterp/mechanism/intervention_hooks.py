@@ -23,11 +23,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.edges import WEIGHTS_OF, edge_state, head_map, layer_taps
-from dcinterp.mechanism.head_maps import base_map
+from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.mechanism.edges import edge_state, head_map, layer_taps
+from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.interventions import PARTS, Intervention, Interventions, checked, read_interventions, tap
 from dcinterp.mechanism.path_gradient import Hooks, Metric
 from dcinterp.mechanism.prompt import Prompt, token_ids
+from dcinterp.model.compose.branches import low_rank_map
 from dcinterp.support.errors import UserError
 
 DynamicWeights = Literal["recomputed", "frozen"]
@@ -196,7 +198,7 @@ def _inside(bridge: Bridge, one: Intervention) -> list[str]:
     if one.part == "branch" and one.kind != "mean":
         return []
     prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
-    weights = [] if one.part == "branch" else [f"{prefix}{name}" for name in WEIGHTS_OF[one.name]]
+    weights = [] if one.part == "branch" else [f"{prefix}{name}" for name in BRANCHES[one.name].weights]
     return [f"{prefix}in", *weights]
 
 
@@ -254,21 +256,23 @@ def _edit_edge(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, value
 
 
 def _edge(one: Intervention, taps: Taps, pair: float) -> Float[Tensor, "query key"]:
-    """A[f,t,s] C_c[f,h](t,s) of one edge. `pair` is the entry of the skip's map, or whether the heads share a group."""
+    """A[f,t,s] C_c[f,h](t,s) of one edge. `pair` is the entry of the skip's map."""
     prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
     attention, f, h = taps[f"{prefix}in"][one.head_from], one.head_from, one.head
-    weights = [taps[f"{prefix}{name}"] for name in WEIGHTS_OF[one.name]]
-    if one.name == "skip":
+    weights = [taps[f"{prefix}{name}"] for name in BRANCHES[one.name].weights]
+    if not weights:
         return attention * pair
-    chosen = weights[0][:, h] if len(weights) == 1 else (weights[0][:, :, f] * weights[1][:, :, h]).sum(1) * pair
-    return attention * (chosen[:, None] if one.name[0] == "q" else chosen[None, :])
+    if len(weights) == 1:
+        chosen = weights[0][:, h]
+    else:  # one entry of the map, and so without groups: `checked` refuses edges between them
+        chosen = low_rank_map(weights[0][..., f : f + 1], weights[1][..., h : h + 1])[:, 0, 0]
+    return attention * (chosen[:, None] if BRANCHES[one.name].side == "query" else chosen[None, :])
 
 
 def _pair(bridge: Bridge, one: Intervention) -> float:
     if one.name != "skip":
-        return 1.0  # `checked` refuses edges between groups
-    composer = getattr(bridge.blocks[one.layer].attn, one.stage).original_component
-    return float(base_map(composer, bridge.cfg.n_heads)[one.head_from, one.head])
+        return 1.0
+    return float(composer_of(bridge, one.layer, one.stage).base_map()[one.head_from, one.head])
 
 
 def _edit_branch_mean(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, mean: Tensor) -> None:

@@ -25,17 +25,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.edges import ADDED_BRANCHES, BRANCHES, TAPS, WEIGHTS_OF
-from dcinterp.mechanism.head_maps import base_map
+from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
+from dcinterp.mechanism.branches import BRANCHES, WEIGHTS
+from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.prompt import layer_number, position, require_stage
+from dcinterp.model.compose.branches import same_group
 from dcinterp.support.errors import UserError, nearest
 
 PARTS = ("weight", "edge", "branch", "head")
 """In the order of the computation."""
 
 KINDS = ("zero", "mean", "counterfactual", "scale")
-WEIGHTS = tuple(name for names in WEIGHTS_OF.values() for name in names)
 ADDED = "added"
 """Stands for every branch that the model has but the skip."""
 
@@ -180,24 +185,32 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
 
 def edge_exists(bridge: Bridge, edge: Intervention) -> bool:
     """Whether a branch of the model leads from `head_from` to `head` at all."""
-    composer = getattr(bridge.blocks[edge.layer].attn, edge.stage).original_component
-    if tap(edge) not in bridge.hook_dict:
-        return False
     assert edge.head is not None
     assert edge.head_from is not None
-    if edge.name == "skip":
-        return bool(base_map(composer, bridge.cfg.n_heads)[edge.head_from, edge.head] != 0)
-    if edge.name in ("qg", "kg"):
-        return edge.head_from == edge.head
-    per_group = bridge.cfg.n_heads // getattr(composer, "groups", 1)
-    return edge.head_from // per_group == edge.head // per_group
+    return bool(edges_that_exist(bridge, edge)[edge.head_from, edge.head])
+
+
+def edges_that_exist(bridge: Bridge, branch: Intervention) -> Bool[Tensor, "head_from head_to"]:
+    """From which heads to which a branch of the model leads.
+
+    Raises:
+        UserError: the composer does not keep the heads.
+    """
+    composer, heads = composer_of(bridge, branch.layer, branch.stage), bridge.cfg.n_heads
+    composer.require_square("An edge from head to head")
+    if tap(branch) not in bridge.hook_dict:
+        return torch.zeros(heads, heads, dtype=torch.bool)
+    weights = BRANCHES[branch.name].weights
+    if not weights:
+        return composer.base_map() != 0
+    return (torch.eye(heads) if len(weights) == 1 else same_group(heads, composer.groups)).bool()
 
 
 def tap(one: Intervention) -> str:
     """The hook at which the intervention acts."""
     if one.part == "head":
         return f"blocks.{one.layer}.attn.hook_z"
-    name = one.name if one.part == "weight" else TAPS.get(one.name, one.name)
+    name = BRANCHES[one.name].hook if one.part != "weight" and one.name in BRANCHES else one.name
     return f"blocks.{one.layer}.attn.{one.stage}.hook_{name}"
 
 
@@ -225,8 +238,8 @@ def all_units(bridge: Bridge, part: str, stage: str = "post", kind: str = "zero"
             elif part == "weight":
                 yield from (replace(whole, head=head) for head in heads)
             else:
-                pairs = (replace(whole, head_from=f, head=h) for f in heads for h in heads)
-                yield from (edge for edge in pairs if edge_exists(bridge, edge))
+                exists = edges_that_exist(bridge, whole)
+                yield from (replace(whole, head_from=f, head=h) for f in heads for h in heads if exists[f, h])
 
 
 def _refuse_meaningless_positions(one: Intervention) -> None:

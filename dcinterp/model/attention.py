@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache
 
 from dcinterp.model import cache as caching
-from dcinterp.model.compose import COMPOSERS, ComposeWeights
+from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import composed_attention
-from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
-from dcinterp.model.mask import Sight, as_sight, mask_scores
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, Stage, attention_pattern
+from dcinterp.model.mask import Sight, as_sight
 from dcinterp.model.norm import WEIGHT_NORM_EPS, RMSNorm
 from dcinterp.model.rotary import Rotation, rotate
 from dcinterp.shapes import Attention, Mask, PerHead, Residual
@@ -38,10 +38,8 @@ class ComposedAttention(nn.Module):
         if config.use_qk_norm:
             self.q_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
             self.k_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
-        composer = COMPOSERS[config.compose]
         for stage in config.stages:
-            assert composer is not None
-            setattr(self, stage, composer(config))
+            setattr(self, stage, composer_class(config.compose)(config))
 
     def forward(
         self,
@@ -114,13 +112,15 @@ class ComposedAttention(nn.Module):
         self, q: QueryHeads, k: KeyHeads, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any
     ) -> Attention:
         """The composed attention matrix, stage by stage."""
-        a = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
-        a = self.pre(a, stages["pre"]) if "pre" in stages else a
-        a = mask_scores(a, mask)
-        a = (a if taps is None else taps.hook_attn_scores(a)).softmax(-1)
-        a = self.post(a, stages["post"]) if "post" in stages else a
-        return a if taps is None else taps.hook_pattern(a)
+        # The modules of the stages and not `compose` alone: where somebody listens, they bring the taps of their own.
+        pre, post = (None if s not in stages else _with(getattr(self, s), stages[s]) for s in ("pre", "post"))
+        return attention_pattern(q, k, pre, post, mask, taps)
 
     def heads(self, x: Tensor) -> PerHead:
         """[batch, pos, head * d_head] as [batch, head, pos, d_head]."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+
+def _with(composer: nn.Module, weights: ComposeWeights) -> Stage:
+    """Compose of one stage, with its weights in it, by position: forward hooks look for them there."""
+    return lambda a: composer(a, weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from dcinterp.model.compose.branch_table import BRANCHES
 from dcinterp.model.compose.branches import ComposeWeights
-from dcinterp.model.compose.dynamic import pack_key_weights, unpack_key_weights
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.shapes import PerHead
+
+KEY_WEIGHTS = tuple(weight for branch in BRANCHES.values() if branch.side == "key" for weight in branch.weights)
+"""Dynamic weights that belong to the keys, and stay with them while decoding."""
 
 
 class LocalLayer(DynamicSlidingWindowLayer):
@@ -66,3 +70,35 @@ def update(
 
 def _split(packed: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return packed[..., :width], packed[..., width:]
+
+
+def pack_key_weights(stages: list[ComposeWeights]) -> Tensor | None:
+    """All key-side weights as channels [batch, head, key, channel], to be cached beside the values."""
+    channels = []
+    for stage in stages:
+        for weight in (w for name in KEY_WEIGHTS if (w := getattr(stage, name)) is not None):
+            # [batch, key, rank, head], or a gate without ranks, which is one channel.
+            channels.append(weight.permute(0, 3, 1, 2) if weight.dim() == 4 else weight.transpose(1, 2).unsqueeze(-1))
+    return torch.cat(channels, dim=-1) if channels else None
+
+
+def unpack_key_weights(channels: Tensor, stages: list[ComposeWeights]) -> list[ComposeWeights]:
+    """`stages` with their key-side weights read back from the cached `channels`, over the whole key axis."""
+    start = 0
+
+    def take(width: int) -> Tensor:
+        nonlocal start
+        start += width
+        return channels[..., start - width : start]
+
+    unpacked = []
+    for stage in stages:
+        full: dict[str, Any] = {}
+        for name in KEY_WEIGHTS:
+            weight = getattr(stage, name)
+            if weight is not None and weight.dim() == 4:
+                full[name] = take(weight.shape[2]).permute(0, 2, 3, 1)
+            elif weight is not None:
+                full[name] = take(1).squeeze(-1).transpose(1, 2)
+        unpacked.append(replace(stage, **full))
+    return unpacked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 
 
@@ -70,8 +71,8 @@ def _sentence(config: DCFormerConfig, images: bool) -> str:
     kind = "image classifier" if images else "causal language model"
     if not config.stages:
         return f"A plain transformer, {kind}: its attention heads work independently."
-    how = "for every pair of positions" if config.compose == "dynamic" else "by one learned map"
-    return f"A DCFormer, {kind}: its attention heads are composed {how}."
+    composer = composer_class(config.compose)
+    return f"A DCFormer, {kind}: its attention heads are composed {composer.how or f'by {composer.name!r}'}."
 
 
 def _size_row(config: DCFormerConfig) -> str:
@@ -83,17 +84,9 @@ def _size_row(config: DCFormerConfig) -> str:
 def _composition(config: DCFormerConfig) -> str:
     if not config.stages:
         return "none"
-    parts = [config.compose, " and ".join(config.stages) + "-softmax", f"rank {config.compose_rank}"]
-    parts += [f"{config.compose_groups} groups"] if config.compose_groups > 1 else []
-    off = {
-        "projection": config.compose_projection,
-        "gate": config.compose_gate,
-        "query side": config.compose_query_wise,
-        "key side": config.compose_key_wise,
-        "skip": config.compose_skip,
-    }
-    parts += [f"without {name}" for name, on in off.items() if not on and config.compose == "dynamic"]
-    return ", ".join(parts)
+    skip = "" if config.compose_skip else ", without skip"
+    stages = " and ".join(config.stages)
+    return f"{config.compose}, {stages}-softmax: {composer_class(config.compose).in_words(config)}{skip}"
 
 
 def _windows(config: DCFormerConfig) -> str:

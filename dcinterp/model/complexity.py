@@ -1,6 +1,7 @@
 """What composition costs: the formulas, and the same counted on a block of the model.
 
-With D width, H heads, d = D/H, R rank, S keys per query, per layer and for both stages, both sides:
+Every way of composing says it of itself (`Composer.cost`). For DCMHA, with D width, H heads, d = D/H, R rank, S keys
+per query, per layer and for both stages, both sides:
 
     parameters   4 (2HR D + 4H^2R^2 + HD)               of 12 D^2        = (2R + 1 + 4R^2/d) / (3d)
     FLOPs        2 per parameter + S (16 HR + 8 H)       of 24 D^2 + 4 S D
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dcinterp.model.compose.base import Cost
+from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import Preset
 
@@ -32,22 +35,14 @@ class Overhead:
 
 
 def analytic_overhead(config: DCFormerConfig, keys: int) -> Overhead:
-    """The formulas above, for a config with whatever branches it has, at `keys` keys per query."""
-    width, heads = config.hidden_size, config.num_attention_heads
-    size, rank = heads // config.compose_groups, config.compose_rank
-    sides = config.compose_query_wise + config.compose_key_wise
-    dynamic, stages = config.compose == "dynamic", len(config.stages)
-    inner = 2 * size * rank
-    per_side = per_pair = 0
-    if dynamic and config.compose_projection:
-        per_side += config.compose_groups * (inner * width + inner**2)
-        per_pair += sides * 4 * heads * rank
-    if dynamic and config.compose_gate:
-        per_side += heads * width
-        per_pair += sides * 2 * heads
-    static = config.compose == "static" or (dynamic and config.compose_static)
-    extra = stages * (sides * per_side + static * heads * size)
-    flops = stages * (2 * sides * per_side + keys * (per_pair + static * 2 * heads * size))
+    """The formulas above, or what another way of composing says of itself, at `keys` keys per query.
+
+    Raises:
+        UserError: the way of composing does not say what it costs.
+    """
+    width, stages = config.hidden_size, len(config.stages)
+    cost = composer_class(config.compose).cost(config) if stages else Cost()
+    extra, flops = stages * cost.parameters, stages * (cost.per_query + keys * cost.per_pair)
     return Overhead(extra / (12 * width**2), flops / (24 * width**2 + 4 * keys * width))
 
 
@@ -55,9 +50,8 @@ def counted_overhead(config: DCFormerConfig, keys: int) -> Overhead:
     """The same, counted on a block on the meta device that runs branch by branch: no memory, no arithmetic."""
     from dcinterp.model.block import Block
 
-    twin = type(config)(**(_fields(config) | {"compose": "none"}))
     parameters, flops = [], []
-    for each in (config, twin):
+    for each in (config, config.without_composition()):
         with torch.device("meta"):
             block = Block(each, 0)
             x = torch.empty(1, keys, config.hidden_size)
@@ -67,14 +61,6 @@ def counted_overhead(config: DCFormerConfig, keys: int) -> Overhead:
         parameters.append(sum(p.numel() for n, p in block.named_parameters() if "norm" not in n))
         flops.append(counted.total)
     return Overhead(parameters[0] / parameters[1] - 1, flops[0] / flops[1] - 1)
-
-
-def _fields(config: DCFormerConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in DCFormerConfig.__annotations__ if name != "model_type"} | (
-        {name: getattr(config, name) for name in ("image_size", "patch_size", "num_channels")}
-        if isinstance(config, DCViTConfig)
-        else {}
-    )
 
 
 class CountFlops(TorchDispatchMode):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 
+from dcinterp.model.compose.registry import NOT_COMPOSED, check_composition
 from dcinterp.model.presets import preset
 
-ComposeKind = Literal["dynamic", "static", "none"]
 NormKind = Literal["rmsnorm", "layernorm"]
 MLPKind = Literal["swiglu", "gelu"]
 PositionKind = Literal["rotary", "learned"]
@@ -56,7 +57,9 @@ class DCFormerConfig(PreTrainedConfig):
         use_parallel_residual: attention and MLP read the same residual stream (Pythia).
         use_qk_norm: RMS norm of queries and keys per head, before the rotation.
         use_bias: biases in the attention and MLP projections.
-        compose: how heads are composed, "dynamic" (DCMHA), "static" (talking heads) or "none" (MHA).
+        compose: how heads are composed, "dynamic" (DCMHA), "static" (talking heads) or "none" (MHA), or the name of
+            another file in `dcinterp.model.compose`.
+        compose_options: options of that way of composing which have no field here, by name.
         compose_stages: where: "pre" (scores), "post" (weights), or both.
         compose_rank: R, rank of the dynamic projections.
         compose_groups: heads are composed within this many equal groups; the rank is per group.
@@ -100,7 +103,8 @@ class DCFormerConfig(PreTrainedConfig):
     use_qk_norm: bool = False
     use_bias: bool = False
 
-    compose: ComposeKind = "dynamic"
+    compose: str = "dynamic"
+    compose_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     compose_stages: tuple[Stage, ...] | list[Stage] = STAGES
     compose_rank: int = 2
     compose_groups: int = 1
@@ -148,7 +152,11 @@ class DCFormerConfig(PreTrainedConfig):
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages at which this model composes, in the order of computation."""
-        return tuple(s for s in STAGES if s in self.compose_stages) if self.compose != "none" else ()
+        return tuple(s for s in STAGES if s in self.compose_stages) if self.compose != NOT_COMPOSED else ()
+
+    def without_composition(self) -> Self:
+        """The same configuration as a plain transformer."""
+        return type(self).from_dict(self.to_dict() | {"compose": NOT_COMPOSED, "compose_options": {}})
 
     def window(self, layer: int) -> int | None:
         """How many keys, its own included, a query of this layer sees; None when it sees all."""
@@ -169,11 +177,11 @@ class DCFormerConfig(PreTrainedConfig):
             "norm_type": NormKind,
             "mlp_type": MLPKind,
             "position_type": PositionKind,
-            "compose": ComposeKind,
         }
         for field, kind in choices.items():
             if getattr(self, field) not in get_args(kind):
                 raise ValueError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(get_args(kind))}.")
+        check_composition(self)
         bad = [stage for stage in self.compose_stages if stage not in STAGES]
         if bad:
             raise ValueError(f"compose_stages has {bad[0]!r}; choose from 'pre' and 'post'.")

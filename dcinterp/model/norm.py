@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-
-from dcinterp.model.config import DCFormerConfig
 
 WEIGHT_NORM_EPS = 1e-6
 
@@ -30,7 +30,8 @@ def rms_normalise(x: Float[Tensor, "*axes width"], eps: float = WEIGHT_NORM_EPS)
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-def build_norm(config: DCFormerConfig) -> nn.Module:
-    """The norm that `config` asks for, over the residual stream."""
+def build_norm(config: Any) -> nn.Module:
+    """The norm that a model's config asks for, over the residual stream."""
+    # The composers use this module and the config knows the composers, so that its class cannot be named here.
     kind = nn.LayerNorm if config.norm_type == "layernorm" else RMSNorm
     return kind(config.hidden_size, eps=config.norm_eps)

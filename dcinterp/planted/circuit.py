@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from dcinterp.model.compose.branches import BRANCHES
+from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.planted.blueprint import LAYERS, Blueprint
 from dcinterp.planted.words import FACTS, NAMES, OBJECTS
 
@@ -71,9 +71,9 @@ class Truth:
     @classmethod
     def of(cls, edges: Sequence[Edge], heads: int) -> Truth:
         """From the list of edges of a model with this many heads a layer."""
-        signs = torch.zeros(LAYERS, len(BRANCHES), heads, heads, dtype=torch.int8)
+        signs = torch.zeros(LAYERS, len(HOOKS), heads, heads, dtype=torch.int8)
         for edge in edges:
-            signs[edge.layer, BRANCHES.index(edge.branch), edge.head_from, edge.head_to] = edge.sign
+            signs[edge.layer, HOOKS.index(edge.branch), edge.head_from, edge.head_to] = edge.sign
         return cls(signs)
 
 

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.model.compose.branches import BRANCHES
+from dcinterp.model.compose.branch_table import BRANCHES, NAMES
 
-WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
-assert BRANCHES == ("o_b", "o_qp", "o_kp", "o_qg", "o_kg"), "edges_of_layer stacks them in this order"
+WEIGHTS = tuple(weight for branch in BRANCHES.values() for weight in branch.weights)
+assert NAMES == ("skip", "qp", "kp", "qg", "kg"), "edges_of_layer stacks them in this order"
 
 Edges = Float[Tensor, "branch head_from head_to query key"]
 """What the attention of head_from adds to the composed attention of head_to; zero for branches without weights."""

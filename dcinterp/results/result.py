@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pandas as pd
 from safetensors import SafetensorError
@@ -39,7 +39,7 @@ class Result:
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
     FORMER: ClassVar[dict[str, str]] = {}
     """What fields and their words were called in earlier versions (see dcinterp.support.former_names): saved results go
-    on opening."""
+    on opening, and who reads a field by its old name is told the new one."""
     PROSE: ClassVar[tuple[str, ...]] = ()
     """Fields that say in sentences what the others hold; a later version may say it better."""
     kinds: ClassVar[dict[str, type[Result]]] = {}
@@ -53,6 +53,16 @@ class Result:
         for name in ("__repr__", "__eq__", "__hash__"):
             if name not in vars(cls):
                 setattr(cls, name, getattr(Result, name))
+
+    if not TYPE_CHECKING:  # for a type checker only the fields of now exist
+
+        def __getattr__(self, name: str) -> Any:
+            """A field by its former name, for one version; called for what is not found otherwise."""
+            if name not in type(self).FORMER:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            now = type(self).FORMER[name]
+            warn_of(f"{type(self).__name__}.{name}", now)
+            return getattr(self, now)
 
     def __repr__(self) -> str:
         """Kind, shapes, call, the head of the table and the sentence: a few lines, however large the result."""

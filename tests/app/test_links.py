@@ -46,6 +46,12 @@ def test_no_page_stops_the_whole_run():
         assert "st.stop(" not in path.read_text(encoding="utf-8"), path.name
 
 
+def test_a_link_of_version_0_1_names_parts_of_a_map_as_they_were(app):
+    follow(app, "composition", {"task": "task2", "part": "key_low_rank"})
+    assert not any("The link asks for" in warning.value for warning in app.warning)
+    assert app.session_state["part"] == "kp"
+
+
 LINES = "branch 2.post.kp counterfactual\nedge 1.post.kp.2>3 zero"
 
 

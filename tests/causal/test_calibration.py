@@ -9,8 +9,8 @@ import torch
 
 from dcinterp import UserError, attribute_edges, attribute_heads, calibrate, intervene
 from dcinterp.analysis.attribution.calibrate import FLOWS, _result
+from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.dataset import questions
-from dcinterp.mechanism.edges import BRANCHES
 
 PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
 QUESTION = [(PROMPT, "fruit", "animal")]
@@ -28,7 +28,7 @@ def test_predictions_for_edges_put_to_zero_are_their_scores(bridge, stage):
             for unit, predicted in zip(found.units, found.predicted[m, f, 0].tolist(), strict=True):
                 layer, _, branch, pair = unit.removeprefix("edge ").split(".")
                 lends, uses = map(int, pair.split(">"))
-                expected = float(scores[int(layer), BRANCHES.index(branch), lends, uses])
+                expected = float(scores[int(layer), NAMES.index(branch), lends, uses])
                 assert predicted == pytest.approx(expected, abs=1e-4), (method, flow, unit)
     assert found.left_out == 2 * (2 * 64 + 3 * 8) - 60
 

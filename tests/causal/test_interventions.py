@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcinterp import UserError, intervene
-from dcinterp.mechanism.edges import BRANCHES, edge_state, head_map, layer_taps
+from dcinterp.mechanism.branches import NAMES
+from dcinterp.mechanism.edges import edge_state, head_map, layer_taps
 from dcinterp.mechanism.intervention_hooks import applied, frozen_hooks, intervention_hooks, measured, references
 from dcinterp.mechanism.interventions import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
 
@@ -87,7 +88,7 @@ def test_all_edges_of_a_branch_are_the_branch(model, stage, kind, branch):
 
 
 def test_everything_from_another_prompt_is_its_pattern(model, caches):
-    lines = [f"branch 1.post.{branch} counterfactual" for branch in BRANCHES]
+    lines = [f"branch 1.post.{branch} counterfactual" for branch in NAMES]
     name = "blocks.1.attn.hook_pattern"
     expected = logits_with(model, [(name, lambda t, hook: caches[OTHER][name])])
     assert torch.allclose(logits_under(model, lines, counterfactual=OTHER), expected, atol=1e-10)
@@ -176,7 +177,7 @@ def test_added_is_all_but_the_skip(model, caches):
     weights = caches[PROMPT]["blocks.1.attn.post.hook_in"]
     expected = logits_with(model, [(name, lambda t, hook: weights)])
     assert torch.allclose(logits_under(model, "branch 1.post.added zero"), expected, atol=1e-10)
-    split = [f"edge 1.post.{branch}.3>3 zero" for branch in BRANCHES[1:]]
+    split = [f"edge 1.post.{branch}.3>3 zero" for branch in NAMES[1:]]
     one = logits_under(model, "edge 1.post.added.3>3 zero")
     assert torch.allclose(one, logits_under(model, split), atol=1e-12)
     shared = logits_under(model, "edge 1.post.added.2>3 zero")

@@ -38,15 +38,9 @@ def insert(path: Path, before: str, text: str) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-def replace(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    """The repository with an analysis, its figure, a relation and a way to compose added as the page says."""
+    """The repository with a relation and two ways to compose added as the page says."""
     root = tmp_path_factory.mktemp("copy")
     unwanted = shutil.ignore_patterns("__pycache__", "generated", "images", "shipped")
     for part in ("dcinterp", "synthetic_tasks", "tests", "docs", "analyses"):
@@ -54,19 +48,21 @@ def copy(tmp_path_factory) -> Path:
     shutil.copy(ROOT / "pyproject.toml", root)
     (root / "dcinterp" / "checkpoints" / "shipped").symlink_to(ROOT / "dcinterp" / "checkpoints" / "shipped")
 
-    (root / "dcinterp/analysis/attention/look_back.py").write_text(code(PAGE, "class LookBack"))
-    drawing = code(PAGE, 'RESULT = "LookBack"').partition("\n\nfigure = ")[0]
-    (root / "dcinterp/figures/attention/look_back_grid.py").write_text(f"from typing import Any\n\n{drawing}\n")
-
     relation = code(PAGE, "RELATION = Relation(").partition("assert")[0]
     (root / "synthetic_tasks/relations/after_next.py").write_text(relation)
 
     (root / "dcinterp/model/compose/scaled.py").write_text(code(PAGE, "class ScaledCompose"))
-    registry = root / "dcinterp/model/compose/__init__.py"
-    insert(registry, '"none": None', line('"scaled"'))
-    insert(registry, "from dcinterp.model.compose.static", "from dcinterp.model.compose.scaled import ScaledCompose")
-    kinds = line("ComposeKind")
-    replace(root / "dcinterp/model/config.py", kinds.replace(', "scaled"', ""), kinds)
+    (root / "dcinterp/model/compose/routed.py").write_text(code(PAGE, "class RoutedCompose"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def with_analysis(copy) -> Path:
+    """The same with an analysis and its figure."""
+    root = copy
+    (root / "dcinterp/analysis/attention/look_back.py").write_text(code(PAGE, "class LookBack"))
+    drawing = code(PAGE, 'RESULT = "LookBack"').partition("\n\nfigure = ")[0]
+    (root / "dcinterp/figures/attention/look_back_grid.py").write_text(f"from typing import Any\n\n{drawing}\n")
     return root
 
 
@@ -82,14 +78,68 @@ def run(copy: Path, *arguments: str) -> str:
 @pytest.mark.slow
 def test_contracts_take_what_was_added(copy):
     quiet = ("pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", "-rN")
-    files = ("tests/contract/test_compose.py", "tests/contract/test_tasks.py", "tests/docs/test_site.py")
-    said = run(copy, *quiet, *files, "-k", "scaled or registry or after-next or every_analysis")
+    files = ("tests/contract/test_compose.py", "tests/contract/test_tasks.py")
+    said = run(copy, *quiet, *files, "-k", "scaled or routed or after-next")
     assert int(re.search(r"(\d+) passed", said)[1]) > 90
     assert "failed" not in said
 
 
+NEW_COMPOSERS = """
+import sys, torch, dcinterp
+from dcinterp.checkpoints.verify import verify
+from dcinterp.model.build import build_model
+from dcinterp.model.complexity import analytic_overhead
+
+options = {"routed": {"compose_options": {"kept": 3}}}
+for name in ("scaled", "routed"):
+    config = dcinterp.DCFormerConfig.preset("tiny-dcformer", vocab_size=40, compose=name, **options.get(name, {}))
+    torch.manual_seed(0)
+    model = build_model(config)
+    with torch.no_grad():
+        for which, parameter in model.named_parameters():
+            if "norm" in which or "scale" in which:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    folder = f"{sys.argv[1]}/{name}"
+    model.save_pretrained(folder)
+    assert verify(folder, length=8).largest < 1e-5, name
+    bridge, ids = dcinterp.load(folder), torch.arange(8)[None]
+    found = dcinterp.composition_map(bridge, ids, 1, "post", -1, 3)
+    assert found.added.abs().max() > 0, name
+    dcinterp.attribute_edges(bridge, ids, 5, method="gradient", layers=[1])
+    before = bridge(ids).log_softmax(-1)
+    bridge.enable_compatibility_mode(disable_warnings=True)
+    assert (bridge(ids).log_softmax(-1) - before).abs().max() < 1e-5, name
+    print(name, dcinterp.describe(folder).composition, analytic_overhead(config, 16).flops > 0)
+"""
+
+
 @pytest.mark.slow
-def test_a_new_analysis_is_a_verb_with_a_figure(copy, tmp_path):
+def test_new_ways_to_compose_are_analysed_folded_and_verified(copy, tmp_path):
+    (tmp_path / "try_composers.py").write_text(NEW_COMPOSERS)
+    environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-W", "ignore", str(tmp_path / "try_composers.py"), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == [
+        "scaled scores (pre) and weights (post) composed by 'scaled' True",
+        "routed scores (pre) and weights (post) gated by a router of the query (kept 3) True",
+    ]
+
+
+@pytest.mark.slow
+def test_a_new_analysis_is_a_verb_with_a_figure(with_analysis, tmp_path):
+    copy = with_analysis
+    run(
+        copy,
+        "pytest",
+        "-q",
+        "--numprocesses=0",
+        "-p",
+        "no:cacheprovider",
+        "tests/docs/test_site.py",
+        "-k",
+        "every_analysis",
+    )
     asked = ("--prompt", "There are a sweater, an elephant. Which is", "--figure", str(tmp_path / "figure.html"))
     shown = run(copy, "dcinterp", "analyze", "look-back", "dcformer++", *asked)
     assert "How far heads look back" in shown
@@ -121,4 +171,4 @@ def test_a_new_page_runs(monkeypatch, tmp_path):
 
 def test_the_page_shows_whole_files():
     """What the test above writes to files is what the page runs in one piece."""
-    assert len([block for block in blocks.blocks(PAGE) if "class " in block.code]) == 2
+    assert len([block for block in blocks.blocks(PAGE) if "class " in block.code]) == 3

@@ -39,8 +39,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edge_scores import EdgeExplainer
-from dcinterp.mechanism.edges import BRANCHES
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
@@ -164,7 +164,7 @@ class EdgeAttribution(Result):
         order = chosen.flatten().argsort(descending=True, stable=True)[:k]
         places = zip(*(axis.tolist() for axis in torch.unravel_index(order, chosen.shape)), strict=True)
         return [
-            EdgeScore(self.layers[i], BRANCHES[b], f, h, float(self.scores[i, b, f, h]), self.stage)
+            EdgeScore(self.layers[i], NAMES[b], f, h, float(self.scores[i, b, f, h]), self.stage)
             for i, b, f, h in places
             if chosen[i, b, f, h] > ROUNDING * self.scores.abs().max()
         ]
@@ -191,7 +191,7 @@ class EdgeAttribution(Result):
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {
             "layer": list(self.layers),
-            "branch": list(BRANCHES),
+            "branch": list(NAMES),
             "source": list(self.sources),
             "edge": list(self.checked),
         }

@@ -33,9 +33,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.dataset import Examples, Question, questions
 from dcinterp.mechanism.edge_scores import EdgeExplainer
-from dcinterp.mechanism.edges import BRANCHES
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.label_permutation import label_warnings, other_answers
@@ -109,7 +109,7 @@ class EdgeAttributionSet(AgainstControl, Result):
     ablation: Float[Tensor, "example edge"]
 
     def labels(self, axis: str) -> list[str] | None:
-        names = {"branch": list(BRANCHES), "example": list(self.prompts), "edge": list(self.checked)}
+        names = {"branch": list(NAMES), "example": list(self.prompts), "edge": list(self.checked)}
         return names.get(axis)
 
     def warnings(self) -> list[str]:
@@ -148,7 +148,7 @@ class EdgeAttributionSet(AgainstControl, Result):
         ablation = dict(zip(self.checked, self.ablation.mean(0).tolist(), strict=True)) if self.checked else {}
         rows = []
         for i, b, f, h in self.mean.nonzero().tolist():
-            name = Intervention("edge", i, self.stage, BRANCHES[b], h, f).unit
+            name = Intervention("edge", i, self.stage, NAMES[b], h, f).unit
             numbers = {key: float(getattr(self, key)[i, b, f, h]) for key in ("mean", "low", "high")}
             numbers |= {key: float(getattr(self, key)[i, b, f, h]) for key in ("control_low", "control_high")}
             rows.append(
@@ -330,8 +330,7 @@ def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, st
     order = shared.flatten().argsort(descending=True, stable=True)[:k]
     places = (torch.unravel_index(place, mean.shape) for place in order if shared.flatten()[place] > 0)
     return [
-        Intervention("edge", i, stage, BRANCHES[b], h, f)
-        for i, b, f, h in ([int(x) for x in place] for place in places)
+        Intervention("edge", i, stage, NAMES[b], h, f) for i, b, f, h in ([int(x) for x in place] for place in places)
     ]
 
 

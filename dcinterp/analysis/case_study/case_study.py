@@ -183,9 +183,6 @@ class CaseStudy(Result):
             return None
         return f"edge {self.layer}.post.added.{self.head_from}>{self.head} zero query=-1 key={self.key}"
 
-    lead = former_name("lead", "logit_difference")
-    loan = former_name("loan", "shared_effect")
-    verdict = former_name("verdict", "summary")
     lender = former_name("lender", "head_from")
     loan_line = former_name("loan_line", "edge_line")
 

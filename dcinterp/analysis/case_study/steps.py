@@ -19,6 +19,7 @@ from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
 from dcinterp.analysis.case_study.evidence import SharingEffects
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens
+from dcinterp.mechanism.branches import ADDED, BRANCHES
 
 NOTABLE_SHARE = 0.1
 """Below this share the attention counts as the head's own: composition is a detail of this entry."""
@@ -55,12 +56,8 @@ UNSEEN = (
 )
 """What an OV circuit that does not promote the answer may miss."""
 
-BRANCH_WORDS = {
-    "o_qp": "query projection",
-    "o_kp": "key projection",
-    "o_qg": "query gate",
-    "o_kg": "key gate",
-}
+BRANCH_WORDS = {BRANCHES[name].hook: BRANCHES[name].label for name in ADDED}
+"""What composition adds, by hook."""
 
 
 class Step(NamedTuple):

@@ -15,6 +15,7 @@ from dcinterp.analysis.case_study.steps import (
     strongest_head_from,
 )
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
+from dcinterp.mechanism.branches import BRANCHES
 
 SLIGHT_EFFECT = 0.02
 """Of the answer's lead; what costs less than that hardly matters."""
@@ -64,7 +65,7 @@ def summarize(
         return wrong + _without_sharing(breakdown, head, who, token)
     through = [
         f"{amount:+.2f} through the {BRANCH_WORDS[branch]}"
-        for branch, side in (("o_qp", "query"), ("o_kp", "key"))
+        for branch, side in ((BRANCHES[name].hook, BRANCHES[name].side) for name in ("qp", "kp"))
         if abs(amount := float(breakdown.shared(side)[head_from, head])) >= 0.005
     ]
     parts = ", ".join(through)

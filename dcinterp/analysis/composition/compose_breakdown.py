@@ -25,22 +25,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.branches import BRANCHES, HOOKS, WEIGHTS
+from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.memory import check_fits, slices
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
+from dcinterp.model.compose.branches import low_rank_map
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.former_names import warn_of
 
-TERMS = ("o_b", "o_qp", "o_kp", "o_qg", "o_kg")
-WEIGHTS = ("w_q1", "w_q2", "w_k1", "w_k2", "w_qg", "w_kg")
+TERMS = HOOKS
 
 
 @dataclass(frozen=True)
 class ComposeBreakdown(Result):
     """All heads' attention from `query` to `key`, before (`a`), by branch and after (`out`) composition.
 
-    w_q1, w_q2, w_k1, w_k2 are [rank, head], w_qg and w_kg [head]. A branch that the model lacks is all zero.
+    w_q1, w_q2, w_k1, w_k2 are [rank, head], w_qg and w_kg [head]. A branch that the model lacks is all zero. groups: of
+    heads that are composed among themselves only (1 in results of version 0.1).
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -66,6 +69,7 @@ class ComposeBreakdown(Result):
     w_k2: Float[Tensor, "rank head"]
     w_qg: Float[Tensor, " head"]
     w_kg: Float[Tensor, " head"]
+    groups: int = 1
 
     @property
     def branches(self) -> dict[str, Float[Tensor, " head"]]:
@@ -80,10 +84,11 @@ class ComposeBreakdown(Result):
     def shared(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
         """What each head's attention adds to each other head through the low-rank branch of one side.
 
-        lent[f, h] = A[f] * sum_r w_1[r, f] w_2[r, h]; its columns add up to o_kp (`side` "key") or o_qp ("query").
+        shared[f, h] = A[f] * sum_r w_1[r, f] w_2[r, h], inside groups of heads; its columns add up to o_kp (`side` "key")
+        or o_qp ("query").
         """
-        w1, w2 = (self.w_k1, self.w_k2) if side == "key" else (self.w_q1, self.w_q2)
-        return self.a[:, None] * (w1.T @ w2)
+        w1, w2 = (getattr(self, name) for name in BRANCHES[f"{side[0]}p"].weights)
+        return self.a[:, None] * low_rank_map(w1, w2, self.groups)
 
     def lent(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
         """The former name of `shared`."""
@@ -144,6 +149,7 @@ def compose_breakdown(
         key=key,
         a=entry["in"],
         out=entry["out"],
+        groups=composer_of(bridge, layer, stage).groups,
         **terms,
         **pairs,
         **gates,

@@ -30,8 +30,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
+from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import Examples, questions
-from dcinterp.mechanism.edges import ADDED_BRANCHES, TAPS
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
@@ -42,7 +43,7 @@ from dcinterp.results.result import Result
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 
-ADDED = tuple(TAPS[branch] for branch in ADDED_BRANCHES)
+ADDED = tuple(BRANCHES[branch].hook for branch in ADDED_BRANCHES)
 
 Place = tuple[int, str]
 """(layer, stage)."""

@@ -1,7 +1,7 @@
 """The map over heads that composition is, whole and by part: at one (query, key) pair, or the part that is static.
 
     A'[head_to] = sum over head_from of A[head_from] * W[head_from, head_to]
-    W = base (skip and W_b) + query low rank + query gate + key low rank + key gate
+    W = base (skip and W_b) + qp and qg, of the query token (low rank, gate) + kp and kg, of the key token
 
 (equation of W_ij in section 2 of the DCMHA paper.) The parts depend on the two tokens only, not on the attention; the
 base depends on nothing. `motifs()` names the patterns that the paper points at (see dcinterp.mechanism.motifs).
@@ -25,7 +25,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.head_maps import PARTS, MapOfParts, base_map, composer_of, position_maps
+from dcinterp.mechanism.branches import BRANCHES, FORMER_PARTS, PARTS, part_name
+from dcinterp.mechanism.head_maps import MapOfParts, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -43,6 +44,7 @@ class CompositionMap(MapOfParts, Result):
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {name: ("head_from", "head_to") for name in ("total", *PARTS)}
+    FORMER: ClassVar[dict[str, str]] = FORMER_PARTS
 
     tokens: tuple[str, ...]
     layer: int
@@ -52,13 +54,18 @@ class CompositionMap(MapOfParts, Result):
     skip: bool
     total: Float[Tensor, "head_from head_to"]
     base: Float[Tensor, "head_from head_to"]
-    query_low_rank: Float[Tensor, "head_from head_to"]
-    query_gate: Float[Tensor, "head_from head_to"]
-    key_low_rank: Float[Tensor, "head_from head_to"]
-    key_gate: Float[Tensor, "head_from head_to"]
+    qp: Float[Tensor, "head_from head_to"]
+    qg: Float[Tensor, "head_from head_to"]
+    kp: Float[Tensor, "head_from head_to"]
+    kg: Float[Tensor, "head_from head_to"]
 
     def motifs(self, part: str = "total", *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
-        """The motifs of the map without its skip, or of one part; `share` and `many` are the rules' thresholds."""
+        """The motifs of the map without its skip, or of one part; `share` and `many` are the rules' thresholds.
+
+        Raises:
+            UserError: there is no such part.
+        """
+        part = part_name(part)
         chosen = self.added if part == "total" else self.parts[part]
         if part == "base" and self.skip:
             chosen = chosen - torch.eye(len(chosen))
@@ -94,8 +101,8 @@ def composition_map(bridge: Bridge, prompt: Prompt, layer: int, stage: str, quer
     query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
     composer = composer_of(bridge, layer, stage)
     maps = position_maps(bridge, ids, layer, stage)
-    parts: dict[str, Any] = {"base": base_map(composer, bridge.cfg.n_heads).float()}
-    parts |= {name: each[query if name.startswith("query") else key].clone() for name, each in maps.items()}
+    parts: dict[str, Any] = {"base": composer.base_map().float()}
+    parts |= {name: each[query if BRANCHES[name].side == "query" else key].clone() for name, each in maps.items()}
     return CompositionMap(
         tokens=str_tokens(bridge, ids),
         layer=layer,

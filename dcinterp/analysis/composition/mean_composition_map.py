@@ -32,8 +32,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.branches import BRANCHES, FORMER_PARTS, PARTS
 from dcinterp.mechanism.dataset import Examples, questions
-from dcinterp.mechanism.head_maps import PARTS, MapOfParts, base_map, composer_of, position_maps
+from dcinterp.mechanism.head_maps import MapOfParts, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.mechanism.prompt import layer_number, require_stage, token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
@@ -55,10 +56,14 @@ class MeanCompositionMap(MapOfParts, Result):
     are no amounts. skip: whether the base holds the identity. pairs: how many (query, key) pairs were counted.
     """
 
-    FORMER: ClassVar[dict[str, str]] = {"lent": "shared", "lent_low": "shared_low", "lent_high": "shared_high"}
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         name: ("head_from", "head_to")
         for name in ("total", "low", "high", "spread", "shared", "shared_low", "shared_high", *PARTS)
+    }
+    FORMER: ClassVar[dict[str, str]] = FORMER_PARTS | {
+        "lent": "shared",
+        "lent_low": "shared_low",
+        "lent_high": "shared_high",
     }
 
     n: int
@@ -77,10 +82,10 @@ class MeanCompositionMap(MapOfParts, Result):
     shared_low: Float[Tensor, "head_from head_to"]
     shared_high: Float[Tensor, "head_from head_to"]
     base: Float[Tensor, "head_from head_to"]
-    query_low_rank: Float[Tensor, "head_from head_to"]
-    query_gate: Float[Tensor, "head_from head_to"]
-    key_low_rank: Float[Tensor, "head_from head_to"]
-    key_gate: Float[Tensor, "head_from head_to"]
+    qp: Float[Tensor, "head_from head_to"]
+    qg: Float[Tensor, "head_from head_to"]
+    kp: Float[Tensor, "head_from head_to"]
+    kg: Float[Tensor, "head_from head_to"]
 
     def motifs(self, *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
         """The motifs of the mean map, from entries whose interval leaves out zero (see dcinterp.mechanism.motifs)."""
@@ -148,7 +153,7 @@ def mean_composition_map(
         made.append(_sums(bridge, token_ids(bridge, question.prompt), layer, stage, queries))
         progress(done + 1, len(asked), f"example {done + 1}")
     composer = composer_of(bridge, layer, stage)
-    base = base_map(composer, bridge.cfg.n_heads).float()
+    base = composer.base_map().float()
     parts = {"base": base} | {name: torch.stack([m.parts[name] / m.pairs for m in made]).mean(0) for name in PARTS[1:]}
     totals = base + torch.stack([sum(m.parts.values()) / m.pairs for m in made])  # type: ignore[misc]
     low, high = bootstrap_interval(totals, level=level, seed=seed)
@@ -190,13 +195,13 @@ class _Sums(NamedTuple):
 def _sums(bridge: Bridge, ids: TokenIds, layer: int, stage: str, queries: str) -> _Sums:
     composer, heads, length = composer_of(bridge, layer, stage), bridge.cfg.n_heads, ids.shape[1]
     maps = {name: each.double() for name, each in position_maps(bridge, ids, layer, stage).items()}
-    q, k = (maps[f"{side}_low_rank"] + maps[f"{side}_gate"] for side in ("query", "key"))
+    q, k = maps["qp"] + maps["qg"], maps["kp"] + maps["kg"]
     at = torch.arange(length - 1, length) if queries == "last" else torch.arange(length)
     # A query at t pairs with keys 0..t; a key at s with the chosen queries at s or later.
     keys_of, queries_of = (at + 1).double(), (at[None] >= torch.arange(length)[:, None]).sum(1).double()
     parts = {}
     for name in PARTS[1:]:
-        counts, values = (keys_of, maps[name][at]) if name.startswith("query") else (queries_of, maps[name])
+        counts, values = (keys_of, maps[name][at]) if BRANCHES[name].side == "query" else (queries_of, maps[name])
         parts[name] = torch.einsum("p,pft->ft", counts, values)
     squares = (
         torch.einsum("p,pft->ft", keys_of, q[at] ** 2)
@@ -206,7 +211,7 @@ def _sums(bridge: Bridge, ids: TokenIds, layer: int, stage: str, queries: str) -
     shared = torch.zeros(heads, heads, dtype=torch.float64)
     if stage == "post":
         a = _input(bridge, ids, f"blocks.{layer}.attn.post.hook_in", at)
-        fixed = base_map(composer, heads).float().double() - (torch.eye(heads) if composer.skip else 0)
+        fixed = composer.base_map().float().double() - (torch.eye(heads) if composer.skip else 0)
         shared = (
             torch.einsum("fqk,ft->ft", a, fixed)
             + torch.einsum("fqk,qft->ft", a, q[at])

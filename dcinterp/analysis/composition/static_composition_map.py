@@ -17,7 +17,8 @@ import torch
 
 from dcinterp.analysis.composition.composition_map import STATIC, CompositionMap
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.head_maps import PARTS, base_map, composer_of
+from dcinterp.mechanism.branches import PARTS
+from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.prompt import layer_number, require_stage
 from dcinterp.results.registry import analysis
 
@@ -45,7 +46,7 @@ def static_composition_map(bridge: Bridge, layer: int, stage: str) -> Compositio
     require_stage(bridge, stage)
     layer, heads = layer_number(bridge, layer), bridge.cfg.n_heads
     composer = composer_of(bridge, layer, stage)
-    base = base_map(composer, heads).float()
+    base = composer.base_map().float()
     empty: dict[str, Any] = {name: torch.zeros(heads, heads) for name in PARTS[1:]}
     return CompositionMap(
         tokens=(),

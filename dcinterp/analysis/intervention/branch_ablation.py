@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
-from dcinterp.mechanism.edges import ADDED_BRANCHES
+from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest

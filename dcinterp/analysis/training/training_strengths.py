@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.model.compose.branches import BRANCHES
+from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.model.config import STAGES
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -41,7 +41,7 @@ class TrainingStrengths(Result):
     strength: Float[Tensor, "checkpoint stage layer branch"]
 
     def labels(self, axis: str) -> list[Any] | None:
-        names = {"checkpoint": self.step.tolist(), "stage": list(STAGES), "branch": list(BRANCHES)}
+        names = {"checkpoint": self.step.tolist(), "stage": list(STAGES), "branch": list(HOOKS)}
         return names.get(axis)
 
     def warnings(self) -> list[str]:

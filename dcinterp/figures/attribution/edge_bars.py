@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttribution"
 KIND = ""
@@ -25,7 +26,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
     names = [edge.label for edge in edges]
     figure = go.Figure()
     for branch in dict.fromkeys(edge.branch for edge in edges):
-        tap = {"skip": "o_b"}.get(branch, f"o_{branch}")
+        tap = BRANCHES[branch].hook
         mine = [i for i, edge in enumerate(edges) if edge.branch == branch]
         figure.add_bar(
             x=[edges[i].score for i in mine],

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, SERIES, THEMES, axis, common_layout, zero_line
+from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttribution"
 KIND = "check"
@@ -37,7 +38,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
     sides = _label_sides(list(zip(_shares(predicted, across), _shares(measured, up), strict=True)), names)
     points = []
     for branch in dict.fromkeys(branches):
-        tap = "o_b" if branch == "skip" else f"o_{branch}"
+        tap = BRANCHES[branch].hook if branch in BRANCHES else branch
         mine = [i for i, other in enumerate(branches) if other == branch]
         points.append(
             go.Scatter(

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, common_layout, see_through
+from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttribution"
 KIND = "flow"
@@ -35,7 +36,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
     onward: dict[tuple[str, bool], float] = {}
     for edge in edges:
         head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} uses it"
-        branch = f"o_{edge.branch}" if edge.branch != "skip" else "o_b"
+        branch = BRANCHES[edge.branch].hook
         label = f"{BRANCH_NAMES[branch]}: {edge.score:+.3f}"
         links.append((node(head_from), node(head_to), abs(edge.score), see_through(BRANCH_COLOURS[branch]), label))
         onward[head_to, edge.score > 0] = onward.get((head_to, edge.score > 0), 0.0) + abs(edge.score)

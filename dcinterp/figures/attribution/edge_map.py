@@ -6,14 +6,13 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.grid import grid
-from dcinterp.figures.base.style import BRANCH_NAMES
-from dcinterp.mechanism.edges import BRANCHES
+from dcinterp.mechanism.branches import ADDED, BRANCHES, NAMES
 from dcinterp.support.errors import UserError, nearest
 
 RESULT = "EdgeAttribution"
 KIND = "map"
 
-NAMES = {name: BRANCH_NAMES[f"o_{'b' if name == 'skip' else name}"] for name in BRANCHES} | {
+LABELS = {branch.name: branch.label for branch in BRANCHES.values()} | {
     "added": "all that projections and gates add",
     "all": "everything",
 }
@@ -36,10 +35,10 @@ def plot(
         branch: "skip", "qp", "kp", "qg", "kg", "added" (their sum without the skip) or "all".
         selected: (head_from, head_to) to outline.
     """
-    choices = {"added": list(BRANCHES[1:]), "all": list(BRANCHES)} | {name: [name] for name in BRANCHES}
+    choices = {"added": ADDED, "all": NAMES} | {name: (name,) for name in NAMES}
     if branch not in choices:
         raise UserError(f"There is no branch {branch!r}; {nearest(branch, choices)}")
-    chosen = result.scores[:, [BRANCHES.index(name) for name in choices[branch]]].sum(1)
+    chosen = result.scores[:, [NAMES.index(name) for name in choices[branch]]].sum(1)
     if layer is None:
         layer = result.layers[int(chosen.abs().amax((1, 2)).argmax())]
     if layer not in result.layers:
@@ -55,5 +54,5 @@ def plot(
         theme=theme,
         selected=selected,
         numbers=len(heads) <= 12,
-        title=f"Layer {layer}, {result.stage}: {NAMES[branch]}",
+        title=f"Layer {layer}, {result.stage}: {LABELS[branch]}",
     )

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges_over import EdgeAttributionSet
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttributionSet"
 KIND = ""
@@ -26,7 +27,7 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, share
     table = table.head(k)
     names = [name.removeprefix("edge ") for name in table["edge"]]
     branches = [name.split(".")[2] for name in names]
-    taps = [{"skip": "o_b"}.get(branch, f"o_{branch}") for branch in branches]
+    taps = [BRANCHES[branch].hook for branch in branches]
     colours, mean = THEMES[theme], table["mean"].to_numpy()
     figure = go.Figure()
     above, below = (table["high"] - mean).to_numpy(), (mean - table["low"]).to_numpy()

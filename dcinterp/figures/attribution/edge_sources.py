@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.grid import grid
-from dcinterp.mechanism.edges import BRANCHES
+from dcinterp.mechanism.branches import NAMES
 
 RESULT = "EdgeAttribution"
 KIND = "sources"
@@ -23,7 +23,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
     """
     edges = result.top(k, shared=shared) or result.top(k, shared=False)
     rows = [
-        result.by_source[result.layers.index(e.layer), BRANCHES.index(e.branch), e.head_from, e.head_to].tolist()
+        result.by_source[result.layers.index(e.layer), NAMES.index(e.branch), e.head_from, e.head_to].tolist()
         for e in edges
     ]
     return grid(

@@ -7,22 +7,15 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-BRANCH_COLOURS = {
-    "o_b": "#8f8f8f",
-    "o_qp": "#4477aa",
-    "o_qg": "#66ccee",
-    "o_kp": "#cc6633",
-    "o_kg": "#ddaa33",
-}
-"""Grey is the head's own attention; cool colours come from the query, warm ones from the key."""
+from dcinterp.mechanism.branches import BRANCHES
 
-BRANCH_NAMES = {
-    "o_b": "own attention",
-    "o_qp": "query projection",
-    "o_qg": "query gate",
-    "o_kp": "key projection",
-    "o_kg": "key gate",
-}
+_COLOURS = {"skip": "#8f8f8f", "qp": "#4477aa", "qg": "#66ccee", "kp": "#cc6633", "kg": "#ddaa33"}
+
+BRANCH_COLOURS = {branch.hook: _COLOURS[branch.name] for branch in BRANCHES.values()}
+"""By hook. Grey is the head's own attention; cool colours come from the query, warm ones from the key."""
+
+BRANCH_NAMES = {branch.hook: branch.label for branch in BRANCHES.values()}
+"""By hook."""
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
 """Okabe and Ito's colours for lines, in an order that keeps neighbours apart."""

@@ -14,6 +14,7 @@ from dcinterp.figures.base.style import (
     common_layout,
     zero_line,
 )
+from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "ComposeBreakdown"
 KIND = ""
@@ -30,7 +31,7 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None
     heads = [str(head) for head in range(len(result.a))]
     colours = THEMES[theme]
     what = "score" if result.stage == "pre" else "attention"
-    names = BRANCH_NAMES | {"o_b": f"own {what}"}
+    names = BRANCH_NAMES | {BRANCHES["skip"].hook: f"own {what}"}
     bars = [
         go.Bar(
             x=heads,

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.composition.composition_map import CompositionMap
 from dcinterp.figures.base.grid import grid
+from dcinterp.mechanism.branches import part_name
 
 RESULT = "CompositionMap"
 KIND = ""
@@ -19,12 +20,12 @@ def plot(
     Args:
         result: the map.
         theme: "light" or "dark".
-        part: "total" or the name of a part.
+        part: "total", "base", "qp", "qg", "kp" or "kg".
         selected: (head_from, head_to) to outline.
     """
     heads = [str(head) for head in range(result.total.shape[0])]
     return grid(
-        getattr(result, part).numpy(),
+        getattr(result, part_name(part)).numpy(),
         x=heads,
         y=heads,
         x_title="to head",

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.figures.base.style import BRANCH_COLOURS, axis, common_layout, zero_line
+from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "ComposeBreakdown"
 KIND = "sharing"
@@ -29,7 +30,7 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int = 0) -
             marker={"color": BRANCH_COLOURS[branch]},
             hovertemplate=f"head %{{x}} adds %{{y:.3f}} to head {selected}, by the {side} token<extra></extra>",
         )
-        for side, branch in (("key", "o_kp"), ("query", "o_qp"))
+        for side, branch in ((BRANCHES[name].side, BRANCHES[name].hook) for name in ("kp", "qp"))
     ]
     layout = common_layout(theme, 320) | {
         "barmode": "relative",

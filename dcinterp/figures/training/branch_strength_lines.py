@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.training.training_strengths import TrainingStrengths
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.support.errors import UserError
 
 RESULT = "TrainingStrengths"
@@ -32,7 +33,7 @@ def plot(
         for number, branch in enumerate(result.labels("branch") or []):
             line = values[:, stage, number]
             # The untouched attention is the measure, at 1.
-            if branch == "o_b" or bool(line.isnan().all()):
+            if branch == BRANCHES["skip"].hook or bool(line.isnan().all()):
                 continue
             name = f"{(result.labels('stage') or [])[stage]} {BRANCH_NAMES[branch]}"
             figure.add_scatter(

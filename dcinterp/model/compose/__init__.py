@@ -1,23 +1,10 @@
-"""Ways of composing attention heads, one file each; `COMPOSERS` is the registry that the config's `compose` names.
+"""Ways of composing attention heads, one file each: `registry.COMPOSERS` finds them, the config's `compose` names one.
 
-A way of composing is a module built from a config, with `weights(x_query, x_key) -> ComposeWeights` and
-`forward(attention, weights, taps) -> attention`; a module with parameters of its own also has `initialise()`. To add
-one: a file here, one line below and its name in `config.ComposeKind`; tests/contract/test_compose.py then covers it.
+    branch_table    how the branches are called: the one table
+    branches        what composing is: the one definition
+    base            the contract: what a way of composing says about itself
+    registry        the scan that finds them
+    dynamic, static, ...    a file for every way
+
+To add one, put a file with a `Composer` here (docs/extending.md); tests/contract/test_compose.py then covers it.
 """
-
-from collections.abc import Callable
-
-from torch import nn
-
-from dcinterp.model.compose.branches import BRANCHES, DYNAMIC_WEIGHTS, ComposeWeights, branches, compose
-from dcinterp.model.compose.dynamic import DynamicCompose
-from dcinterp.model.compose.static import StaticCompose
-from dcinterp.model.config import DCFormerConfig
-
-COMPOSERS: dict[str, Callable[[DCFormerConfig], nn.Module] | None] = {
-    "dynamic": DynamicCompose,
-    "static": StaticCompose,
-    "none": None,
-}
-
-__all__ = ["BRANCHES", "COMPOSERS", "DYNAMIC_WEIGHTS", "ComposeWeights", "branches", "compose"]

@@ -9,25 +9,21 @@ r"""The one definition of composing attention matrices; every faster path is a w
     O_kg[h]    = w_kg[s,h] A[h]                                 gate, from the key position
 
 (section 2 of the DCMHA paper.) A is [batch, head, query, key]: scores in the `pre` stage, weights in the `post` stage.
-With groups, the sums over h stay inside the group of h'.
+With groups, the sums over h stay inside the group of h'. How the terms are called is in `branch_table`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from dcinterp.model.compose.branch_table import BRANCHES, DYNAMIC_WEIGHTS
 from dcinterp.shapes import Attention, Gate, HeadMap, LowRank
-
-BRANCHES = ("o_b", "o_qp", "o_kp", "o_qg", "o_kg")
-"""The terms of the sum, in the order in which they are added."""
-
-DYNAMIC_WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg")
 
 
 @dataclass(frozen=True)
@@ -50,9 +46,14 @@ class ComposeWeights:
 
     def dynamic(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the dynamic weights that exist."""
-        for field in fields(self)[: len(DYNAMIC_WEIGHTS)]:
-            if (value := getattr(self, field.name)) is not None:
-                yield field.name, value
+        for name in DYNAMIC_WEIGHTS:
+            if (value := getattr(self, name)) is not None:
+                yield name, value
+
+    def of(self, branch: str) -> tuple[Tensor, ...]:
+        """The dynamic weights of one branch, by its name in `BRANCHES`; empty where the model has no such branch."""
+        found = [getattr(self, name) for name in BRANCHES[branch].weights]
+        return () if any(weight is None for weight in found) else tuple(found)
 
     def with_dynamic(self, change: Callable[[str, Tensor], Tensor]) -> ComposeWeights:
         """A copy whose dynamic weights are `change(name, weight)`."""
@@ -60,8 +61,29 @@ class ComposeWeights:
         return replace(self, **new)
 
 
+def same_group(heads: int, groups: int, like: Tensor | None = None) -> HeadMap:
+    """1 where two heads are of one group, so that one may be composed with the other at all; of the type of `like`."""
+    size = heads // groups
+    ones = torch.ones(groups, size, size) if like is None else like.new_ones(groups, size, size)
+    return torch.block_diag(*ones)
+
+
+def low_rank_map(w1: Tensor, w2: Tensor, groups: int = 1) -> Float[Tensor, "*pos head_from head_to"]:
+    """sum_r w_1[r, from] w_2[r, to], inside groups of heads: the map over heads that a low-rank branch is.
+
+    Args:
+        w1, w2: [*pos, rank, head]; with the two exchanged, the map comes out as [head_to, head_from].
+        groups: as in `ComposeWeights`.
+    """
+    product = w1.transpose(-1, -2) @ w2
+    return product if groups == 1 else product * same_group(w1.shape[-1], groups, product)
+
+
 def low_rank(a: Attention, w1: LowRank, w2: LowRank, axis: str, groups: int = 1) -> Attention:
-    """O_qp (`axis` "query") or O_kp (`axis` "key"): gather the heads of A with w1, share the result with w2."""
+    """O_qp (`axis` "query") or O_kp (`axis` "key"): gather the heads of A with w1, share the result with w2.
+
+    This is `low_rank_map` applied to A by its factors: a map for every position would be heads / rank times as large.
+    """
     # g: group, h: head of the group, r: rank, t: query, s: key; p is the position that the weights belong to.
     p = {"query": "t", "key": "s"}[axis]
     grouped, w1, w2 = (x.unflatten(d, (groups, -1)) for x, d in ((a, 1), (w1, 3), (w2, 3)))
@@ -84,18 +106,16 @@ def base(a: Attention, w: ComposeWeights) -> Attention | None:
 
 
 def branches(a: Attention, w: ComposeWeights) -> dict[str, Attention]:
-    """The terms of Compose(A) that exist in this model, by the names of `BRANCHES`."""
+    """The terms of Compose(A) that exist in this model, by their hooks, in the order of `BRANCHES`."""
     terms: dict[str, Attention] = {}
     if (o_b := base(a, w)) is not None:
-        terms["o_b"] = o_b
-    if w.w_q1 is not None and w.w_q2 is not None:
-        terms["o_qp"] = low_rank(a, w.w_q1, w.w_q2, "query", w.groups)
-    if w.w_k1 is not None and w.w_k2 is not None:
-        terms["o_kp"] = low_rank(a, w.w_k1, w.w_k2, "key", w.groups)
-    if w.w_qg is not None:
-        terms["o_qg"] = gate(a, w.w_qg, "query")
-    if w.w_kg is not None:
-        terms["o_kg"] = gate(a, w.w_kg, "key")
+        terms[BRANCHES["skip"].hook] = o_b
+    for branch in BRANCHES.values():
+        match w.of(branch.name):
+            case w1, w2:
+                terms[branch.hook] = low_rank(a, w1, w2, branch.side, w.groups)
+            case (wg,):
+                terms[branch.hook] = gate(a, wg, branch.side)
     return terms
 
 
@@ -138,12 +158,8 @@ def _side_map(
 ) -> Tensor | None:
     parts: list[Tensor] = []
     if w1 is not None and w2 is not None:
-        heads = w1.shape[-1]
-        product = w2.transpose(-1, -2) @ w1
-        if w.groups > 1:
-            same_group = torch.ones(w.groups, heads // w.groups, heads // w.groups, device=w1.device, dtype=w1.dtype)
-            product = product * torch.block_diag(*same_group)
-        parts.append(product)
+        # Exchanged, because rows are the heads that receive: the map stands on the left of A.
+        parts.append(low_rank_map(w2, w1, w.groups))
     if wg is not None:
         parts.append(torch.diag_embed(wg))
     if with_base and w.static is not None:

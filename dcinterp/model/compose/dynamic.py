@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 from transformers import initialization as init
 
-from dcinterp.model.compose.branches import ComposeWeights, compose
+from dcinterp.model.compose.base import ComposeConfig, Composer, Cost
+from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.static import StaticMap
-from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.norm import rms_normalise
 from dcinterp.shapes import Attention, Gate, LowRank, Residual
 
@@ -28,7 +28,7 @@ class SideWeights(nn.Module):
     `down` is W_1, `up` is W_2, `gate` is W_g.
     """
 
-    def __init__(self, config: DCFormerConfig) -> None:
+    def __init__(self, config: ComposeConfig) -> None:
         super().__init__()
         self.groups, self.rank = config.compose_groups, config.compose_rank
         self.group_heads = config.num_attention_heads // self.groups
@@ -65,12 +65,14 @@ class SideWeights(nn.Module):
             init.normal_(self.gate.weight, std=0.05 * math.sqrt(2 / (self.gate.in_features + heads)))
 
 
-class DynamicCompose(nn.Module):
+class DynamicCompose(Composer):
     """One Compose of DCMHA: static map, query side and key side, each as the config asks."""
 
-    def __init__(self, config: DCFormerConfig) -> None:
-        super().__init__()
-        self.skip, self.groups = config.compose_skip, config.compose_groups
+    name: ClassVar[str] = "dynamic"
+    how: ClassVar[str] = "for every pair of positions"
+
+    def __init__(self, config: ComposeConfig) -> None:
+        super().__init__(config)
         self.static = StaticMap(config) if config.compose_static else None
         self.query = SideWeights(config) if config.compose_query_wise else None
         self.key = SideWeights(config) if config.compose_key_wise else None
@@ -82,37 +84,55 @@ class DynamicCompose(nn.Module):
         w_q1, w_q2, w_qg = self.query(x_query) if self.query is not None else (None, None, None)
         w_k1, w_k2, w_kg = self.key(x_key) if self.key is not None else (None, None, None)
         static = self.static.head_map() if self.static is not None else None
-        return ComposeWeights(w_q1, w_q2, w_qg, w_k1, w_k2, w_kg, static, self.skip, self.groups)
+        skip, groups = self.config.compose_skip, self.config.compose_groups
+        return ComposeWeights(w_q1, w_q2, w_qg, w_k1, w_k2, w_kg, static, skip, groups)
 
-    def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
-        return compose(attention, weights, taps)
+    def readers(self) -> list[nn.Linear]:
+        sides = [side for side in (self.query, self.key) if side is not None]
+        return [getattr(side, name) for side in sides for name in ("down", "gate") if hasattr(side, name)]
 
+    @classmethod
+    def cost(cls, config: ComposeConfig) -> Cost:
+        """4HR FLOPs a pair for each low-rank branch (gather and share), 2H for each gate; see `model/complexity.py`."""
+        width, heads, groups = config.hidden_size, config.num_attention_heads, config.compose_groups
+        inner = 2 * (heads // groups) * config.compose_rank
+        sides = config.compose_query_wise + config.compose_key_wise
+        read = config.compose_projection * groups * (inner * width + inner**2) + config.compose_gate * heads * width
+        pair = config.compose_projection * 4 * heads * config.compose_rank + config.compose_gate * 2 * heads
+        static = StaticMap.cost(config) if config.compose_static else Cost()
+        return Cost(sides * read + static.parameters, 2 * sides * read, sides * pair + static.per_pair)
 
-def pack_key_weights(stages: list[ComposeWeights]) -> Tensor | None:
-    """All key-side weights as channels [batch, head, key, channel], to be cached beside the values."""
-    channels = []
-    for stage in stages:
-        channels += [w.permute(0, 3, 1, 2) for w in (stage.w_k1, stage.w_k2) if w is not None]
-        channels += [stage.w_kg.transpose(1, 2).unsqueeze(-1)] if stage.w_kg is not None else []
-    return torch.cat(channels, dim=-1) if channels else None
+    @classmethod
+    def describe(cls, config: ComposeConfig) -> str:
+        sides = [side for side in ("query", "key") if getattr(config, f"compose_{side}_wise")]
+        kinds = [f"rank {config.compose_rank}"] * config.compose_projection + ["gates"] * config.compose_gate
+        static = " and a static map" if config.compose_static else ""
+        groups = f" in {config.compose_groups} groups" if config.compose_groups > 1 else ""
+        return f"composed{groups} by {' and '.join(sides)}: {' and '.join(kinds) or 'nothing'}{static}"
 
-
-def unpack_key_weights(channels: Tensor, stages: list[ComposeWeights]) -> list[ComposeWeights]:
-    """`stages` with their key-side weights read back from the cached `channels`, over the whole key axis."""
-    start = 0
-
-    def take(width: int) -> Tensor:
-        nonlocal start
-        start += width
-        return channels[..., start - width : start]
-
-    unpacked = []
-    for stage in stages:
-        full = dict(stage.dynamic())
-        for name in ("w_k1", "w_k2"):
-            if (w := getattr(stage, name)) is not None:
-                full[name] = take(w.shape[2]).permute(0, 2, 3, 1)
-        if stage.w_kg is not None:
-            full["w_kg"] = take(1).squeeze(-1).transpose(1, 2)
-        unpacked.append(replace(stage, **full))  # type: ignore[arg-type]
-    return unpacked
+    @classmethod
+    def written_out(
+        cls, config: ComposeConfig, tensors: Mapping[str, Tensor], x: Residual, attention: Attention
+    ) -> Attention:
+        out = attention.clone() if config.compose_skip else torch.zeros_like(attention)
+        if config.compose_static:
+            StaticMap.add_written_out(out, attention, tensors["static.weight"])
+        size, rank = config.num_attention_heads // config.compose_groups, config.compose_rank
+        for side, shape in (("query", (-1, x.shape[1], 1)), ("key", (-1, 1, x.shape[1]))):
+            for group in range(config.compose_groups):
+                own = range(group * size, (group + 1) * size)
+                if f"{side}.up" in tensors:
+                    inner = 2 * size * rank
+                    hidden = x @ tensors[f"{side}.down.weight"][group * inner : (group + 1) * inner].T
+                    both = (hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2) @ tensors[f"{side}.up"][group]
+                    w1, w2 = both.view(*x.shape[:2], 2, rank, size).unbind(2)
+                    w1 = w1 / torch.sqrt((w1 * w1).mean(-1, keepdim=True) + 1e-6)
+                    for r in range(rank):
+                        gathered = sum(w1[:, :, r, i].reshape(shape) * attention[:, h] for i, h in enumerate(own))
+                        for i, to in enumerate(own):
+                            out[:, to] += w2[:, :, r, i].reshape(shape) * gathered
+                if f"{side}.gate.weight" in tensors:
+                    gate = torch.tanh(x @ tensors[f"{side}.gate.weight"].T)
+                    for h in own:
+                        out[:, h] += gate[:, :, h].reshape(shape) * attention[:, h]
+        return out

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from dcinterp.model.compose.branches import ComposeWeights, compose
-from dcinterp.model.config import DCFormerConfig
-from dcinterp.shapes import Attention, HeadMap
+from dcinterp.model.compose.base import ComposeConfig, Composer, Cost
+from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.shapes import Attention, HeadMap, Residual
 
 
 class StaticMap(nn.Module):
     """W_b, one [head_from, head_to] matrix per group."""
 
-    def __init__(self, config: DCFormerConfig) -> None:
+    def __init__(self, config: ComposeConfig) -> None:
         super().__init__()
         size = config.num_attention_heads // config.compose_groups
         self.weight = nn.Parameter(torch.empty(config.compose_groups, size, size))
@@ -31,20 +32,50 @@ class StaticMap(nn.Module):
         for block in self.weight:
             init.xavier_normal_(block)
 
+    @staticmethod
+    def cost(config: ComposeConfig) -> Cost:
+        """A block a group; but the map is applied whole, with its zeros."""
+        heads = config.num_attention_heads
+        return Cost(parameters=heads * (heads // config.compose_groups), per_pair=2 * heads**2)
 
-class StaticCompose(nn.Module):
+    @staticmethod
+    def add_written_out(out: Attention, attention: Attention, blocks: Float[Tensor, "group head_from head_to"]) -> None:
+        """Add what the map makes of `attention` to `out`, number by number."""
+        size = blocks.shape[-1]
+        for group, block in enumerate(blocks):
+            for to in range(size):
+                for h in range(size):
+                    out[:, group * size + to] += block[h, to] * attention[:, group * size + h]
+
+
+class StaticCompose(Composer):
     """Compose with nothing but W_b (and the skip, when the config keeps it)."""
 
-    def __init__(self, config: DCFormerConfig) -> None:
-        super().__init__()
-        self.skip = config.compose_skip
+    name: ClassVar[str] = "static"
+    how: ClassVar[str] = "by one learned map"
+
+    def __init__(self, config: ComposeConfig) -> None:
+        super().__init__(config)
         self.static = StaticMap(config)
 
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
     ) -> ComposeWeights:
         """Static composition reads no token: only W_b."""
-        return ComposeWeights(static=self.static.head_map(), skip=self.skip)
+        return ComposeWeights(static=self.static.head_map(), skip=self.config.compose_skip)
 
-    def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
-        return compose(attention, weights, taps)
+    @classmethod
+    def cost(cls, config: ComposeConfig) -> Cost:
+        return StaticMap.cost(config)
+
+    @classmethod
+    def describe(cls, config: ComposeConfig) -> str:
+        return "composed by a static map"
+
+    @classmethod
+    def written_out(
+        cls, config: ComposeConfig, tensors: Mapping[str, Tensor], x: Residual, attention: Attention
+    ) -> Attention:
+        out = attention.clone() if config.compose_skip else torch.zeros_like(attention)
+        StaticMap.add_written_out(out, attention, tensors["static.weight"])
+        return out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jaxtyping import Float
@@ -14,6 +16,8 @@ from dcinterp.shapes import Attention, Mask
 
 QueryHeads = Float[Tensor, "batch head query d_head"]
 KeyHeads = Float[Tensor, "batch head key d_head"]
+Stage = Callable[[Attention], Attention]
+"""Compose of one stage, with its weights in it."""
 
 
 def reference_attention(
@@ -25,23 +29,24 @@ def reference_attention(
     mask: Mask | None = None,
 ) -> QueryHeads:
     """Compose_post(softmax(mask(Compose_pre(q k^T / sqrt d)))) v, with None for a stage that does not exist."""
-    return apply_attention(attention_pattern(q, k, pre, post, mask), v)
+    before, after = (None if weights is None else partial(compose, w=weights) for weights in (pre, post))
+    return attention_pattern(q, k, before, after, mask) @ v
 
 
 def attention_pattern(
-    q: QueryHeads, k: KeyHeads, pre: ComposeWeights | None, post: ComposeWeights | None, mask: Mask | None = None
+    q: QueryHeads, k: KeyHeads, pre: Stage | None, post: Stage | None, mask: Mask | None = None, taps: Any = None
 ) -> Attention:
-    """The matrix that multiplies the values: signed and with rows of any sum, once `post` composes."""
+    """The matrix that multiplies the values: signed and with rows of any sum, once `post` composes.
+
+    Args:
+        q, k: [batch, head, query or key, d_head].
+        pre, post: None for a stage that does not exist.
+        mask: True where a query may look; None for everywhere.
+        taps: an object with callables `hook_attn_scores` and `hook_pattern`, which see, and may replace, the composed,
+            masked scores and the matrix itself.
+    """
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    scores = _stage(scores, pre)
-    weights = mask_scores(scores, mask).softmax(-1)
-    return _stage(weights, post)
-
-
-def apply_attention(pattern: Attention, v: KeyHeads) -> QueryHeads:
-    """What each head reads: its pattern times its values."""
-    return pattern @ v
-
-
-def _stage(a: Attention, weights: ComposeWeights | None, taps: Any = None) -> Attention:
-    return a if weights is None else compose(a, weights, taps)
+    scores = mask_scores(scores if pre is None else pre(scores), mask)
+    weights = (scores if taps is None else taps.hook_attn_scores(scores)).softmax(-1)
+    pattern = weights if post is None else post(weights)
+    return pattern if taps is None else taps.hook_pattern(pattern)

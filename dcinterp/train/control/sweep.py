@@ -29,6 +29,8 @@ from typing import Any
 
 import pandas as pd
 
+from dcinterp.model.compose.registry import composer_class
+from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
@@ -174,21 +176,23 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
     """FLOPs of training: three times those of the forward pass.
 
     A token takes 2 FLOPs for each parameter of the blocks and the unembedding, and in every layer 4 S D for plain
-    attention to S = `row` keys and S (4 H R + 2 H) per side and stage for composing (dcinterp.model.complexity).
+    attention to S = `row` keys and, for composing, what a pair costs in each stage (dcinterp.model.complexity).
 
     Args:
         fields: of the model's config.json.
         parameters: all but embeddings.
         tokens: read in training.
         row: tokens in a row, on average.
+
+    Raises:
+        UserError: the way of composing does not say what it costs.
     """
-    width, heads, layers = (fields[k] for k in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
-    pair_flops = 4.0 * width
-    if fields["compose"] == "dynamic":
-        sides = fields["compose_query_wise"] + fields["compose_key_wise"]
-        branch = 4 * heads * fields["compose_rank"] * fields["compose_projection"] + 2 * heads * fields["compose_gate"]
-        pair_flops += len(fields["compose_stages"]) * sides * branch
-    return 3 * tokens * (2 * parameters + layers * row * pair_flops)
+    width, layers = fields["hidden_size"], fields["num_hidden_layers"]
+    pairs = 4.0 * width
+    config = DCFormerConfig.from_dict(fields)
+    if config.stages:
+        pairs += len(config.stages) * composer_class(config.compose).cost(config).per_pair
+    return 3 * tokens * (2 * parameters + layers * row * pairs)
 
 
 def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweepRun:

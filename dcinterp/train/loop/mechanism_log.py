@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from dcinterp.model.compose.branches import BRANCHES, ComposeWeights, branches
+from dcinterp.model.compose.branch_table import HOOKS
+from dcinterp.model.compose.branches import ComposeWeights, branches
 from dcinterp.model.config import STAGES
 from dcinterp.model.mask import attention_mask
 from dcinterp.model.spectra import variances
@@ -53,7 +54,7 @@ def branch_strengths(model: PreTrainedModel, probe: dict[str, Tensor]) -> Float[
     Cost: one forward pass that keeps the attention matrices.
     """
     layers = model.model.layers
-    strengths = torch.full((len(STAGES), len(layers), len(BRANCHES)), torch.nan)
+    strengths = torch.full((len(STAGES), len(layers), len(HOOKS)), torch.nan)
     handles = []
 
     def measure(stage: int, layer: int) -> Callable[..., None]:
@@ -65,7 +66,7 @@ def branch_strengths(model: PreTrainedModel, probe: dict[str, Tensor]) -> Float[
                 seen = attention_mask(slots, slots, window=model.config.window(layer))
             size = (a.abs() * seen).sum()
             for name, term in branches(a, weights).items():
-                strengths[stage, layer, BRANCHES.index(name)] = float((term.abs() * seen).sum() / size)
+                strengths[stage, layer, HOOKS.index(name)] = float((term.abs() * seen).sum() / size)
 
         return hook
 

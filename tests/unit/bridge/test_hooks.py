@@ -1,6 +1,7 @@
 """Hooks: names, shapes, when they materialise, and that interventions act on the forward pass and on gradients."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ from torch import Tensor
 
 import dcinterp
 from dcinterp.bridge import DCBridge, wrap
-from dcinterp.model.compose import BRANCHES, DYNAMIC_WEIGHTS
+from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, HOOKS
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.errors import UserError
 
 Make = Callable[..., DCBridge]
-TAPS = [f"{stage}.hook_{tap}" for stage in ("pre", "post") for tap in ("in", *BRANCHES, *DYNAMIC_WEIGHTS, "out")]
+TAPS = [f"{stage}.hook_{tap}" for stage in ("pre", "post") for tap in ("in", *HOOKS, *DYNAMIC_WEIGHTS, "out")]
 FAMILIES = [
     "tiny-dcformer++",
     "tiny-transformer++",
@@ -57,12 +58,12 @@ def test_the_26_taps_of_a_layer_and_their_shapes(bridge: Make, ids: Tensor) -> N
         (dict(compose_projection=False), {"o_qp", "o_kp", "w_q1", "w_q2", "w_k1", "w_k2"}),
         (dict(compose_skip=False), {"o_b"}),
         (dict(compose_skip=False, compose_static=True), set()),
-        (dict(compose="static"), {*BRANCHES, *DYNAMIC_WEIGHTS} - {"o_b"}),
+        (dict(compose="static"), {*HOOKS, *DYNAMIC_WEIGHTS} - {"o_b"}),
     ],
 )
 def test_a_branch_that_the_model_lacks_has_no_hook(changes: dict[str, Any], absent: set[str], bridge: Make) -> None:
     known = set(bridge(**changes).hook_dict)
-    for tap in (*BRANCHES, *DYNAMIC_WEIGHTS):
+    for tap in (*HOOKS, *DYNAMIC_WEIGHTS):
         assert (f"blocks.0.attn.post.hook_{tap}" in known) == (tap not in absent), tap
 
 
@@ -77,7 +78,7 @@ def test_the_cached_tensors_fit_together(bridge: Make, ids: Tensor) -> None:
     for layer in range(2):
         at = {tap: cache[f"blocks.{layer}.attn.{tap}"] for tap in TAPS}
         for stage in ("pre", "post"):
-            total = sum(at[f"{stage}.hook_{b}"] for b in BRANCHES)
+            total = sum(at[f"{stage}.hook_{b}"] for b in HOOKS)
             assert (total - at[f"{stage}.hook_out"]).abs().max() < 1e-6 * max(1, total.abs().max())
         scores, pattern = cache[f"blocks.{layer}.attn.hook_attn_scores"], cache[f"blocks.{layer}.attn.hook_pattern"]
         causal = torch.ones(7, 7).tril().bool()
@@ -95,17 +96,17 @@ def test_nothing_materialises_unless_somebody_listens(
     bridge: Make, ids: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dcinterp.model import attention
-    from dcinterp.model.compose import dynamic
+    from dcinterp.model.compose import base
 
     calls: dict[str, int] = {"pattern": 0, "tapped": 0}
-    pattern, compose = attention.ComposedAttention.pattern, dynamic.compose
+    pattern, compose = attention.ComposedAttention.pattern, base.compose
     monkeypatch.setattr(
         attention.ComposedAttention,
         "pattern",
         lambda *args: (calls.__setitem__("pattern", calls["pattern"] + 1), pattern(*args))[1],
     )
     monkeypatch.setattr(
-        dynamic,
+        base,
         "compose",
         lambda a, w, taps: (calls.__setitem__("tapped", calls["tapped"] + (taps is not None)), compose(a, w, taps))[1],
     )
@@ -135,7 +136,7 @@ def test_listeners_of_plain_torch_count_too(bridge: Make, ids: Tensor) -> None:
 
 
 @pytest.mark.parametrize("stage", ["pre", "post"])
-@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("branch", HOOKS)
 def test_zeroing_a_branch_removes_it_from_the_arithmetic(
     stage: str, branch: str, raw: Callable[..., DCFormerForCausalLM], ids: Tensor
 ) -> None:
@@ -144,7 +145,8 @@ def test_zeroing_a_branch_removes_it_from_the_arithmetic(
     part = getattr(removed.model.layers[1].self_attn, stage)
     with torch.no_grad():
         if branch == "o_b":
-            part.skip = False
+            part.config = copy(part.config)
+            part.config.compose_skip = False
         else:
             side = part.query if branch[2] == "q" else part.key
             (side.gate.weight if branch.endswith("g") else side.up).zero_()

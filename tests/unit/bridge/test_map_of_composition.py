@@ -32,7 +32,7 @@ def test_applying_the_map_is_composing(ablation: str, stage: str, bridge: Callab
         before, after = (cache[f"{at}{end}"][0, :, query, key] for end in ("in", "out"))
         torch.testing.assert_close(before @ found.total, after, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(sum(found.parts.values()), found.total)
-        for part, branch in (("base", "o_b"), ("query_low_rank", "o_qp"), ("key_gate", "o_kg")):
+        for part, branch in (("base", "o_b"), ("qp", "o_qp"), ("kg", "o_kg")):
             if f"{at}{branch}" in cache:
                 expected = cache[f"{at}{branch}"][0, :, query, key]
                 torch.testing.assert_close(before @ found.parts[part], expected, atol=1e-5, rtol=1e-4)

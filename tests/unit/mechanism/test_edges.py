@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edges import (
-    BRANCHES,
     EdgeState,
     composed,
     credit,
@@ -30,25 +30,26 @@ def state_of(heads=3, queries=4, keys=5, rank=2, width=6, groups=1, seed=0):
     weights |= {"w_qg": random(queries, heads), "w_kg": random(keys, heads)}
     same_group = torch.block_diag(*torch.ones(groups, heads // groups, heads // groups)).double()
     base = torch.eye(heads, dtype=torch.float64) + random(heads, heads) * same_group
-    return EdgeState("post", random(heads, queries, keys), weights, base, same_group, random(keys, heads, width))
+    return EdgeState("post", random(heads, queries, keys), weights, base, groups, random(keys, heads, width))
 
 
 def dense(state):
     """[branch, head_from, head_to, query, key], entry by entry."""
     heads, queries, keys = state.attention.shape
-    w, out = state.weights, torch.zeros(len(BRANCHES), heads, heads, queries, keys, dtype=torch.float64)
+    w, out = state.weights, torch.zeros(len(NAMES), heads, heads, queries, keys, dtype=torch.float64)
     for f in range(heads):
         for h in range(heads):
+            allied = f * state.groups // heads == h * state.groups // heads
             for t in range(queries):
                 for s in range(keys):
                     maps = {
                         "skip": state.base[f, h],
-                        "qp": (w["w_q1"][t, :, f] * w["w_q2"][t, :, h]).sum() * state.same_group[f, h],
-                        "kp": (w["w_k1"][s, :, f] * w["w_k2"][s, :, h]).sum() * state.same_group[f, h],
+                        "qp": (w["w_q1"][t, :, f] * w["w_q2"][t, :, h]).sum() * allied,
+                        "kp": (w["w_k1"][s, :, f] * w["w_k2"][s, :, h]).sum() * allied,
                         "qg": w["w_qg"][t, h] * (f == h),
                         "kg": w["w_kg"][s, h] * (f == h),
                     }
-                    for b, branch in enumerate(BRANCHES):
+                    for b, branch in enumerate(NAMES):
                         out[b, f, h, t, s] = state.attention[f, t, s] * maps[branch]
     return out
 
@@ -84,11 +85,11 @@ def test_a_case_worked_by_hand():
     )  # fmt: skip
     g = torch.tensor([[[1.0, 10.0]], [[100.0, 1000.0]]])
     scores = edge_scores(state, g)
-    assert scores[BRANCHES.index("kp"), 0, 1].tolist() == [0.0, 0.75 * 6 * 1000]
-    assert scores[BRANCHES.index("kp")].sum() == 4500
-    assert scores[BRANCHES.index("skip"), 0, 0].tolist() == [0.25, 7.5]
-    assert scores[BRANCHES.index("qg"), 1, 1].tolist() == [-100.0, 0.0]  # the query silences head 1
-    assert scores[BRANCHES.index("qp")].abs().sum() == 0
+    assert scores[NAMES.index("kp"), 0, 1].tolist() == [0.0, 0.75 * 6 * 1000]
+    assert scores[NAMES.index("kp")].sum() == 4500
+    assert scores[NAMES.index("skip"), 0, 0].tolist() == [0.25, 7.5]
+    assert scores[NAMES.index("qg"), 1, 1].tolist() == [-100.0, 0.0]  # the query silences head 1
+    assert scores[NAMES.index("qp")].abs().sum() == 0
 
 
 VARIANTS = {

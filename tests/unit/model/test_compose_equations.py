@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dcinterp.model.compose import BRANCHES, ComposeWeights, branches, compose
-from dcinterp.model.compose.branches import head_maps
+from dcinterp.model.compose.branch_table import HOOKS
+from dcinterp.model.compose.branches import ComposeWeights, branches, compose, head_maps, low_rank_map
 from dcinterp.model.compose.dynamic import DynamicCompose, SideWeights
 from dcinterp.model.compose.static import StaticCompose
 from dcinterp.model.config import DCFormerConfig
@@ -41,7 +41,7 @@ def random_weights(groups: int = 1, seed: int = 0) -> tuple[Tensor, ComposeWeigh
 
 def written_out(a: Tensor, w: ComposeWeights) -> dict[str, Tensor]:
     """Every branch as the sums of the paper, index by index."""
-    out = {name: torch.zeros_like(a) for name in BRANCHES}
+    out = {name: torch.zeros_like(a) for name in HOOKS}
     size = HEADS // w.groups
     for b, to, t, s in product(range(BATCH), range(HEADS), range(QUERIES), range(KEYS)):
         group = range(to // size * size, to // size * size + size)
@@ -59,7 +59,7 @@ def test_every_branch_is_the_sum_of_the_paper(groups: int) -> None:
     a, weights = random_weights(groups)
     expected = written_out(a, weights)
     got = branches(a, weights)
-    assert list(got) == list(BRANCHES)
+    assert list(got) == list(HOOKS)
     for name, value in got.items():
         torch.testing.assert_close(value, expected[name], atol=1e-10, rtol=0)
     torch.testing.assert_close(compose(a, weights), sum(expected.values()), atol=1e-10, rtol=0)
@@ -86,6 +86,16 @@ def test_head_maps_are_the_maps_from_head_to_head() -> None:
     by_query, by_key = head_maps(weights)
     mixed = torch.einsum("btof,bfts->bots", by_query, a) + torch.einsum("bsof,bfts->bots", by_key, a)
     torch.testing.assert_close(mixed, compose(a, weights), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_the_low_rank_map_entry_by_entry(groups: int) -> None:
+    w1, w2 = torch.randn(2, 5, 2, 6, dtype=torch.float64)  # [position, rank, head]
+    got = low_rank_map(w1, w2, groups)
+    for p, f, h in product(range(5), range(6), range(6)):
+        inside = f * groups // 6 == h * groups // 6
+        assert got[p, f, h].item() == pytest.approx(sum(w1[p, r, f] * w2[p, r, h] for r in range(2)).item() * inside)
+    assert torch.equal(low_rank_map(w2, w1, groups), got.transpose(1, 2))
 
 
 def test_one_pair_by_hand() -> None:

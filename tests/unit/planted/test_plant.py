@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dcinterp import UserError
-from dcinterp.model.compose.branches import BRANCHES
+from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.planted import circuits, plant, read_plant, tokenizer
 from dcinterp.planted.words import COLOUR, KIND, SPECIAL_TOKENS, TOKEN_ID
 
@@ -61,7 +61,7 @@ def test_the_branch_that_is_planted_is_the_one_the_answers_need():
     ):
         planted = plant(name)
         examples = planted.examples(40)
-        assert bool(planted.truth(examples[0]).branches[1, BRANCHES.index(branch)])
+        assert bool(planted.truth(examples[0]).branches[1, HOOKS.index(branch)])
         for part in ("query.up", "key.up", "query.gate", "key.gate"):
             model = plant(name).model
             tensors = dict(model.named_parameters())
@@ -77,8 +77,8 @@ def test_the_truth_names_the_roles():
     example = next(e for e in planted.examples(20) if e.question == "type")
     truth = planted.truth(example)
     (speaks,), (silenced,) = (planted.roles["gate-by-qg"][role] for role in ("classifier", "copier"))
-    assert truth.edges[1, BRANCHES.index("o_qg"), silenced, silenced] == 1
-    assert truth.edges[1, BRANCHES.index("o_b"), silenced, silenced] == -1
+    assert truth.edges[1, HOOKS.index("o_qg"), silenced, silenced] == 1
+    assert truth.edges[1, HOOKS.index("o_b"), silenced, silenced] == -1
     assert truth.writes[1, speaks] == 1
     assert truth.writes[1, silenced] == 0, "a silenced head writes nothing"
     assert truth.finds[1, silenced]

@@ -10,7 +10,7 @@ import torch
 
 import dcinterp
 from dcinterp.model.build import build_model
-from dcinterp.model.compose.branches import BRANCHES
+from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.model.spectra import cumulative
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
@@ -43,7 +43,7 @@ def test_strengths_are_those_of_the_hooks(bridge):
     model = bridge.original_model
     ids = torch.randint(5, 50, (3, 9))
     found = branch_strengths(model, {"input_ids": ids})
-    names = [f"blocks.{layer}.attn.{stage}.hook_{b}" for layer in (0, 1) for stage in ("pre", "post") for b in BRANCHES]
+    names = [f"blocks.{layer}.attn.{stage}.hook_{b}" for layer in (0, 1) for stage in ("pre", "post") for b in HOOKS]
     inputs = [f"blocks.{layer}.attn.{stage}.hook_in" for layer in (0, 1) for stage in ("pre", "post")]
     _, cache = bridge.run_with_cache(ids, names_filter=[*names, *inputs])
     seen = torch.ones(9, 9).tril()
@@ -51,10 +51,10 @@ def test_strengths_are_those_of_the_hooks(bridge):
         for number, stage in enumerate(("pre", "post")):
             place = f"blocks.{layer}.attn.{stage}.hook_"
             size = (cache[f"{place}in"].abs() * seen).sum()
-            for at, branch in enumerate(BRANCHES):
+            for at, branch in enumerate(HOOKS):
                 expected = (cache[f"{place}{branch}"].abs() * seen).sum() / size
                 torch.testing.assert_close(found[number, layer, at], expected.cpu(), rtol=1e-4, atol=1e-6)
-    assert float(found[..., BRANCHES.index("o_b")].max()) == pytest.approx(1.0)
+    assert float(found[..., HOOKS.index("o_b")].max()) == pytest.approx(1.0)
 
 
 def test_a_plain_model_has_no_strengths(twin):
@@ -69,7 +69,7 @@ def test_the_last_checkpoint_is_the_trained_model(run):
     assert not torch.equal(diversity.cumulative[0], diversity.cumulative[-1])
     assert diversity.cumulative[..., -1].allclose(torch.ones(()))
     assert not strengths.strength.isnan().any()
-    assert strengths.to_dataframe()["branch_label"].unique().tolist() == list(BRANCHES)
+    assert strengths.to_dataframe()["branch_label"].unique().tolist() == list(HOOKS)
 
 
 def test_going_back_drops_what_lies_ahead(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dcinterp import UserError, attribute_edges, attribute_heads
-from dcinterp.mechanism.edges import BRANCHES
+from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.intervention_hooks import measured
 from dcinterp.mechanism.interventions import all_units
 
@@ -109,7 +109,7 @@ def test_gradient_times_edge_is_the_slope_of_scaling_the_edge(double, prompt, st
     rows = [[replace(edge, kind="scale", factor=1 + sign * e)] for edge in edges for sign in (1, -1)]
     up, down = measured(double, ids, rows, lambda logits: difference(double, logits)).reshape(-1, 2).T
     slopes = (down - up) / (2 * e)
-    mine = torch.stack([scores[x.layer, BRANCHES.index(x.name), x.head_from, x.head] for x in edges])
+    mine = torch.stack([scores[x.layer, NAMES.index(x.name), x.head_from, x.head] for x in edges])
     assert len(edges) > 50
     assert mine.abs().max() > 1e-3
     assert torch.allclose(slopes, mine, atol=1e-7 + 1e-5 * float(mine.abs().max()))
@@ -146,11 +146,11 @@ def test_a_branch_without_weights_scores_nothing(make_bridge, prompt):
     with torch.no_grad():
         bridge.original_model.model.layers[1].self_attn.post.original_component.key.up.zero_()
     scores = attribute_edges(bridge, prompt, TARGET, FOIL, method="gradient", check=0).scores
-    assert scores[1, BRANCHES.index("kp")].abs().max() == 0
-    assert scores[0, BRANCHES.index("kp")].abs().max() > 0
+    assert scores[1, NAMES.index("kp")].abs().max() == 0
+    assert scores[0, NAMES.index("kp")].abs().max() > 0
     off_diagonal = ~torch.eye(8, dtype=torch.bool)
     for branch in ("skip", "qg", "kg"):
-        assert scores[:, BRANCHES.index(branch)][:, off_diagonal].abs().max() == 0
+        assert scores[:, NAMES.index(branch)][:, off_diagonal].abs().max() == 0
 
 
 def test_plain_heads_have_one_edge_each(twin, prompt):

@@ -44,6 +44,13 @@ def test_what_is_lent_adds_up_to_the_low_rank_branches(bridge, prompt):
     assert torch.allclose(terms.shared("query").sum(0), terms.o_qp, atol=1e-6)
 
 
+def test_nothing_is_lent_between_groups(make_bridge, prompt):
+    terms = compose_breakdown(make_bridge(compose_groups=2), prompt, 1, query=-1, key=8)
+    for side, branch in (("key", "o_kp"), ("query", "o_qp")):
+        assert torch.allclose(terms.shared(side).sum(0), terms.branches[branch], atol=1e-6)
+        assert not terms.shared(side)[:4, 4:].any()
+
+
 def test_lent_by_hand():
     """Two heads of which only head 0 attends: it keeps 1 and lends 2 * 3 to head 1."""
     from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown

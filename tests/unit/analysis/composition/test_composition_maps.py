@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from dcinterp import UserError, composition_map, mean_composition_map, static_composition_map
+import dcinterp
+from dcinterp import UserError, composition_map, load_result, mean_composition_map, static_composition_map
+from dcinterp.mechanism.branches import FORMER_PARTS
 from dcinterp.mechanism.dataset import questions
 
 TEXT = "task2 n=3"
@@ -96,3 +99,26 @@ def test_refusals(bridge, twin):
         mean_composition_map(bridge, TEXT, 1, "post", queries="first")
     with pytest.raises(UserError, match="layer 9"):
         mean_composition_map(bridge, TEXT, 9, "post")
+
+
+def test_names_of_version_0_1_still_open_and_answer(bridge, prompt, tmp_path):
+    """Parts were called query_low_rank and so on: in saved results, as attributes, arguments and of figures."""
+    mean = mean_composition_map(bridge, [(prompt, "fruit")], 1, "post")
+    for made in (composition_map(bridge, prompt, 1, "post", -1, 3), mean):
+        folder = made.save(tmp_path / type(made).__name__)
+        tensors = load_file(folder / "tensors.safetensors")
+        assert {"qp", "qg", "kp", "kg"} < tensors.keys()
+        former = {now: then for then, now in FORMER_PARTS.items()}
+        save_file({former.get(name, name): t for name, t in tensors.items()}, folder / "tensors.safetensors")
+        again = load_result(folder)
+        assert again == made
+        with pytest.warns(DeprecationWarning, match="query_low_rank is called qp now"):
+            assert torch.equal(again.query_low_rank, made.qp)
+        with pytest.raises(AttributeError, match="no attribute 'query_high_rank'"):
+            again.query_high_rank  # noqa: B018
+    single = composition_map(bridge, prompt, 1, "post", -1, 3)
+    assert single.motifs("key_gate") == single.motifs("kg")
+    drawn = [dcinterp.figures.plot(single, part=part).to_json() for part in ("key_low_rank", "kp")]
+    assert drawn[0] == drawn[1]
+    with pytest.raises(UserError, match="no part of a map 'key_gat'; choose from base"):
+        single.motifs("key_gat")

@@ -1,0 +1,218 @@
+"""The contract of every way of composing heads: what a composer says about itself, so that nobody has to know its kind.
+
+A composer is a module of one stage of one layer. It must make that stage's weights; from these everything that
+attention, kernels, caches and hooks do follows, because what is done with the weights is defined once (`branches`).
+What the weights alone cannot tell, a composer says in the methods below. What it leaves out, it refuses by name: an
+operation that needs it ends with one sentence and never with a wrong number.
+
+| said by | used for | if it is left out |
+|---|---|---|
+| `weights` | the model, kernels, caches, hooks, maps over heads, edges, interventions | there is no composer |
+| `readers` | folding norms (`bridge/folding.py`), which checks it on random inputs | refused, if maps read the input |
+| `cost` | `dcinterp complexity` | refused |
+| `written_out` | `dcinterp verify`, whose oracle shares no arithmetic with the model | refused |
+| `describe`, `how` | `dcinterp describe`, the model card | the name is given |
+| `OPTIONS` | the config's `compose_options` | it takes none |
+| `keeps_heads` | maps over heads and edges, which are square | as many heads come out as go in |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dcinterp.model.compose.branches import ComposeWeights, branches, compose
+from dcinterp.shapes import Attention, HeadMap, Residual
+from dcinterp.support.errors import UserError, nearest
+
+
+@runtime_checkable
+class ComposeConfig(Protocol):
+    """The fields of a model's config that composers read (`DCFormerConfig` says what they mean)."""
+
+    hidden_size: int
+    num_attention_heads: int
+    compose: str
+    compose_options: dict[str, Any]
+    compose_rank: int
+    compose_groups: int
+    compose_static: bool
+    compose_skip: bool
+    compose_projection: bool
+    compose_gate: bool
+    compose_query_wise: bool
+    compose_key_wise: bool
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters of one stage of a layer, FLOPs per query (its weights, of both sides) and per query-key pair."""
+
+    parameters: int = 0
+    per_query: int = 0
+    per_pair: int = 0
+
+
+class Composer(nn.Module, ABC):
+    """One stage of composition; a subclass is a way of composing.
+
+    name: what the config's `compose` calls it. how: ends the sentence "its attention heads are composed ...".
+    OPTIONS: its options in `compose_options`, with their defaults. keeps_heads: as many heads come out as go in.
+    zero_is_identity: with all parameters at zero, attention stays as it is (or vanishes, without the skip).
+
+    A module with parameters that are not those of a `Linear` has `initialise()`, which gives them their first values.
+    """
+
+    name: ClassVar[str] = ""
+    how: ClassVar[str] = ""
+    OPTIONS: ClassVar[Mapping[str, Any]] = {}
+    keeps_heads: ClassVar[bool] = True
+    zero_is_identity: ClassVar[bool] = True
+
+    def __init__(self, config: ComposeConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls):
+            raise TypeError(f"{cls.__name__} has a forward of its own, which only some paths would run; use weights().")
+
+    @abstractmethod
+    def weights(
+        self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
+    ) -> ComposeWeights:
+        """The weights of this stage, from the layer's normed input at the query and at the key positions.
+
+        What belongs to a position may depend on the input at that position only; that makes composing causal.
+        """
+
+    @final  # type: ignore[misc]  # torch declares forward as a variable
+    def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
+        """Compose(A); the same for every composer, and what all kernels compute."""
+        return compose(attention, weights, taps)
+
+    def readers(self) -> Sequence[nn.Linear]:
+        """The linear maps that read the layer's normed input; folding a norm folds it into them."""
+        return ()
+
+    @classmethod
+    def cost(cls, config: ComposeConfig) -> Cost:
+        """What one stage of one layer costs, by formula.
+
+        Raises:
+            UserError: the composer does not say.
+        """
+        cls.refuse("what it costs", "cost")
+
+    @classmethod
+    def written_out(
+        cls, config: ComposeConfig, tensors: Mapping[str, Tensor], x: Residual, attention: Attention
+    ) -> Attention:
+        """Compose(A) once more, in loops over heads and sharing no arithmetic with the module: for the oracle.
+
+        Args:
+            config: of the model.
+            tensors: the state dict of one composer, in float64.
+            x: the layer's normed input, in float64.
+            attention: A, not to be changed.
+
+        Raises:
+            UserError: the composer is not written out.
+        """
+        cls.refuse("what it computes for the plain reference", "written_out")
+
+    @classmethod
+    def describe(cls, config: ComposeConfig) -> str:
+        """How heads are composed, in words that follow "weights (post)"; options are named after them."""
+        return f"composed by {cls.name!r}"
+
+    @classmethod
+    def options(cls, config: ComposeConfig) -> dict[str, Any]:
+        """All options, those that the config leaves out at their defaults."""
+        return {**cls.OPTIONS, **config.compose_options}
+
+    @classmethod
+    def check(cls, config: ComposeConfig) -> None:
+        """Refuse options that do not exist or have another type than their default; extend it for further rules.
+
+        Raises:
+            UserError: names the field.
+        """
+        for option, value in config.compose_options.items():
+            if option not in cls.OPTIONS:
+                known = nearest(option, cls.OPTIONS) if cls.OPTIONS else "it has none, leave it out."
+                raise UserError(f"compose_options has {option!r}, which is no option of compose={cls.name!r}; {known}")
+            kind = type(cls.OPTIONS[option])
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise UserError(
+                    f"compose_options has {option!r} = {value!r}; compose={cls.name!r} takes a {kind.__name__} there."
+                )
+
+    @classmethod
+    def in_words(cls, config: ComposeConfig) -> str:
+        """`describe`, and the options."""
+        options = ", ".join(f"{name} {value}" for name, value in cls.options(config).items())
+        return cls.describe(config) + (f" ({options})" if options else "")
+
+    @classmethod
+    def refuse(cls, what: str, method: str) -> NoReturn:
+        """Raises:
+        UserError: this composer does not say `what`; its `method` would.
+        """
+        raise UserError(
+            f"The composer {cls.name!r} does not say {what}; give it a method `{method}` (see docs/extending.md)."
+        )
+
+    def require_square(self, what: str) -> None:
+        """Raises:
+        UserError: other heads come out than go in, and `what` needs a map from head to head.
+        """
+        if not self.keeps_heads:
+            raise UserError(
+                f"{what} needs as many heads after composition as before it, which the composer {self.name!r} does not "
+                "keep; choose an analysis of attention matrices or of heads."
+            )
+
+    @torch.no_grad()
+    def probe(self) -> ComposeWeights:
+        """The weights at one pair of positions with an input of zeros: which there are, and what no token changes."""
+        x = next(self.parameters(), torch.zeros(1)).new_zeros(1, 1, self.config.hidden_size)
+        return self.weights(x, x)
+
+    def existing(self) -> set[str]:
+        """Hooks of the branches, and names of the dynamic weights, that this composer computes."""
+        weights = self.probe()
+        like = next(self.parameters(), torch.zeros(1))
+        terms = branches(like.new_zeros(1, self.config.num_attention_heads, 1, 1), weights)
+        return {*terms, *(name for name, _ in weights.dynamic())}
+
+    @property
+    def skip(self) -> bool:
+        """Whether the untouched attention is part of the sum."""
+        return self.probe().skip
+
+    @property
+    def groups(self) -> int:
+        """Groups of heads that are composed among themselves only."""
+        return self.probe().groups
+
+    def base_map(self) -> HeadMap:
+        """What no token changes: the skip and the static map W_b, in the type of its weights; on the CPU.
+
+        Raises:
+            UserError: the composer does not keep the heads.
+        """
+        self.require_square("A map over heads")
+        weights, heads = self.probe(), self.config.num_attention_heads
+        total = torch.eye(heads) if weights.skip else torch.zeros(heads, heads)
+        if weights.static is not None:
+            static = weights.static.detach().cpu()
+            total = total.to(static) + static
+        return total

@@ -1,0 +1,57 @@
+"""Which ways of composing there are: a scan of this folder finds every file with a `Composer`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from dcinterp.model.compose import __path__ as folder
+from dcinterp.model.compose.base import ComposeConfig, Composer
+from dcinterp.support.errors import UserError, nearest
+
+NOT_COMPOSED = "none"
+"""The `compose` of a plain transformer, whose heads work independently."""
+
+
+def _scan() -> dict[str, type[Composer]]:
+    package = __name__.rpartition(".")[0]
+    found: dict[str, type[Composer]] = {}
+    for name in (f"{package}.{module.name}" for module in iter_modules(folder)):
+        if name == __name__:
+            continue
+        for each in vars(import_module(name)).values():
+            if isinstance(each, type) and issubclass(each, Composer) and each.__module__ == name and each.name:
+                assert each.name not in found, f"two composers are called {each.name!r}"
+                found[each.name] = each
+    return found
+
+
+COMPOSERS = _scan()
+"""Every way of composing by the name that the config's `compose` gives."""
+
+
+def composer_class(name: str) -> type[Composer]:
+    """The way of composing of this name.
+
+    Raises:
+        UserError: there is none; the message suggests one.
+    """
+    if name not in COMPOSERS:
+        raise UserError(f"There is no way of composing heads called {name!r}; {nearest(name, COMPOSERS)}")
+    return COMPOSERS[name]
+
+
+def check_composition(config: ComposeConfig) -> None:
+    """Check the fields `compose` and `compose_options` of a config.
+
+    Raises:
+        UserError: there is no such way of composing, or it has no such option; the message names the field.
+    """
+    known = (*COMPOSERS, NOT_COMPOSED)
+    if config.compose not in known:
+        raise UserError(f"compose is {config.compose!r}; choose one of {', '.join(known)}.")
+    if config.compose != NOT_COMPOSED:
+        COMPOSERS[config.compose].check(config)
+    elif config.compose_options:
+        option = next(iter(config.compose_options))
+        raise UserError(f"compose_options has {option!r}, but compose={NOT_COMPOSED!r} has none; leave it out.")
