@@ -14,7 +14,7 @@ from torch import Tensor
 
 import dcinterp
 from dcinterp.bridge import TransformerBridge
-from dcinterp.loading import read_model
+from dcinterp.checkpoints.load import read_model
 
 WEIGHTS = "model.safetensors"
 NAMES = ("dcformer_lg", "dcformer_mgate", "dcpythia_lg")
