@@ -12,6 +12,11 @@ PLANTED = "planted:"
 """What a name begins with that stands for a model built by hand (see dcinterp.planted)."""
 
 
+def layout_names() -> tuple[str, ...]:
+    """The foreign layouts of checkpoints that can be read and written: a file of `layouts` each."""
+    return tuple(sorted(path.stem for path in (Path(__file__).parent / "layouts").glob("[!_]*.py")))
+
+
 def shipped_models() -> tuple[str, ...]:
     """Names of the trained models inside the package."""
     return tuple(sorted(folder.name for folder in SHIPPED.iterdir() if (folder / "config.json").is_file()))

@@ -9,19 +9,17 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.checkpoints.names import layout_names
 from dcinterp.cli._models import model_folder, model_names
 from dcinterp.cli._outputs import print_json, require_folder_place, whole
+from dcinterp.support.errors import require_known
 
 # Whatever a tokenizer may consist of.
 TOKENIZER_FILES = "tokenizer* special_tokens_map.json added_tokens.json vocab.* merges.txt *.model chat_template.jinja"
 
 
-class Layout(StrEnum):
-    """Where a checkpoint can be converted to."""
-
-    ours = "ours"
-    dcformer = "dcformer"
-    dcpythia = "dcpythia"
+OURS = "ours"
+"""What `--to` calls our own layout."""
 
 
 class Precision(StrEnum):
@@ -41,8 +39,8 @@ def command(
     ],
     target: Annotated[Path, typer.Argument(help="Folder to write; it must be empty or not exist.")],
     to: Annotated[
-        Layout, typer.Option(help="Layout to write: ours, or one of the two that the authors of the paper released.")
-    ] = Layout.ours,
+        str, typer.Option(help=f"Layout to write: ours, {' or '.join(layout_names())}.", metavar="LAYOUT")
+    ] = OURS,
     dtype: Annotated[Precision | None, typer.Option(help="Store the weights as this; as they are by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: folder, layout, dtype, parameters.")] = False,
 ) -> None:
@@ -61,20 +59,21 @@ def command(
     from dcinterp.checkpoints.layouts import write_foreign
     from dcinterp.checkpoints.read import read_model
 
+    require_known("layout", to, (OURS, *layout_names()))
     require_folder_place(target)
     folder = model_folder(source)
     model = read_model(folder, dtype=getattr(torch, dtype.value) if dtype is not None else None)
     with whole(target) as place:
-        if to == Layout.ours:
+        if to == OURS:
             model.save_pretrained(place)
         else:
-            write_foreign(model, place, to.value)
+            write_foreign(model, place, to)
         for pattern in TOKENIZER_FILES.split():
             for file in folder.glob(pattern):
                 shutil.copy(file, place)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if as_json:
         kind = str(next(model.parameters()).dtype).removeprefix("torch.")
-        print_json({"folder": str(target), "layout": to.value, "dtype": kind, "parameters": parameters})
+        print_json({"folder": str(target), "layout": to, "dtype": kind, "parameters": parameters})
         return
-    typer.echo(f"{target}: {parameters:,} parameters, layout {to.value}")
+    typer.echo(f"{target}: {parameters:,} parameters, layout {to}")

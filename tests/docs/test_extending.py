@@ -53,6 +53,8 @@ def copy(tmp_path_factory) -> Path:
 
     (root / "dcinterp/model/compose/scaled.py").write_text(code(PAGE, "class ScaledCompose"))
     (root / "dcinterp/model/compose/routed.py").write_text(code(PAGE, "class RoutedCompose"))
+    layout = code(PAGE, "The `plainlm` layout").partition("\n\nsmall = ")[0]
+    (root / "dcinterp/checkpoints/layouts/plainlm.py").write_text(layout)
     return root
 
 
@@ -172,3 +174,32 @@ def test_a_new_page_runs(monkeypatch, tmp_path):
 def test_the_page_shows_whole_files():
     """What the test above writes to files is what the page runs in one piece."""
     assert len([block for block in blocks.blocks(PAGE) if "class " in block.code]) == 3
+
+
+@pytest.mark.slow
+def test_a_new_layout_is_written_and_read(copy, tmp_path):
+    """There and back, in one process: the copy's library, and nothing of this one."""
+    program = f"""
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+import dcinterp
+from dcinterp.cli import main
+
+folder = Path({str(tmp_path)!r})
+for words in (["transformer++", "theirs", "--to", "plainlm"], ["theirs", "ours"]):
+    with suppress(SystemExit):
+        main(["convert", *(str(folder / word) if word in ("theirs", "ours") else word for word in words)])
+ids = torch.arange(5, 25)[None]
+with torch.no_grad():
+    one, two, three = (dcinterp.load(name)(ids) for name in ("transformer++", folder / "theirs", folder / "ours"))
+print((one - two).abs().max().item(), (one - three).abs().max().item())
+"""
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [float(word) for word in done.stdout.splitlines()[-1].split()] == [0.0, 0.0]

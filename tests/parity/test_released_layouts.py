@@ -178,7 +178,7 @@ def test_a_layout_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
         write_foreign(model, tmp_path, "dcpythia")
     with pytest.raises(UserError, match="no checkpoint layout 'dcformr'; did you mean dcformer"):
         write_foreign(model, tmp_path, "dcformr")
-    assert LAYOUTS == ("dcformer", "dcpythia")
+    assert {"dcformer", "dcpythia"} <= set(LAYOUTS)
 
 
 MEMORY = """
@@ -213,7 +213,7 @@ def test_loading_takes_the_memory_of_the_model_and_little_more(tmp_path: Path) -
 
 
 def test_convert_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dcinterp.cli.convert import Layout, command
+    from dcinterp.cli.convert import command
 
     f = fields("dcpythia")
     folder = write(tmp_path / "released", f, random_tensors(f))
@@ -222,7 +222,7 @@ def test_convert_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     command(folder, there)
     assert "parameters, layout ours" in capsys.readouterr().out
     assert (there / "tokenizer_config.json").is_file()
-    command(there, back, to=Layout.dcpythia)
+    command(there, back, to="dcpythia")
     with torch.no_grad():
         assert torch.equal(read_model(back)(ids()).logits, read_model(folder)(ids()).logits)
     with pytest.raises(UserError, match="holds other files; give another folder"):

@@ -11,19 +11,19 @@ import json
 import warnings
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dcinterp.checkpoints.names import layout_names
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_modes import open_like
 
-LAYOUTS = tuple(sorted(module.name for module in iter_modules(__path__)))
+LAYOUTS = layout_names()
 """`model_type` in the config.json of each; a module of that name reads it."""
 
 
