@@ -1,4 +1,4 @@
-"""What docs/extending.md and docs/app.md tell one to add is added to a copy of the repository, word for word."""
+"""What docs/extending.md and docs/app.md tell readers to add is added to a copy of the repository, word for word."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def code(page: Path, mark: str) -> str:
 
 
 def line(start: str) -> str:
-    """The line of the page that starts so, as one would copy it."""
+    """The line of the page that starts with `start`, as a reader would copy it."""
     (found,) = (each for each in LINES if each.startswith(start))
     return found
 
@@ -46,7 +46,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    """The repository with an analysis, its figure, a relation and a way to compose added as the page says."""
+    """The repository with an analysis, its figure, a relation and a way to compose heads, added as the page says."""
     root = tmp_path_factory.mktemp("copy")
     unwanted = shutil.ignore_patterns("__pycache__", "generated", "images", "shipped")
     for part in ("dcinterp", "synthetic_tasks", "tests", "docs", "analyses"):
@@ -90,8 +90,8 @@ def test_contracts_take_what_was_added(copy):
 
 @pytest.mark.slow
 def test_a_new_analysis_is_a_verb_with_a_figure(copy, tmp_path):
-    asked = ("--prompt", "There are a sweater, an elephant. Which is", "--figure", str(tmp_path / "figure.html"))
-    shown = run(copy, "dcinterp", "analyze", "look-back", "dcformer++", *asked)
+    options = ("--prompt", "There are a sweater, an elephant. Which is", "--figure", str(tmp_path / "figure.html"))
+    shown = run(copy, "dcinterp", "analyze", "look-back", "dcformer++", *options)
     assert "How far heads look back" in shown
     assert "distance (tokens)" in (tmp_path / "figure.html").read_text(encoding="utf-8")
 
