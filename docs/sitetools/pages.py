@@ -44,7 +44,7 @@ def generated() -> Iterator[tuple[str, str]]:
 
 
 def prose(docstring: str | None) -> str:
-    """A docstring as Markdown: sections become lists with a heading, lines of use Python; equations stay as they are."""
+    """A docstring as Markdown: sections become headed lists, lines of use become Python; equations stay as they are."""
     lines: list[str] = []
     section = False
     for line in inspect.cleandoc(docstring or "").splitlines():
@@ -253,6 +253,7 @@ def hook_list() -> str:
 
     return (
         "# All hooks\n\nThese are the hooks of the shipped model `dcformer++`, found by running it. "
-        f"`dcinterp hooks MODEL` prints those of any model. [Hooks](../hooks.md) says what they are for.\n\n## Composition\n\n{composition_table()}\n\n"
+        "`dcinterp hooks MODEL` prints those of any model. "
+        f"[Hooks](../hooks.md) says what they are for.\n\n## Composition\n\n{composition_table()}\n\n"
         f"## Everything else\n\n{standard_table()}\n"
     )

@@ -347,8 +347,8 @@ def effect_sizes(studies: Sequence[CaseStudy]) -> list[str]:
         found += [
             f"In the other {len(reads)}, undoing all composition of that attention reduces the logit difference by "
             f"{_range(put_back)}.",
-            f"Removing only what the strongest other head shares reduces it by {_range(sharing)}: {TENTH} in {notable} of "
-            f"the {len(reads)}, less than {100 * SLIGHT_EFFECT:.0f} % either way in {slight}.",
+            f"Removing only what the strongest other head shares reduces it by {_range(sharing)}: {TENTH} in {notable} "
+            f"of the {len(reads)}, less than {100 * SLIGHT_EFFECT:.0f} % either way in {slight}.",
         ]
     return found
 
@@ -412,7 +412,9 @@ def command(
         typer.echo(f"{document.name} was written from the weights of {composed} and {plain}.")
         return
     with console("measuring") as progress:
-        report = measure(composed, plain, rows=rows, case_studies=case_studies, seed=seed, folder=results, progress=progress)
+        report = measure(
+            composed, plain, rows=rows, case_studies=case_studies, seed=seed, folder=results, progress=progress
+        )
     changed = write(document, report)
     typer.echo(f"{document.name}: {', '.join(changed) if changed else 'nothing'} changed.")
 

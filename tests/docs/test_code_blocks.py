@@ -1,4 +1,4 @@
-"""The Python of the README and of the docs runs as it stands (blocks marked `notest` need what a test does not have)."""
+"""The Python of the README and the docs runs as it stands (blocks marked `notest` need what a test does not have)."""
 
 from __future__ import annotations
 
