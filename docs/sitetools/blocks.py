@@ -28,7 +28,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The Python blocks of a page; those marked `notest` are left out, as they need what a test has not."""
+    """The Python blocks of a page, without those marked `notest`, which need what a test does not have."""
     text = page.read_text(encoding="utf-8")
     return [Block(m["code"], m["image"], text[: m.start()].count("\n") + 1) for m in BLOCK.finditer(text)]
 

@@ -1,4 +1,4 @@
-"""Notebooks: run them in this process (one import of torch for all), write their outputs, turn them into pages."""
+"""Notebooks: run them in this process (torch is imported once for all), write their outputs, turn them into pages."""
 
 from __future__ import annotations
 
@@ -115,14 +115,14 @@ def picture(figure: Any) -> dict[str, Any]:
 
 
 def small(png: bytes) -> bytes:
-    """The same picture in 128 colours: a third of the bytes, and figures have no more shades than that."""
+    """The same picture in 128 colours: a third of the bytes, and figures do not have more shades than that."""
     buffer = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
 def _decoded(figure: Any) -> Any:
-    """Plotly hands a renderer its arrays as base64 texts: the arrays again."""
+    """Plotly gives a renderer its arrays as base64 text; this returns arrays again."""
     if isinstance(figure, dict) and {"dtype", "bdata"} <= set(figure):
         array = np.frombuffer(base64.b64decode(figure["bdata"]), dtype=figure["dtype"])
         return array.reshape([int(n) for n in str(figure.get("shape", len(array))).split(",")])
@@ -159,7 +159,7 @@ def markdown(notebook: Any, images: Path, name: str) -> str:
 
 
 def _table(html: str) -> str:
-    """The table of a data frame, dressed as the site's own; a block of HTML in Markdown ends at an empty line."""
+    """The table of a data frame in the site's style; a block of HTML in Markdown ends at an empty line."""
     table = re.sub(r"<table[^>]*>", '<table class="docutils">', html[html.index("<table") : html.index("</table>")])
     lines = [line for line in table.split("\n") if line.strip()]
     return "\n".join(['<div class="table-wrapper docutils container numbers">', *lines, "</table>", "</div>"])

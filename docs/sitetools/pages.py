@@ -24,7 +24,7 @@ SECTIONS = {"Args": "Arguments", "Returns": "Returns", "Raises": "Raises"}
 
 
 def write(folder: Path) -> None:
-    """Write all generated pages into `folder`, anew."""
+    """Write all generated pages into `folder`, replacing what is there."""
     if folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
@@ -44,7 +44,7 @@ def generated() -> Iterator[tuple[str, str]]:
 
 
 def prose(docstring: str | None) -> str:
-    """A docstring as Markdown: sections become headed lists, lines of use Python; equations stay as they are."""
+    """A docstring as Markdown: sections become headed lists, lines of use become Python; equations stay as they are."""
     lines: list[str] = []
     section = False
     for line in inspect.cleandoc(docstring or "").splitlines():
@@ -62,7 +62,7 @@ def prose(docstring: str | None) -> str:
             section = section and not line.strip()
             lines.append(line)
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
-    # Between headed parts, an indented block and the empty lines inside it.
+    # An indented block, with the empty lines inside it.
     return re.sub(r"(?:^ {4}.*\n?(?:\n+(?= {4}))?)+", _fenced, text, flags=re.M)
 
 
@@ -74,7 +74,7 @@ def _fenced(block: re.Match[str]) -> str:
 
 
 def signature(value: Any, name: str) -> str:
-    """How to call it, as a code block; annotations are left to the text."""
+    """How to call it, as a code block; types are left to the text."""
     target = inspect.unwrap(value) if callable(value) else value
     try:
         parameters = inspect.signature(target).parameters.values()
@@ -109,7 +109,7 @@ def api() -> str:
 
     parts = [
         "# Public names",
-        "What is listed here keeps its name and meaning; everything else may change. Generated from the docstrings.",
+        "The names listed here keep their meaning; everything else may change. Generated from the docstrings.",
     ]
     for package in (dcinterp, synthetic_tasks):
         parts.append(f"## {package.__name__}\n\n{prose(package.__doc__)}")
@@ -134,7 +134,7 @@ def _kind(value: Any) -> str:
 
 
 def analyses() -> Iterator[tuple[str, str]]:
-    """A page for each registered analysis: its module's account of itself, its arguments and its result."""
+    """A page for each registered analysis: the docstring of its module, its arguments and its result."""
     from dcinterp.results.registry import ANALYSES
 
     rows = []
@@ -147,7 +147,7 @@ def analyses() -> Iterator[tuple[str, str]]:
         guide = guides().get(entry.name)
         parts = [
             f"# {entry.title}",
-            f"How it is used and read: [{guide.title}]({guide.link})." if guide else "",
+            f"How to use it and read its results: [{guide.title}]({guide.link})." if guide else "",
             prose(module.__doc__),
             f"## {entry.name}",
             signature(entry.function, f"dcinterp.{entry.name}"),
@@ -160,7 +160,7 @@ def analyses() -> Iterator[tuple[str, str]]:
         yield page, "\n\n".join(filter(None, parts)) + "\n"
         needs = "composed heads" if entry.needs_composition else "any model"
         rows.append(f"| [{entry.title}]({page}) | `{entry.name}` | {needs} | {entry.summary} |")
-    table = "\n".join(["| analysis | name | needs | what |", "|---|---|---|---|", *rows])
+    table = "\n".join(["| analysis | name | needs | what it computes |", "|---|---|---|---|", *rows])
     order = "\n".join(re.findall(r"\((analysis-[^)]*)\.md\)", table))
     hidden = f"```{{toctree}}\n:hidden:\n\n{order}\n```"
     yield "analysis-index.md", f"# All analyses\n\n{table}\n\n{hidden}\n"
@@ -193,7 +193,7 @@ def guides() -> dict[str, Guide]:
 
 
 def references(file: str) -> str:
-    """What a guide ends with on the site: links to the generated pages of the analyses that it explains."""
+    """The end of a guide on the site: links to the generated pages of the analyses that it explains."""
     names = [name for name, guide in guides().items() if guide.file == file]
     up = "../" * file.count("/")
     links = [f"[`{name}`]({up}generated/analysis-{name.replace('_', '-')}.md)" for name in names]
@@ -201,7 +201,7 @@ def references(file: str) -> str:
 
 
 def _home(result: Any, module: Any) -> str:
-    """What the module of the result says, where that is another one than the function's."""
+    """The docstring of the result's module, where that is not the function's module."""
     home = import_module(result.__module__) if result is not None else module
     return prose(home.__doc__) if home is not module else ""
 
@@ -215,10 +215,10 @@ def command_line() -> str:
     root = typer.main.get_command(verbs)
     parts = [
         "# Command line",
-        "Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, in one "
-        "sentence; 130 stopped by Ctrl-C; 141 nobody reads the output. `DCINTERP_DEBUG=1` shows the "
-        "traceback behind a sentence. The analyses have their own "
-        "[pages](analysis-index.md); `dcinterp analyze NAME --help` lists the options of one.",
+        "Exit codes: 0 success; 1 a check failed (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, explained "
+        "in one sentence; 130 stopped by Ctrl-C; 141 the reader of the output has gone (as with `| head`). "
+        "`DCINTERP_DEBUG=1` shows the traceback behind a sentence. The analyses have "
+        "[pages](analysis-index.md) of their own; `dcinterp analyze NAME --help` lists the options of one.",
     ]
     parts += [part for name in root.list_commands(typer.Context(root)) for part in _verb(root, (name,))]
     return "\n\n".join(parts) + "\n"
@@ -252,7 +252,8 @@ def hook_list() -> str:
     from sitetools.tables import composition_table, standard_table
 
     return (
-        "# All hooks\n\nOf the shipped `dcformer++`, found by running it; `dcinterp hooks MODEL` prints those of any "
-        f"model. [Hooks](../hooks.md) says what they are for.\n\n## Composition\n\n{composition_table()}\n\n"
+        "# All hooks\n\nThese are the hooks of the shipped model `dcformer++`, found by running it. "
+        "`dcinterp hooks MODEL` prints those of any model. "
+        f"[Hooks](../hooks.md) says what they are for.\n\n## Composition\n\n{composition_table()}\n\n"
         f"## Everything else\n\n{standard_table()}\n"
     )

@@ -1,11 +1,11 @@
-"""The report on the shipped pair, docs/what-composition-does.md: tables, and only the sentences that they support.
+"""The report on the two trained models, docs/what-composition-does.md: tables, and the sentences that they support.
 
-    results = measure("dcformer++", "transformer++", rows=2, stories=20, folder="results")
+    results = measure("dcformer++", "transformer++", rows=2, case_studies=20, folder="results")
     write(path, results)                   # every part between its markers; the text around them stays
 
-A part of the document is what stands between `<!-- report:NAME -->` and `<!-- end -->`. No sentence about the pair
-stands outside of one: another pair makes other sentences. `stale` says whether the weights are still those of the
-document.
+A part of the document is what stands between `<!-- report:NAME -->` and `<!-- end -->`. Every sentence about the two
+models stands inside one, because other models make other sentences. `stale` says whether the weights are still those of
+the document.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ from dcinterp.support.progress import Progress, console, silent
 PAGE = Path(__file__).parents[1] / "what-composition-does.md"
 
 SHARE = f"{100 * NOTABLE_SHARE:.0f} % or more"
-TENTH = f"{100 * NOTABLE_EFFECT:.0f} % of the lead or more"
-STORY_STEPS = {
-    "head": f"one head writes {TENTH} directly, and integrated gradients give it a positive score",
+TENTH = f"{100 * NOTABLE_EFFECT:.0f} % of the logit difference or more"
+REDUCES = f"reduces the logit difference by {100 * NOTABLE_EFFECT:.0f} % or more"
+CASE_STUDY_STEPS = {
+    "head": f"one head has a direct effect of {TENTH}, and a positive score by integrated gradients",
     "transformation": f"its OV circuit has the answer among its first {PROMOTED} tokens when it reads the source alone",
-    "source": f"composition raises its attention to the source by {SHARE}, which is worth {TENTH}",
-    "lender": f"one other head lends {SHARE} of that attention, and this loan alone is worth {TENTH}",
-    "attention": "the head looks elsewhere after composition than before",
-    "gate": f"gates take {SHARE} from a head that would copy the source word",
+    "source": f"composition raises its attention to the source by {SHARE}; undoing this {REDUCES}",
+    "lender": f"one other head shares {SHARE} of that attention with it; removing this alone {REDUCES}",
+    "attention": "the head attends most to another token after composition than before",
+    "gate": f"gates take {SHARE} of the attention from a head that would copy the source word",
 }
-"""What must be so for a step to hold; the lead is the answer's logit minus the strongest other token's."""
+"""When a step is supported; the logit difference is the answer's logit minus the strongest other token's."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the document is written from: the composed model, its plain twin, and the results on both."""
+    """What the document is written from: the composed model, its baseline model, and the results on both."""
 
     composed: str
     plain: str
@@ -60,7 +61,7 @@ class Report:
     ablation: BranchAblation
     transformations: tuple[OVTransformations, OVTransformations]
     diversity: HeadDiversityComparison
-    stories: tuple[CaseStudy, ...]
+    case_studies: tuple[CaseStudy, ...]
 
 
 def measure(
@@ -69,20 +70,20 @@ def measure(
     *,
     tasks: str = "",
     rows: int = 2,
-    stories: int = 20,
+    case_studies: int = 20,
     seed: int = 1,
     folder: str | Path | None = None,
     progress: Progress = silent,
 ) -> Report:
-    """Everything that the document is written from.
+    """Measure everything that the document is written from.
 
     Args:
         composed, plain: what `dcinterp.load` takes.
-        tasks: which, as `dcinterp tasks` takes them; all 74 when empty.
+        tasks: which tasks, written as for `dcinterp tasks`; all 74 when empty.
         rows: rows of eight fresh examples per task.
-        stories: case studies on fresh single examples of the tasks that the composed model answers rightly.
+        case_studies: how many, on fresh single examples of the tasks that the composed model answers correctly.
         seed: of the rows and examples.
-        folder: keeps each result as soon as it is there; what was kept for the same weights and arguments is used.
+        folder: keeps each result as soon as it exists; results kept for the same weights and arguments are reused.
         progress: called after each result.
 
     Cost: mainly 13 passes over 74 x rows rows, and the case studies.
@@ -102,7 +103,7 @@ def measure(
             if place is not None:
                 result.save(place)
         done += 1
-        progress(done, 6 + stories, name)
+        progress(done, 6 + case_studies, name)
         return result
 
     return Report(
@@ -119,9 +120,9 @@ def measure(
             kept("accuracy-plain", task_accuracy, bridges[1], tasks=tasks, rows=rows, seed=seed),
         ),
         ablation=kept("ablation", branch_ablation, bridges[0], tasks=tasks, rows=rows, seed=seed),
-        stories=tuple(
-            kept(f"story-{number}", case_study, bridges[0], example=example)
-            for number, example in enumerate(answered(bridges[0], tasks, stories, seed))
+        case_studies=tuple(
+            kept(f"case-study-{number}", case_study, bridges[0], example=example)
+            for number, example in enumerate(correct_examples(bridges[0], tasks, case_studies, seed))
         ),
     )
 
@@ -138,10 +139,10 @@ def _read(place: Path, weights: str, arguments: Mapping[str, Any]) -> Any:
     return result if same and all(call.arguments.get(n) == plain(v) for n, v in arguments.items()) else None
 
 
-def answered(bridge: Any, tasks: str, number: int, seed: int) -> Iterator[Any]:
-    """Held-out single examples that the model answers rightly, of the tasks in turn.
+def correct_examples(bridge: Any, tasks: str, number: int, seed: int) -> Iterator[Any]:
+    """Held-out single examples that the model answers correctly, taking the tasks in turn.
 
-    Stops after one example of every task in each of `number` rounds, where the model is right too rarely.
+    Gives up after `number` rounds with one example per task, where the model is correct too rarely.
     """
     from dcinterp.analysis.answers.predict import predict
     from dcinterp.mechanism.prompt import first_token
@@ -222,20 +223,20 @@ def ablation_part(report: Report) -> str:
 
 
 def ablation_says(result: BranchAblation) -> list[str]:
-    """What the table of the ablation supports, pattern by pattern."""
+    """The sentences that the table of the ablation supports, pattern by pattern."""
     found = []
     single = [part for part in result.parts if "." in part]
     whole = result.parts.index(ALL)
     for q, pattern in enumerate(result.patterns):
-        verdict = "leaves out" if result.certain(ALL, pattern) else "includes"
+        relation = "excludes" if result.certain(ALL, pattern) else "includes"
         sentence = (
-            f"**{pattern}**: without all of composition accuracy changes by {_change(result, whole, q)} points; the "
-            f"interval {verdict} zero."
+            f"**{pattern}**: without any composition, accuracy changes by {_change(result, whole, q)} points; the "
+            f"interval {relation} zero."
         )
         if pattern in result.guessed:
             found.append(
-                f"{sentence} The intact model is no better here than a random fact with the right relation, so this "
-                "says nothing about how a fact is chosen."
+                f"{sentence} The intact model is no better here than the baseline that applies the right relation to a "
+                "random fact, so this says nothing about how a fact is chosen."
             )
             continue
         sure = [part for part in single if result.certain(part, pattern)]
@@ -245,16 +246,16 @@ def ablation_says(result: BranchAblation) -> list[str]:
         better = [part for part in sure if part not in worse]
         listed = [f"{part} {_change(result, result.parts.index(part), q)}" for part in worse]
         sentence += (
-            f" Single branches that cost accuracy: {', '.join(listed)}."
+            f" Single branches whose removal lowers accuracy: {', '.join(listed)}."
             if worse
-            else (" No single branch costs accuracy beyond its interval.")
+            else " There is no single branch whose removal lowers accuracy by more than its interval."
         )
         if better:
             sentence += f" Without {', '.join(better)} accuracy is higher."
         found.append(sentence)
     fewest = int(result.clusters.min())
     if fewest < FEW:
-        found.append(f"Some intervals rest on {fewest} independent rows only and are too narrow; more rows mend that.")
+        found.append(f"Some intervals rest on only {fewest} independent rows and are too narrow; use more rows.")
     return found
 
 
@@ -294,40 +295,40 @@ def diversity_part(report: Report) -> str:
     return _with_command("\n".join(lines), result)
 
 
-def stories_part(report: Report) -> str:
-    """How often each step of the paper's story is what happened, and how large it is where it did."""
-    n = len(report.stories)
+def case_studies_part(report: Report) -> str:
+    """How often each step of the paper's case study is supported, and how large its effects are."""
+    n = len(report.case_studies)
     if not n:
-        return "No example was answered rightly, so no story was told."
-    lines = ["| step, and what must be so | holds in |", "|---|---|"]
-    for name, meaning in STORY_STEPS.items():
-        lines.append(f"| {meaning} | {sum(story.step(name).holds for story in report.stories)} of {n} |")
-    whole = sum(story.holds for story in report.stories)
+        return "The model answered no example correctly, so there is no case study."
+    lines = ["| step | supported in |", "|---|---|"]
+    for name, meaning in CASE_STUDY_STEPS.items():
+        lines.append(f"| {meaning} | {sum(study.step(name).holds for study in report.case_studies)} of {n} |")
+    whole = sum(study.holds for study in report.case_studies)
     branches: dict[str, int] = {}
-    for story in report.stories:
-        if story.breakdown is not None and story.step("source").holds:
-            added = {k: abs(float(v[story.head])) for k, v in story.breakdown.branches.items() if k != "o_b"}
+    for study in report.case_studies:
+        if study.breakdown is not None and study.step("source").holds:
+            added = {k: abs(float(v[study.head])) for k, v in study.breakdown.branches.items() if k != "o_b"}
             largest = max(added, key=lambda branch: added[branch])
             branches[largest] = branches.get(largest, 0) + 1
     lines.append("")
-    lines.append(f"From the head to the lender the whole story is that of {whole} of {n} examples.")
+    lines.append(f"The first four steps are all supported in {whole} of {n} examples.")
     if branches:
         counted = ", ".join(f"{name} in {count}" for name, count in sorted(branches.items(), key=lambda x: -x[1]))
-        lines.append(f"Where that step about composition holds, the largest change came through {counted}.")
-    lines += ["", *(f"- {sentence}" for sentence in sizes_say(report.stories))]
+        lines.append(f"Where the third step is supported, the largest change came through {counted}.")
+    lines += ["", *(f"- {sentence}" for sentence in effect_sizes(report.case_studies))]
     return "\n".join(lines)
 
 
-def sizes_say(stories: Sequence[CaseStudy]) -> list[str]:
-    """How far attribution and measurement agree for the followed head, and what composition and the loan are worth."""
+def effect_sizes(studies: Sequence[CaseStudy]) -> list[str]:
+    """How far attribution and ablation agree for the followed head, and the effects of composition and of sharing."""
     pairs = [
-        (float(s.attribution.scores[s.layer, s.head]), float(s.attribution.ablation[s.layer, s.head])) for s in stories
+        (float(s.attribution.scores[s.layer, s.head]), float(s.attribution.ablation[s.layer, s.head])) for s in studies
     ]
     same = [measured / attributed for attributed, measured in pairs if attributed * measured > 0]
-    found = [f"The followed head's attribution and its ablation have the same sign in {len(same)} of {len(stories)}."]
+    found = [f"The followed head's attribution and its ablation have the same sign in {len(same)} of {len(studies)}."]
     if same:
-        found[0] += f" Where they have, the ablation is {_range(same)} of the attribution."
-    composed = [s for s in stories if s.breakdown is not None and s.logit_difference > 0]
+        found[0] += f" Where they do, the ablation is {_range(same)} of the attribution."
+    composed = [s for s in studies if s.breakdown is not None and s.logit_difference > 0]
     reads = [
         s
         for s in composed
@@ -344,9 +345,10 @@ def sizes_say(stories: Sequence[CaseStudy]) -> list[str]:
         notable = sum(shared_effect >= NOTABLE_EFFECT for shared_effect in sharing)
         slight = sum(abs(shared_effect) < SLIGHT_EFFECT for shared_effect in sharing)
         found += [
-            f"In the other {len(reads)} all composition of that attention is worth {_range(put_back)} of the lead.",
-            f"The strongest lender's loan alone is worth {_range(sharing)}: {TENTH} in {notable} of the {len(reads)}, "
-            f"within {100 * SLIGHT_EFFECT:.0f} % of nothing in {slight}.",
+            f"In the other {len(reads)}, undoing all composition of that attention reduces the logit difference by "
+            f"{_range(put_back)}.",
+            f"Removing only what the strongest other head shares reduces it by {_range(sharing)}: {TENTH} in {notable} "
+            f"of the {len(reads)}, less than {100 * SLIGHT_EFFECT:.0f} % either way in {slight}.",
         ]
     return found
 
@@ -361,7 +363,7 @@ PARTS: Mapping[str, Callable[[Report], str]] = {
     "ablation": ablation_part,
     "transformations": transformations_part,
     "diversity": diversity_part,
-    "stories": stories_part,
+    "case-studies": case_studies_part,
 }
 
 
@@ -387,30 +389,32 @@ def _at(result: BranchAblation, part: str, pattern: int) -> float:
 def command(
     document: Annotated[Path, typer.Argument(help="The Markdown file to write into, between its markers.")] = PAGE,
     composed: Annotated[str, typer.Option(help="The composed model.")] = "dcformer++",
-    plain: Annotated[str, typer.Option(help="Its baseline.")] = "transformer++",
+    plain: Annotated[str, typer.Option(help="Its baseline model.")] = "transformer++",
     rows: Annotated[int, typer.Option(min=1, help="Fresh rows of eight examples per task.")] = 2,
-    stories: Annotated[int, typer.Option(min=1, help="Case studies.")] = 20,
+    case_studies: Annotated[int, typer.Option(min=1, help="Number of case studies.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the rows and examples.")] = 1,
     results: Annotated[
-        Path | None, typer.Option(help="Keep results in this folder, and go on from what is there.", metavar="FOLDER")
+        Path | None, typer.Option(help="Keep results in this folder, and reuse those that are there.", metavar="FOLDER")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say whether the weights are those of the document.")
+        bool, typer.Option("--check", help="Only check whether the document was written from these weights.")
     ] = False,
 ) -> None:
-    """Measure what composition does in the two shipped models, and write the report on it again.
+    """Measure what composition does in the two trained models, and rewrite the report on it.
 
     Exit code 2 if --check finds the report out of date.
     """
     if not document.is_file():
-        raise UserError(f"There is no {document}; give the report's document.")
+        raise UserError(f"There is no {document}; give the path of the report.")
     if check:
         if names := stale(document, composed, plain):
             raise UserError(f"{document} was not written from these weights of {' and '.join(names)}; run it again.")
         typer.echo(f"{document.name} was written from the weights of {composed} and {plain}.")
         return
     with console("measuring") as progress:
-        report = measure(composed, plain, rows=rows, stories=stories, seed=seed, folder=results, progress=progress)
+        report = measure(
+            composed, plain, rows=rows, case_studies=case_studies, seed=seed, folder=results, progress=progress
+        )
     changed = write(document, report)
     typer.echo(f"{document.name}: {', '.join(changed) if changed else 'nothing'} changed.")
 

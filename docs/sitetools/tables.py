@@ -27,11 +27,11 @@ def _composes(hook: Hook) -> bool:
 
 
 def composition_table() -> str:
-    """The taps of the composition, once for both stages."""
+    """The hooks of the composition, once for both stages."""
     rows = []
     for tap, meaning in COMPOSITION.items():
         found = {h.axes for h in _hooks() if _composes(h) and h.name.endswith(f".{tap}")}
-        (axes,) = found  # in all layers and both stages the same
+        (axes,) = found  # the same in all layers and both stages
         rows.append([f"`blocks.{{l}}.attn.{{pre,post}}.{tap}`", f"[{', '.join(axes)}]", meaning])
     return table(["hook", "axes", "what"], rows)
 

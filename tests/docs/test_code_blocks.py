@@ -1,4 +1,4 @@
-"""The Python of the README and of the docs runs as it stands (blocks marked `notest` need what a test has not)."""
+"""The Python of the README and the docs runs as it stands (blocks marked `notest` need what a test does not have)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EACH = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative
 
 @pytest.fixture
 def registries(monkeypatch):
-    """What a page registers as an example (an analysis, a result) is forgotten after it."""
+    """What a page registers as an example (an analysis, a result) is removed again after the page."""
     from dcinterp.results import registry
     from dcinterp.results.result import Result
 

@@ -1,4 +1,4 @@
-"""The errors that docs/errors.md explains are the errors that one gets; `...` stands for anything."""
+"""The errors that docs/errors.md explains are the errors that users get; `...` stands for anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/extending.md and docs/app.md tell one to add is added to a copy of the repository, word for word."""
+"""What docs/extending.md and docs/app.md tell readers to add is added to a copy of the repository, word for word."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def code(page: Path, mark: str) -> str:
 
 
 def line(start: str) -> str:
-    """The line of the page that starts so, as one would copy it."""
+    """The line of the page that starts with `start`, as a reader would copy it."""
     (found,) = (each for each in LINES if each.startswith(start))
     return found
 

@@ -1,4 +1,4 @@
-"""The tables of docs/models.md are generated: what they say is what the code does. Those of hooks are in tests/docs.
+"""The tables of docs/models.md and docs/analyses.md are generated from the code; those of hooks in test_hook_tables.py.
 
 UPDATE_DOCS=1 pytest tests/docs/test_model_tables.py rewrites them.
 """
@@ -55,7 +55,7 @@ def test_the_table_of_costs() -> None:
 
 
 def test_the_table_of_analyses() -> None:
-    """In the order of the folders, so that what belongs together stands together."""
+    """In the order of the folders, so that related analyses stand together."""
     rows = []
     for name in sorted(homes(), key=homes().__getitem__):
         entry = ANALYSES[name]

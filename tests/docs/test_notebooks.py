@@ -10,7 +10,7 @@ from sitetools import notebooks
 
 EACH = pytest.mark.parametrize("path", notebooks.notebooks(), ids=lambda path: path.stem)
 LARGEST = 700_000
-"""Bytes of a notebook with its pictures: more than a reader of a change would look through."""
+"""Bytes of a notebook with its pictures; a larger one is hard to review."""
 
 
 def test_there_are_notebooks():

@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(folder):
-    return measure("dcformer++", "transformer++", tasks="56,57", rows=1, stories=1, folder=folder)
+    return measure("dcformer++", "transformer++", tasks="56,57", rows=1, case_studies=1, folder=folder)
 
 
 def ablation(change, low, high, guess=(0.3, 0.3)):
@@ -43,8 +43,8 @@ def test_sentences_say_what_the_intervals_allow():
         high=[[-0.3, 0.2], [0.05, 0.1], [-0.4, 0.1]],
     )
     sets, persons = ablation_says(result)
-    assert "changes by -50.0 (-60.0 to -40.0) points; the interval leaves out zero" in sets
-    assert "cost accuracy: post.kp -40.0 (-50.0 to -30.0)." in sets
+    assert "changes by -50.0 (-60.0 to -40.0) points; the interval excludes zero" in sets
+    assert "lowers accuracy: post.kp -40.0 (-50.0 to -30.0)." in sets
     assert "post.qg" not in sets
     assert "says nothing about how a fact is chosen" in persons
     assert "post.kp" not in persons, "no branch is named where the model guesses"
@@ -52,7 +52,10 @@ def test_sentences_say_what_the_intervals_allow():
 
 def test_sentences_when_nothing_is_certain_and_when_a_removal_helps():
     unsure = ablation(change=[[-0.1, 0]] * 3, low=[[-0.3, 0]] * 3, high=[[0.1, 0]] * 3)
-    assert "the interval includes zero. No single branch costs accuracy" in ablation_says(unsure)[0]
+    assert (
+        "the interval includes zero. There is no single branch whose removal lowers accuracy"
+        in ablation_says(unsure)[0]
+    )
     helps = ablation(change=[[0.05, 0]] * 3, low=[[0.01, 0]] * 3, high=[[0.08, 0]] * 3)
     assert "Without post.kp, post.qg accuracy is higher." in ablation_says(helps)[0]
 
@@ -88,10 +91,10 @@ def test_goes_on_from_what_is_kept(report, folder, monkeypatch):
 
     monkeypatch.setattr("sitetools.report.branch_ablation", never)
     monkeypatch.setattr("sitetools.report.case_study", never)
-    again = measure("dcformer++", "transformer++", tasks="56,57", rows=1, stories=1, folder=folder)
+    again = measure("dcformer++", "transformer++", tasks="56,57", rows=1, case_studies=1, folder=folder)
     assert torch.equal(again.ablation.accuracy, report.ablation.accuracy)
     with pytest.raises(AssertionError, match="was kept"):
-        measure("dcformer++", "transformer++", tasks="56,57", rows=2, stories=1, folder=folder)
+        measure("dcformer++", "transformer++", tasks="56,57", rows=2, case_studies=1, folder=folder)
 
 
 def test_the_ablation_and_the_accuracy_are_of_the_same_rows(report):
@@ -105,7 +108,7 @@ def test_a_document_without_the_markers_is_refused(report, tmp_path):
         write(page, report)
 
 
-def test_the_page_of_the_shipped_pair_is_that_of_its_weights():
+def test_the_page_is_that_of_the_shipped_weights():
     """Run `make report` after the shipped models were replaced."""
     from pathlib import Path
 
