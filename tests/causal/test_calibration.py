@@ -9,7 +9,7 @@ import torch
 
 from dcinterp import UserError, attribute_edges, attribute_heads, calibrate, intervene
 from dcinterp.analysis.attribution.calibrate import FLOWS, _result
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 from dcinterp.mechanism.edges import BRANCHES
 
 PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
@@ -76,7 +76,7 @@ def test_twins_are_the_counterfactuals(shipped):
     example = generate("task56", 1, 3)[0].examples[0]
     found = calibrate(shipped, [example], "head", kind="counterfactual", counterfactual="source", methods=["gradient"])
     other = corrupt(example, "source", tokenizer=shipped.tokenizer).corrupt.prompt
-    question, unit = questions(shipped, [example])[0], found.units[20]
+    question, unit = read_questions(shipped, [example])[0], found.units[20]
     effect = intervene(
         shipped, example.prompt, f"{unit} counterfactual", question.target, question.foil, counterfactual=other
     ).effect

@@ -12,7 +12,7 @@
 The first line is the question; the other lines are the paper's five steps, with the last of them in two. The case study
 combines several analyses. It adds one plain sentence per step, made from the numbers, and a summary: which head shared
 its attention with the head that has the largest direct effect, and what happens to the answer without it. If a step
-does not hold for an example (a wrong answer, a head that attends by itself, shared attention whose effect is less than a
+does not hold for an example (a wrong answer, a head that attends by itself, shared attention with an effect below a
 tenth of the logit difference), the sentence says so.
 
 Which head is followed. Integrated gradients give a head credit for everything that later layers make of its output, so
@@ -81,9 +81,9 @@ class CaseStudy(Result):
     last position to the source, and what the gates add to it.
     logit_difference: the answer's logit minus the foil's; logit_difference_without: the same when the followed head's
     attention to the source is set back to what it was before composition; logit_difference_uncomposed: the same for all
-    attention of its layer's heads. shared_effect [head_from]: by how much removing the attention to the source that each
-    other head shares with the followed one reduces the logit difference; shared_effect_everywhere: the same for the
-    whole edge, all positions.
+    attention of its layer's heads. shared_effect [head_from]: by how much removing the attention to the source that
+    each other head shares with the followed one reduces the logit difference; shared_effect_everywhere: the same for
+    the whole edge, all positions.
     """
 
     FORMER: ClassVar[dict[str, str]] = {
@@ -148,9 +148,9 @@ class CaseStudy(Result):
 
     @property
     def holds(self) -> bool:
-        """Whether this example behaves as the paper describes: the answer is right, and the head with the largest direct
-        effect uses attention that another head shares with it, whose removal reduces the logit difference by a tenth or
-        more.
+        """Whether this example behaves as the paper describes: the answer is right, and the head with the largest
+        direct effect uses attention that another head shares with it, whose removal reduces the logit difference by a
+        tenth or more.
         """
         return all(self.step(name).holds for name in ("answer", "head", "transformation", "source", "sharing"))
 
@@ -171,8 +171,8 @@ class CaseStudy(Result):
 
     @property
     def side(self) -> str:
-        """ "query" or "key": the projection through which `head_from` shares most attention; if no head shares a notable
-        part, the side of the branch that adds most.
+        """ "query" or "key": the projection through which `head_from` shares most attention; if no head shares a
+        notable part, the side of the branch that adds most.
         """
         if self.breakdown is None or self.head_from is None:
             return "query"

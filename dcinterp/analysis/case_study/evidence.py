@@ -154,7 +154,7 @@ def measure_logit_difference(bridge: Any, ids: TokenIds, metric: Metric, hooks: 
 
 
 def without_composition(layer: int, head: int, key: int, own: float) -> list[Any]:
-    """Hooks that set the attention of one head, from the last position to `key` only, to what it was before composition."""
+    """Hooks that set one head's attention, from the last position to `key` only, to what it was before composition."""
 
     def put_back(attention: Tensor, hook: Any) -> Tensor:
         attention = attention.clone()

@@ -128,7 +128,9 @@ def head_step(
     logit_difference, gap = attribution.metric, float(attribution.relative_gap[layer])
     who = f"Head {head} of layer {layer} has the largest direct effect (of the heads with a notable attribution score)"
     if (layer, head) != best:
-        who = f"Head {head} of layer {layer} was chosen (head {best[1]} of layer {best[0]} has the largest direct effect)"
+        who = (
+            f"Head {head} of layer {layer} was chosen (head {best[1]} of layer {best[0]} has the largest direct effect)"
+        )
     score = f"{here:+.2f}" + ("" if abs(here - everywhere) < 0.005 else f" ({everywhere:+.2f} over all positions)")
     sentence = (
         f"{who}: with its output at the last token removed and all other heads unchanged, the logit difference between "
@@ -318,15 +320,16 @@ def sharing_step(
     through, letter = float(breakdown.shared(side)[head_from, head]), side[0]
     here, everywhere = float(sharing.here[head_from]), float(sharing.everywhere[head_from])
     part = sharing.by_branch[f"{letter}p"]
+    removed = reduces(here, logit_difference, "the logit difference")
     verb = f"shares most with head {head}" if shared > 0 else f"takes most away from head {head}"
     return Step(
         name,
         title,
-        f"Head {head_from}, which attends there with {float(breakdown.a[head_from]):.2f}, {verb}: {shared:+.2f}, of which "
-        f"{through:+.2f} through the {side} projection (w_{letter}1 gathers from head {head_from}, w_{letter}2 shares "
-        f"with head {head}). Removing this attention {reduces(here, logit_difference, 'the logit difference')}; removing "
-        f"only its part through the {side} projection {reduces(part, 0)}; removing all that head {head_from} shares with "
-        f"head {head}, to every token and at every position, {reduces(everywhere, 0)}.{whole}",
+        f"Head {head_from}, which attends there with {float(breakdown.a[head_from]):.2f}, {verb}: {shared:+.2f}, of "
+        f"which {through:+.2f} through the {side} projection (w_{letter}1 gathers from head {head_from}, w_{letter}2 "
+        f"shares with head {head}). Removing this attention {removed}; removing only its part through the {side} "
+        f"projection {reduces(part, 0)}; removing all that head {head_from} shares with head {head}, to every token "
+        f"and at every position, {reduces(everywhere, 0)}.{whole}",
         holds=shared > 0 and matters(here, logit_difference),
     )
 
@@ -338,8 +341,8 @@ def _elsewhere(sharing: SharingEffects, logit_difference: float) -> str:
     if abs(effect) < NOTABLE_EFFECT * abs(logit_difference):
         return ""
     return (
-        f" This is about one token: removing all that head {most} shares with it, to every token and at every position, "
-        f"{reduces(effect, logit_difference, 'the logit difference')}."
+        f" This is about one token: removing all that head {most} shares with it, to every token and at every "
+        f"position, {reduces(effect, logit_difference, 'the logit difference')}."
     )
 
 
@@ -381,7 +384,7 @@ def gate_step(
     if copies:
         return Step(name, title, f'None should: the answer is "{word}" itself.', holds=False)
     if copier is None:
-        sentence = f'No head that copies "{word}" attends to it with {NOTABLE_WEIGHT:.2f} or more, so there is none to silence.'
+        sentence = f'No head that copies "{word}" attends to it with {NOTABLE_WEIGHT:.2f} or more.'
         return Step(name, title, sentence, holds=False)
     layer, head = copier
     total = sum(gates.values())

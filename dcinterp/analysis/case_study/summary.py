@@ -51,7 +51,9 @@ def summarize(
                 f'{wrong}Heads are not composed in this model: {who}, hardly attends to "{token}" ({weight:.2f}). '
                 f"{looks_most(rows, head)}"
             )
-        return f'{wrong}Heads are not composed in this model: {who}, uses its own attention to "{token}" ({weight:.2f}).'
+        return (
+            f'{wrong}Heads are not composed in this model: {who}, uses its own attention to "{token}" ({weight:.2f}).'
+        )
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     if is_unread(rows, head, key):
         return (
@@ -69,13 +71,13 @@ def summarize(
     parts = ", ".join(through)
     if shared[head_from] > 0:
         sentence = (
-            f'Head {head_from} shares its attention to "{token}" with {who}: {shared[head_from]:+.2f} ({parts}). Without '
-            "this shared attention"
+            f'Head {head_from} shares its attention to "{token}" with {who}: {shared[head_from]:+.2f} ({parts}). '
+            "Without this shared attention"
         )
     else:
         sentence = (
-            f'Head {head_from} takes {-shared[head_from]:.2f} of attention to "{token}" away from {who} ({parts}). Without '
-            "this"
+            f'Head {head_from} takes {-shared[head_from]:.2f} of attention to "{token}" away from {who} ({parts}). '
+            "Without this"
         )
     return f"{wrong}{sentence} {_effect(attribution, float(sharing.here[head_from]))}"
 

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dcinterp.mechanism.dataset import Examples, questions
+from dcinterp.mechanism.dataset import Examples, read_questions
 from dcinterp.mechanism.edges import ADDED_BRANCHES, TAPS
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain
@@ -168,7 +168,7 @@ def composition_importance(
             unknown.
     """
     check_choices(path, method)
-    asked, rule = questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
+    asked, rule = read_questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
     what = [explain(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
     longest = max(each.ids.shape[1] for each in what)
     layers = bridge.cfg.n_layers * len(bridge.stages) if path == "joint" else 1

@@ -1,4 +1,4 @@
-r"""How many directions the heads of a model used while it was trained, by checkpoint.
+r"""How many directions the heads of a model used during training, by checkpoint.
 
     cumulative = share of variance in the first components of a layer's QK or OV products
 
@@ -55,7 +55,7 @@ def training_diversity(run: str | Path) -> TrainingDiversity:
         run: the output folder of `dcinterp train`.
 
     Raises:
-        UserError: the run recorded nothing of the kind.
+        UserError: the run did not record it.
     """
     steps, found = read_log(run, "variances")
     return TrainingDiversity(run=str(run), step=steps, cumulative=cumulative(found))

@@ -14,8 +14,8 @@ RESULT = "EdgeAttribution"
 KIND = "map"
 
 NAMES = {name: BRANCH_NAMES[f"o_{'b' if name == 'skip' else name}"] for name in BRANCHES} | {
-    "added": "all that projections and gates add",
-    "all": "everything",
+    "added": "sum of projections and gates",
+    "all": "sum of all branches",
 }
 
 
@@ -27,7 +27,7 @@ def plot(
     branch: str = "added",
     selected: tuple[int, int] | None = None,
 ) -> go.Figure:
-    """Rows lend their attention, columns use it with their values.
+    """Rows are heads that share their attention, columns heads that use it with their values.
 
     Args:
         result: the scores.

@@ -24,6 +24,9 @@ BRANCH_NAMES = {
     "o_kg": "key gate",
 }
 
+CONTROLS = {"heads": "control (heads exchanged)", "labels": "control (labels permuted)"}
+"""What figures call the controls of an attribution over a dataset."""
+
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
 """Okabe and Ito's colours for lines, in an order that keeps neighbours apart."""
 
@@ -33,9 +36,19 @@ def visible(token: str) -> str:
     return "␣" * len(token) if token and not token.strip(" ") else token.replace("\n", "↵") or "(empty)"
 
 
+def edge_name(unit: str) -> str:
+    """The label of an edge such as "edge 1.post.kp.6>1": L1H6 → L1H1 (kp). Another unit keeps its own name."""
+    parts = unit.removeprefix("edge ").split(".")
+    if len(parts) != 4 or ">" not in parts[3]:
+        return unit
+    layer, _, branch, heads = parts
+    head_from, head_to = heads.split(">")
+    return f"L{layer}H{head_from} → L{layer}H{head_to} ({branch})"
+
+
 @dataclass(frozen=True)
 class Theme:
-    """What depends on the background."""
+    """The colours that depend on the background."""
 
     text: str
     muted: str

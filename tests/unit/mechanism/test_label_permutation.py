@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcinterp import UserError, attribute_edges, attribute_edges_over, attribute_heads, attribute_heads_over
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 from dcinterp.mechanism.label_permutation import label_warnings, other_answers, other_places
 
 # Two questions, each put twice, side by side: what sets of the tasks look like.
@@ -46,10 +46,10 @@ def test_pairs_share_as_few_words_as_can_be():
 
 @pytest.mark.parametrize("text", ["same-person n=16", "different-in-set n=20"])
 def test_the_sets_of_the_tasks_come_in_twins_that_do_not_get_their_own(bridge, text):
-    asked = questions(bridge, text)
-    answers = [(question.target, question.foil) for question in asked]
+    questions = read_questions(bridge, text)
+    answers = [(question.target, question.foil) for question in questions]
     assert sum(a == b for a, b in zip(answers, answers[1:], strict=False)) >= 8, "what a shift by one would pair"
-    others = [(question.target, question.foil) for question in other_answers(bridge, asked, seed=0)]
+    others = [(question.target, question.foil) for question in other_answers(bridge, questions, seed=0)]
     assert not any(own == other for own, other in zip(answers, others, strict=True))
     assert sorted(map(str, others)) == sorted(map(str, answers))
 

@@ -7,7 +7,7 @@ import torch
 
 import dcinterp
 from dcinterp import UserError, attribute_heads, attribute_heads_over
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 from dcinterp.mechanism.label_permutation import other_answers
 from dcinterp.mechanism.statistics import bootstrap_interval, exchanged_extremes
 from dcinterp.support.progress import Cancelled
@@ -17,9 +17,9 @@ TEXT = "same-person,different-in-set n=6 seed=3"
 
 
 def test_every_row_is_the_analysis_of_that_example(bridge):
-    asked = questions(bridge, TEXT)
+    questions = read_questions(bridge, TEXT)
     result = attribute_heads_over(bridge, TEXT, steps=16)
-    for row, question in enumerate(asked[:2]):
+    for row, question in enumerate(questions[:2]):
         one = attribute_heads(bridge, question.prompt, question.target, question.foil, steps=16)
         assert torch.allclose(one.scores, result.per_example[row], atol=1e-5)
         assert torch.allclose(one.ablation, result.ablation[row], atol=1e-5)
@@ -34,13 +34,19 @@ def test_every_row_is_the_analysis_of_that_example(bridge):
 
 
 def test_the_twin_baseline_is_the_counterfactual_prompt(bridge):
-    asked = questions(bridge, "same-person n=2 seed=1")
+    questions = read_questions(bridge, "same-person n=2 seed=1")
     result = attribute_heads_over(
         bridge, "same-person n=2 seed=1", baseline="twin", counterfactual="asked", control="none"
     )
-    twin = corrupt(asked[0].example, "asked", tokenizer=bridge.tokenizer).corrupt
+    twin = corrupt(questions[0].example, "asked", tokenizer=bridge.tokenizer).corrupt
     one = attribute_heads(
-        bridge, asked[0].prompt, asked[0].target, asked[0].foil, baseline=twin.prompt, steps=8, max_steps=256
+        bridge,
+        questions[0].prompt,
+        questions[0].target,
+        questions[0].foil,
+        baseline=twin.prompt,
+        steps=8,
+        max_steps=256,
     )
     assert torch.allclose(one.scores, result.per_example[0], atol=1e-5)
     assert not result.stands_out.any()
@@ -79,10 +85,10 @@ def test_exchangeable_heads_stay_inside_the_control():
 
 def test_other_labels_score_other_answers(bridge):
     result = attribute_heads_over(bridge, "task2 n=3", control="labels")
-    asked = questions(bridge, "task2 n=3")
+    questions = read_questions(bridge, "task2 n=3")
     others = [
         attribute_heads(bridge, question.prompt, other.target, other.foil, steps=8).scores
-        for question, other in zip(asked, other_answers(bridge, asked, seed=0), strict=True)
+        for question, other in zip(questions, other_answers(bridge, questions, seed=0), strict=True)
     ]
     low, high = bootstrap_interval(torch.stack(others))
     assert torch.allclose(result.control_low, low.float(), atol=1e-5)
