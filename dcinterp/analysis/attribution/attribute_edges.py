@@ -207,8 +207,8 @@ class EdgeAttribution(Result):
         scale = float(self.heads.abs().max()) if self.heads.numel() else 0.0
         if float(self.mismatch.max()) > NOTABLE_MISMATCH * max(scale, 1e-6):
             sentences.append(
-                f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): a "
-                "hook changed the composition, or the model has a branch that is not known here."
+                f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): "
+                "a hook changed the composition, or the model has a branch that is not known here."
             )
         worst = float(self.relative_gap.max())
         if self.method == "ig" and worst > NOTABLE_GAP:

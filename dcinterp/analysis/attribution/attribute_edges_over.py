@@ -6,9 +6,9 @@ score is that of `attribute_edges`, each example against its own foil, each path
 
 The control shows which scores mean something. "labels": every example is scored once more on the target and foil of
 another one, never on its own (see dcinterp.mechanism.label_permutation); [control_low, control_high] is the interval of
-that mean: an edge with a similar score contributes to any answer. "heads": within every example, layer and branch the edges
-change places at random; the interval holds the middle 95 % of the largest mean of a branch (in size, with its sign),
-which is what its best edge must beat.
+that mean: an edge with a similar score contributes to any answer. "heads": within every example, layer and branch the
+edges change places at random; the interval holds the middle 95 % of the largest mean of a branch (in size, with its
+sign), which is what its best edge must beat.
 
 Source: that of `attribute_edges`; the controls are ours.
 

@@ -7,9 +7,10 @@ the same prompts, or each example's counterfactual prompt (see synthetic_tasks.c
 
 The control shows which scores mean something. "heads": within every example and layer the heads change places at
 random, so that no head is the same head twice; [control_low, control_high] holds the middle 95 % of the *largest*
-mean (in size, with its sign) that a layer gets that way, which is what the best head must beat. "labels": every example is scored once more
-on the target and foil of another example, never on its own (see dcinterp.mechanism.label_permutation); the interval is
-that of a head's mean score for answers that do not belong to the examples.
+mean (in size, with its sign) that a layer gets that way, which is what the best head must beat. "labels":
+every example is scored once more on the target and foil of another example, never on its own (see
+dcinterp.mechanism.label_permutation); the interval is that of a head's mean score for answers that do not belong to the
+examples.
 
 Source: that of dcinterp.analysis.attribution.attribute_heads; the controls are ours.
 

@@ -60,7 +60,7 @@ def test_a_reference_set_is_prompts_or_a_text(bridge):
         ("all n=1000000000000", "from 1 to 100,000"),
         ("all split=dev", "split must be"),
         ([], "no examples"),
-        (["just a text"], "is no question"),
+        (["just a text"], "is not a valid question"),
     ],
 )
 def test_refusals(bridge, text, message):

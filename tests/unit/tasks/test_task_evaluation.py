@@ -281,7 +281,7 @@ def test_baselines_stand_beside_the_model(rows: list[Row], word_tokenizer) -> No
     assert "| same-person | 48 | 100.0 |" in text
     with pytest.raises(ValueError, match="has none"):
         result.compare("shots")
-    with pytest.raises(ValueError, match="no table is made by 'colour'"):
+    with pytest.raises(ValueError, match="there is no table by 'colour'"):
         result.table("colour")
 
 

@@ -33,18 +33,18 @@ def test_every_row_is_the_analysis_of_that_example(bridge):
     assert torch.allclose(total, result.metric_difference, atol=1e-4)
 
 
-def test_the_twin_baseline_is_the_counterfactual_prompt(bridge):
+def test_the_counterfactual_baseline_is_the_counterfactual_prompt(bridge):
     questions = read_questions(bridge, "same-person n=2 seed=1")
     result = attribute_heads_over(
-        bridge, "same-person n=2 seed=1", baseline="twin", counterfactual="asked", control="none"
+        bridge, "same-person n=2 seed=1", baseline="counterfactual", counterfactual="question", control="none"
     )
-    twin = corrupt(questions[0].example, "asked", tokenizer=bridge.tokenizer).corrupt
+    other = corrupt(questions[0].example, "question", tokenizer=bridge.tokenizer).corrupt
     one = attribute_heads(
         bridge,
         questions[0].prompt,
         questions[0].target,
         questions[0].foil,
-        baseline=twin.prompt,
+        baseline=other.prompt,
         steps=8,
         max_steps=256,
     )
@@ -52,13 +52,13 @@ def test_the_twin_baseline_is_the_counterfactual_prompt(bridge):
     assert not result.stands_out.any()
 
 
-def test_examples_without_a_twin_are_counted_and_left_out(bridge):
+def test_examples_without_a_counterfactual_are_counted_and_left_out(bridge):
     # Which is different? names nothing that could be asked otherwise.
     with pytest.raises(UserError, match="choose another kind"):
-        attribute_heads_over(bridge, "task57 n=2", baseline="twin")
-    result = attribute_heads_over(bridge, "task57,task2 n=4", baseline="twin", control="none")
+        attribute_heads_over(bridge, "task57 n=2", baseline="counterfactual")
+    result = attribute_heads_over(bridge, "task57,task2 n=4", baseline="counterfactual", control="none")
     assert (result.n, result.skipped) == (2, 2)
-    assert any("no counterfactual twin" in sentence for sentence in result.warnings())
+    assert any("no counterfactual prompt" in sentence for sentence in result.warnings())
 
 
 def test_the_mean_baseline_differs_from_zero(bridge):
@@ -119,8 +119,8 @@ def test_on_the_shipped_model_scores_and_measured_effects_agree_in_sign(shipped)
     [
         ({"baseline": "one"}, "no baseline 'one'"),
         ({"control": "cats"}, "no control 'cats'"),
-        ({"baseline": "twin", "twin": "same"}, "no twin 'same'"),
-        ({"examples": [("Ruth has a", "violin")], "baseline": "twin"}, "Only examples of the tasks"),
+        ({"baseline": "counterfactual", "counterfactual": "same"}, "no counterfactual 'same'"),
+        ({"examples": [("Ruth has a", "violin")], "baseline": "counterfactual"}, "Only examples of the tasks"),
     ],
 )
 def test_refusals(bridge, arguments, message):
@@ -132,3 +132,14 @@ def test_public(bridge):
     result = dcinterp.attribute_heads_over(bridge, [("Ruth has a", "violin", "lime"), ("Ruth has", "a")])
     assert result.foils == ("lime", "")
     assert "few" in " ".join(result.warnings())
+
+
+def test_the_former_names_of_the_baseline_still_work(bridge):
+    now = {"baseline": "counterfactual", "counterfactual": "question"}
+    result = attribute_heads_over(bridge, "task2 n=2", control="none", method="gradient", **now)
+    with pytest.warns(DeprecationWarning, match="twin= is called counterfactual= now"):
+        former = attribute_heads_over(
+            bridge, "task2 n=2", control="none", method="gradient", baseline="twin", twin="asked"
+        )
+    assert former == result
+    assert result.baseline == "counterfactual (question)"
