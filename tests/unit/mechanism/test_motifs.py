@@ -79,7 +79,7 @@ def test_the_order_of_heads_does_not_matter():
 def test_nothing_in_nothing_and_refusals():
     assert find_motifs(torch.zeros(3, 3)) == ()
     for arguments in ({"share": 0.0}, {"many": 1}):
-        with pytest.raises(UserError, match="No motifs"):
+        with pytest.raises(UserError, match="do not define motifs"):
             find_motifs(torch.eye(3), **arguments)
     with pytest.raises(UserError, match="square"):
         find_motifs(torch.zeros(2, 3))
