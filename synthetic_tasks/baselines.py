@@ -1,18 +1,18 @@
-"""What readers without understanding score (docs/tasks.md): the levels a model's accuracy is compared with.
+"""Baselines (docs/tasks.md): what simple strategies score, to compare a model's accuracy with.
 
-A plain total hides that most tasks fall to a reader who never reads the question. Every baseline is an expected
+A plain total hides that most tasks can be solved without reading the question. Every baseline is an expected
 accuracy in exact match with the official answer, over the scored shots only; no random numbers are drawn.
 
-    fact-unif       the right relation, applied to a random fact
-    value-unif      a random one of the distinct candidate answers
+    fact-unif         the right relation, applied to a random fact
+    value-unif        a random one of the distinct candidate answers
     first, middle, last   the right relation, applied to that fact (`middle` of three facts; absent with two)
-    copy-unif       a random fact, its item copied without the relation
-    shot-mode       the most frequent answer of the earlier shots, ties split
-    shot-last       the answer of the shot before
-    shot-unif       the answer of a random earlier shot
-    polarity-blind  follows what the question names but ignores `not` (in sets: takes the repeated item)
-    odd-one-out     never reads the question: the odd fact where the task has one by its nature, else a random fact
-    task-mode       always the most frequent answer of the task in these rows (it has seen the answers)
+    copy-unif         a random fact, its item copied without the relation
+    shot-mode         the most frequent answer of the earlier shots, ties split
+    shot-last         the answer of the shot before
+    shot-unif         the answer of a random earlier shot
+    ignores negation  follows what the question names but ignores `not` (in sets: takes the repeated item)
+    odd-one-out       ignores the question: the odd fact if the task always has one, else a random fact
+    task-mode         always the most frequent answer of the task in these rows (it has seen the answers)
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ from synthetic_tasks.example import Example, Row
 from synthetic_tasks.pattern import select
 
 # From an example and the answers of the earlier shots to the probability of the official answer; None: not defined.
-Reader = Callable[[Example, Sequence[str]], Fraction | None]
+Baseline = Callable[[Example, Sequence[str]], Fraction | None]
 
 
 def candidates(example: Example) -> list[tuple[str, ...]]:
@@ -106,7 +106,7 @@ def selected_by_question(example: Example) -> tuple[int, ...]:
     return select(keys, example.asked if grammar.names_asked else None, grammar.pattern.negated)
 
 
-BASELINES: Mapping[str, Reader] = {
+BASELINES: Mapping[str, Baseline] = {
     "fact-unif": fact_unif,
     "value-unif": value_unif,
     "first": first,
@@ -116,9 +116,12 @@ BASELINES: Mapping[str, Reader] = {
     "shot-mode": shot_mode,
     "shot-last": shot_last,
     "shot-unif": shot_unif,
-    "polarity-blind": ignores_negation,
+    "ignores negation": ignores_negation,
     "odd-one-out": odd_one_out,
 }
+
+FORMER = {"polarity-blind": "ignores negation"}
+"""What version 0.1 called baselines, in the files that it wrote, and their names now."""
 
 
 def baselines(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
@@ -130,8 +133,8 @@ def baselines(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
             example = row.examples[shot]
             shots = [earlier.answer for earlier in row.examples[:shot]]
             answers[row.task_id][example.answer] += 1
-            for name, reader in BASELINES.items():
-                hit = reader(example, shots)
+            for name, baseline in BASELINES.items():
+                hit = baseline(example, shots)
                 if hit is not None:
                     hits[row.task_id][name].append(hit)
     table = {

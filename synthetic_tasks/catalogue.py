@@ -65,7 +65,7 @@ EXTRA_TASKS: Mapping[str, Task] = MappingProxyType(
                 "synonym-set", "different-meaning", "synonym->opposite", "synonym", "which-is-different", "synonym-set"
             ),
             Task("so-kind-of", "same-person", "obj->superclass", "object", "so", "so-kind-of"),
-            # Its negation: with two facts the polarity twin of either has exactly one answer.
+            # Its negation: with two facts the polarity counterfactual of either has exactly one answer.
             Task("so-not-kind-of", "the-other-person", "obj->superclass", "object", "so", "so-not-kind-of"),
         )
     }

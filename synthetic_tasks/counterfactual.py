@@ -31,11 +31,11 @@ from synthetic_tasks.task import Grammar
 Kind = Literal["question", "source", "relation", "polarity", "position"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FORMER_KINDS: dict[str, Kind] = {"asked": "question"}
-"""Words of version 0.1, which go on being read."""
+"""Words of version 0.1, which are still read."""
 
 
 class NoCounterfactual(ValueError):
-    """There is no counterfactual of this kind; the message is the statement why."""
+    """There is no counterfactual of this kind; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def corrupt(example: Example, kind: Kind, *, tokenizer: Any = None, seed: int = 
     """
     kind = FORMER_KINDS.get(kind, kind)
     if kind not in KINDS:
-        raise ValueError(f"no corruption is called {kind!r}; there are {', '.join(KINDS)}")
+        raise ValueError(f"there is no kind of counterfactual {kind!r}; choose from {', '.join(KINDS)}")
     # The draws are those of version 0.1, which had another word for the first kind.
     rng = Random(f"{seed}/{'asked' if kind == 'question' else kind}/{example.text}")
     count = token_counter(tokenizer)
@@ -95,13 +95,13 @@ def corrupt(example: Example, kind: Kind, *, tokenizer: Any = None, seed: int = 
 def counterfactuals(
     example: Example, *, tokenizer: Any = None, seed: int = 0
 ) -> dict[Kind, Counterfactual | NoCounterfactual]:
-    """All kinds of counterfactuals of an example; the statement of NoCounterfactual in place of those that do not exist."""
+    """The counterfactuals of an example by kind; a NoCounterfactual, which says why, for those that do not exist."""
     made: dict[Kind, Counterfactual | NoCounterfactual] = {}
     for kind in KINDS:
         try:
             made[kind] = corrupt(example, kind, tokenizer=tokenizer, seed=seed)
-        except NoCounterfactual as statement:
-            made[kind] = statement
+        except NoCounterfactual as reason:
+            made[kind] = reason
     return made
 
 

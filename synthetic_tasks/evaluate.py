@@ -68,7 +68,7 @@ def evaluate(
         raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
     tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
     if tokenizer is None:
-        raise ValueError("this model brings no tokenizer; pass tokenizer=...")
+        raise ValueError("this model has no tokenizer; pass tokenizer=...")
     name = name or model_name(model)
     encodings, asked = encode_rows(rows, tokenizer, context_length(model))
     store = Store(folder, fingerprint(model, rows, name)) if folder is not None else None

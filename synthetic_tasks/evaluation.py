@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from synthetic_tasks.baselines import average
+from synthetic_tasks.baselines import FORMER, average
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a table can be made by; "all" is one line.
+# The groupings of a table; "all" is one line.
 GROUPINGS = ("all", "task", "pattern", "transformation", "family", "domain", "surface", "shots", "source")
 
 
@@ -28,7 +28,7 @@ class Evaluation:
     records: one dict per scored answer: row (its place), shots (K), task, pattern, transformation, family, domain,
         surface, cluster, source, answer, correct, accepted, restricted, logprob (summed over the answer, natural
         logarithm), tokens (of the answer), greedy (the most probable token at each of its places, decoded)
-    baseline: task -> name -> expected accuracy of a reader without understanding, on the same rows
+    baseline: task -> name -> expected accuracy of a baseline (synthetic_tasks.baselines) on the same rows
     """
 
     model: str
@@ -62,7 +62,7 @@ class Evaluation:
         import pandas as pd
 
         if by not in GROUPINGS:
-            raise ValueError(f"no table is made by {by!r}; there are {', '.join(GROUPINGS)}")
+            raise ValueError(f"there is no table by {by!r}; choose from {', '.join(GROUPINGS)}")
         frame = self.to_dataframe().assign(all="all")
         lines = []
         for group, part in frame.groupby(by, sort=False):
@@ -97,7 +97,7 @@ class Evaluation:
     def compare(self, by: str = "pattern") -> pd.DataFrame:
         """`table(by)` with the baselines of the same rows beside it (`by` a property of tasks, or "all")."""
         if by in ("shots", "source"):
-            raise ValueError(f"baselines are per task; a table by {by!r} has none")
+            raise ValueError(f"baselines are per task, so a table by {by!r} has none; choose another grouping")
         table = self.table(by)
         frame = self.to_dataframe().assign(all="all")
         tasks_of = frame.groupby(by, sort=False)["task"].unique()
@@ -139,11 +139,15 @@ class Evaluation:
 
         folder = Path(folder)
         if not (folder / "summary.json").exists():
-            raise ValueError(f"{folder} holds no finished evaluation (summary.json is missing)")
+            raise ValueError(f"{folder} does not hold a finished evaluation (summary.json is missing)")
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         text = {"answer": str, "greedy": str}  # "2014" is a word here
         records = pd.read_csv(folder / "answers.csv", dtype=text, keep_default_na=False).to_dict("records")
-        return cls(summary["model"], records, summary["baselines"], summary["bootstrap"], summary["seed"])
+        levels = {
+            task: {FORMER.get(name, name): level for name, level in named.items()}
+            for task, named in summary["baselines"].items()
+        }
+        return cls(summary["model"], records, levels, summary["bootstrap"], summary["seed"])
 
 
 def render(table: pd.DataFrame, decimals: int = 1) -> str:

@@ -1,4 +1,4 @@
-"""Whole models: a training step and cached decoding of a small DCFormer++ against its Transformer++ twin."""
+"""Whole models: a training step and cached decoding of a small DCFormer++ against a Transformer++ baseline."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import fused
 from dcinterp.support.progress import Progress, silent
 
-BASELINE = "Transformer++ twin"
+BASELINE = "Transformer++ (baseline)"
 SMALL: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 8}
 VOCABULARY = 512
 
 
 def build(implementation: str, *, compose: str = "dynamic", context: int = 2048) -> DCFormerForCausalLM:
-    """The small model of these benchmarks, or with `compose="none"` its twin."""
+    """The small model of these benchmarks, or with `compose="none"` its baseline."""
     torch.manual_seed(0)
     config = DCFormerConfig(vocab_size=VOCABULARY, max_position_embeddings=context, compose=compose, **SMALL)
     model = DCFormerForCausalLM(config)
@@ -28,7 +28,7 @@ def build(implementation: str, *, compose: str = "dynamic", context: int = 2048)
 
 
 def candidates() -> dict[str, DCFormerForCausalLM]:
-    """The twin, and the DCFormer++ by implementation of its attention."""
+    """The baseline, and the DCFormer++ by implementation of its attention."""
     models = {BASELINE: build("auto", compose="none")}
     if fused.available():
         models["DCFormer++, fused"] = build("fused")

@@ -2,8 +2,8 @@
 
 The only package that imports transformer_lens. Its files, inside out: compose (one stage with its hooks), attention and
 mlp, adapter and vit (where the parts of a model are), folding, cache, dcbridge (the object that one works with),
-wrapping (how a model becomes one). `protocol` says what analyses expect of any bridge, and `hook_catalogue` lists hooks;
-these two import no transformer_lens, and so nothing here is imported before it is used.
+wrapping (how a model becomes one). `protocol` says what analyses expect of any bridge, and `hook_catalogue` lists
+hooks; these two import no transformer_lens, and so nothing here is imported before it is used.
 
 Beside the standard hooks, every composed layer l has, for the stages `pre` (scores) and `post` (weights):
 

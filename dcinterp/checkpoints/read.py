@@ -42,14 +42,16 @@ def read_model(
     if kind in LAYOUTS:
         return read_foreign(folder, fields, device=device, dtype=dtype)
     if kind not in OURS:
-        raise UserError(f"{folder} holds a model of type {kind!r}, which is none of ours; use dcinterp.load for it.")
+        raise UserError(
+            f"{folder} holds a model of type {kind!r}, which is not one of this library; load it with dcinterp.load."
+        )
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
     images = kind == DCViTConfig.model_type
     try:
         config = (DCViTConfig if images else DCFormerConfig).from_dict(fields)
     except (ValueError, TypeError) as error:
-        raise UserError(f"{folder / 'config.json'} describes no model of ours: {error}") from error
+        raise UserError(f"{folder / 'config.json'} does not describe a model of this library: {error}") from error
     try:
         with without_bars():
             loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
@@ -68,7 +70,7 @@ def read_model(
     ]
     if wrong:
         raise UserError(
-            f"The weights in {folder} do not fit its config.json ({wrong[0]}); use the pair that belongs together."
+            f"The weights in {folder} do not fit its config.json ({wrong[0]}); use files that belong together."
         )
     return model.to(device) if device else model
 
@@ -82,7 +84,7 @@ def read_config_file(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(
-            f"{folder} has no config.json, so it is no model folder; give a folder that save_pretrained wrote."
+            f"{folder} has no config.json, so it is not a model folder; give a folder that save_pretrained wrote."
         )
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))

@@ -60,8 +60,8 @@ class SafetensorsFile:
         entry = self.entries[name]
         if entry["dtype"] not in _DTYPES:
             raise UserError(
-                f"{name} in {self.path} is of type {entry['dtype']}, which is no plain number; convert the checkpoint "
-                "to BF16, F16 or F32 first."
+                f"{name} in {self.path} is of type {entry['dtype']}, which is not a plain number type; convert the "
+                "checkpoint to BF16, F16 or F32 first."
             )
         tensor = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
         start, end = entry["data_offsets"]
@@ -151,7 +151,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
             try:
                 listed = set(json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"].values())
             except (ValueError, KeyError, AttributeError) as error:
-                raise UserError(f"{indices[0]} is no index of weights; copy or download it again.") from error
+                raise UserError(f"{indices[0]} is not a valid index of weights; copy or download it again.") from error
             missing = sorted(name for name in listed if not (folder / name).is_file())
             if missing:
                 raise UserError(f"{folder} lacks {missing[0]}, which {indices[0].name} lists; copy or download it.")

@@ -98,7 +98,9 @@ def _seen(a: Attention, window: int | None) -> Tensor:
 def _tapped(folder: Path, ids: TokenIds) -> PlainRun:
     bridge: Bridge = load(folder, dtype=torch.float32)
     if not hasattr(bridge, "stages"):
-        raise UserError(f"{folder} holds no model of ours; verify compares DCFormers and their twins.")
+        raise UserError(
+            f"{folder} does not hold a model of this library; verify compares DCFormers and their baseline models."
+        )
     logits, cache = bridge.run_with_cache(
         ids,
         names_filter=lambda name: name.endswith(

@@ -31,10 +31,10 @@ class Verb(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands, in alphabetical order, whose help is the plain page."""
+    """A group of commands, in alphabetical order and without hidden ones, whose help is the plain page."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx))
+        return sorted(name for name in super().list_commands(ctx) if not self.commands[name].hidden)
 
     def summary(self, ctx: Any, name: str) -> str:
         """What the list of commands says of one: its first sentence."""

@@ -1,4 +1,4 @@
-"""What verbs write: refused before the work begins, written whole or not at all, and JSON that any reader takes."""
+"""The outputs of verbs: refused before the work begins, written whole or not at all, and standard JSON."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def print_json(data: Any) -> None:
 
 
 def print_result_json(result: Result) -> None:
-    """A result as one JSON document: its fields, tensors as nested lists, banners, and how it was made.
+    """A result as one JSON document: its fields, tensors as nested lists, warnings, and how it was made.
 
     On one line, because it holds whole tensors.
     """
@@ -147,7 +147,9 @@ def _as_data(result: Result) -> dict[str, Any]:
         value = getattr(result, name)
         nested = _as_data(value) if hasattr(value, "to_dataframe") else value
         data[name] = value.tolist() if isinstance(value, Tensor) else nested
-    return data | {"banners": result.warnings(), "call": result.call.record() if result.call else None}
+    said = result.warnings()
+    call = result.call.record() if result.call else None
+    return data | {"warnings": said, "banners": said, "call": call}  # banners: the name of version 0.1, until 0.3
 
 
 def _finite(value: Any) -> Any:

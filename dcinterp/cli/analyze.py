@@ -105,7 +105,7 @@ OUTPUTS: dict[str, Any] = {
     "csv": Annotated[Path | None, typer.Option(help="Write its whole table to this file.", metavar="FILE")],
     "as_json": Annotated[
         bool,
-        typer.Option("--json", help="Print the result as one JSON document: kind, fields, banners (warnings), call."),
+        typer.Option("--json", help="Print the result as one JSON document: kind, fields, warnings, call."),
     ],
 }
 DEFAULTS = {"save": None, "figure": None, "figure_kind": "", "csv": None, "as_json": False}
@@ -113,7 +113,7 @@ DEFAULTS = {"save": None, "figure": None, "figure_kind": "", "csv": None, "as_js
 
 def help_text(entry: Analysis) -> str:
     """The summary, and the example of the declaration."""
-    options = [_words(f"--{name.replace('_', '-')}", text) for name, text in entry.example.items()]
+    options = [_words(_flag(name), text) for name, text in entry.example.items()]
     words = [f"dcinterp analyze {entry.name.replace('_', '-')}", *["dcformer++"] * entry.takes_model, *options]
     return f"{entry.summary}\n\nExample:\n\n{example(words)}"
 
@@ -154,6 +154,9 @@ def verb(entry: Analysis) -> Any:
         add("dtype", Annotated[Literal["float32", "float64", "bfloat16"] | None, dtype], None)
     for name, annotation in OUTPUTS.items():
         add(name, annotation, DEFAULTS[name])
+    for old, new in former_options(entry).items():
+        option = typer.Option(_flag(old), help=f"The former name of {_flag(new)}.", hidden=True)
+        add(f"former_{old}", Annotated[str | None, option], None)
 
     def run(**given: Any) -> None:
         _run(entry, given)
@@ -163,12 +166,37 @@ def verb(entry: Analysis) -> Any:
     return run
 
 
+def former_options(entry: Analysis) -> dict[str, str]:
+    """Options that were renamed, and their names now."""
+    return {old: new for old, new in entry.former.items() if "=" not in old}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _current(entry: Analysis, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that were given, under their names and words of this version, with a note for every former one."""
+    from dcinterp.support.former_names import GOES, renamed
+
+    arguments = {name: given[f"arg_{name}"] for name in entry.parameters if given[f"arg_{name}"] is not None}
+    for old, new in former_options(entry).items():
+        if given[f"former_{old}"] is not None:
+            typer.echo(f"dcinterp: note: {_flag(old)} is called {_flag(new)} now; {GOES}.", err=True)
+            arguments.setdefault(new, given[f"former_{old}"])
+    current = renamed(arguments, entry.former)
+    for name, value in current.items():
+        if value != arguments[name]:
+            typer.echo(f"dcinterp: note: {_flag(name)} {arguments[name]} is called {value} now; {GOES}.", err=True)
+    return current
+
+
 def _option(name: str, parameter: inspect.Parameter, annotation: Any, text: str) -> tuple[Any, Any]:
     """(annotation, default) of one option; its name is prefixed inside so that it cannot meet an output's."""
     from dcinterp.results.call import TOKEN_ARGUMENTS, option_text, plain
     from dcinterp.results.options import members
 
-    flag, text = f"--{name.replace('_', '-')}", f"{text[:1].upper()}{text[1:]}"
+    flag, text = _flag(name), f"{text[:1].upper()}{text[1:]}"
     kinds = [each for each in members(annotation) if each is not type(None)]
     if name in TOKEN_ARGUMENTS and int in kinds:
         text += " A token id is written #12."
@@ -213,10 +241,8 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
 
     _require_outputs(entry, given)
     types, arguments = parameter_types(entry.function), {}
-    for name in entry.parameters:
-        value = given[f"arg_{name}"]
-        if value is not None:
-            arguments[name] = parse(name, types[name], value) if isinstance(value, str) else value
+    for name, value in _current(entry, given).items():
+        arguments[name] = parse(name, types[name], value) if isinstance(value, str) else value
     with console(entry.name.replace("_", "-")) as progress:
         bridges = []
         if entry.takes_model:
@@ -240,7 +266,7 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     if figure is not None and figure.suffix not in (".html", ".png", ".svg"):
         raise UserError(f"--figure writes .html, .png or .svg files, not {figure.name}.")
     if figure is not None and not figure_kinds(entry):
-        raise UserError(f"There is no single figure of {entry.title.lower()}; use --save or --json, or `dcinterp app`.")
+        raise UserError(f"There is no figure of {entry.title.lower()}; use --save or --json, or `dcinterp app`.")
     if kind and figure is None:
         raise UserError(f"--figure-kind {kind} chooses the figure that --figure FILE writes; give that too.")
     if kind and kind not in (known := figure_kinds(entry)):
@@ -281,7 +307,7 @@ def _show(entry: Analysis, result: Result) -> None:
     frame = result.table()
     table = Table(box=None)
     for column in frame.columns:
-        # Sentences need their ends; numbers and names must stay in one piece.
+        # Sentences are wrapped; numbers and names stay in one piece.
         sentences = frame[column].astype(str).str.len().max() > LONG
         table.add_column(str(column), no_wrap=not sentences)
     for row in frame.head(ROWS).itertuples(index=False):

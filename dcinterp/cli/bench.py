@@ -69,7 +69,7 @@ def attention(
 
 @app.command()
 def train(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_json: JsonOption = False) -> None:
-    """A training step of a small DCFormer++ against its Transformer++ twin.
+    """A training step of a small DCFormer++ against a Transformer++ of the same shape.
 
     Example:
 
@@ -84,7 +84,7 @@ def train(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_js
 
 @app.command()
 def decode(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_json: JsonOption = False) -> None:
-    """Decoding with the cache: a small DCFormer++ against its Transformer++ twin.
+    """Decoding with the cache: a small DCFormer++ against a Transformer++ of the same shape.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""`dcinterp complexity`: what the composition costs, by formula and counted."""
+"""`dcinterp complexity`: the parameters and FLOPs of the composition, by formula and counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(
         bool, typer.Option("--json", help="Print JSON: per model the keys, and fractions instead of percent.")
     ] = False,
 ) -> None:
-    """Print what composing heads costs in parameters and FLOPs, by the paper's formulas and counted.
+    """Print the extra parameters and FLOPs of composing heads, by the paper's formulas and counted.
 
     In percent of a block without composition. "counted" builds a block of the model and counts.
 
@@ -49,7 +49,7 @@ def command(
 
     chosen = [preset(name) for name in names] if names else list(presets().values())
     if plain := [each.name for each in chosen if names and not DCFormerConfig.preset(each.name).stages]:
-        raise UserError(f"{plain[0]} composes no heads, so composing costs it nothing; name a model that does.")
+        raise UserError(f"{plain[0]} composes no heads, so there is no extra cost; name a model that composes heads.")
     if as_json:
         print_json(overhead_records(chosen, keys))
         return

@@ -1,4 +1,4 @@
-"""`dcinterp hooks`: every place of a model where one can read or intervene."""
+"""`dcinterp hooks`: every place in a model where one can read or intervene."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(
         bool, typer.Option("--json", help="Print JSON: per hook its names, axes, sizes and meaning.")
     ] = False,
 ) -> None:
-    """List the places of a model where one can read or intervene, with their axes and meaning.
+    """List the places in a model where one can read or intervene, with their axes and meaning.
 
     Found by running it. Exit code 2 if nothing matches.
 
@@ -50,4 +50,4 @@ def command(
         silent = f" (after {hook.switch}(True))" if hook.switch else ""
         typer.echo(f"{hook.name:<{name_width}}  {hook.shape:<{axes_width}}  {hook.meaning}{silent}")
     others = sum(len(hook.aliases) for hook in hooks)
-    typer.echo(f"{len(hooks)} hooks, and {others} further names for them (--json shows both).")
+    typer.echo(f"{len(hooks)} hooks, and {others} more names for them (--json shows both).")

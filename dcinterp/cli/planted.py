@@ -1,4 +1,4 @@
-"""`dcinterp planted`: models with known circuits, and attribution methods held to them."""
+"""`dcinterp planted`: models with known circuits, to test attribution methods on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dcinterp.cli._outputs import print_json, print_result_json, require_result_
 app = Verbs()
 
 VARIANTS = ("", " noise=0.01", " redundancy=2", " rank=3", " circuits=4")
-"""What the table of docs/analyses/planted.md plants of every circuit."""
+"""The variants of every circuit in the table of docs/analyses/planted.md."""
 
 
 @app.callback()
 def choose() -> None:
-    """Build models whose circuits are known, and hold attribution methods to them.
+    """Build models whose circuits are known, and test attribution methods on them.
 
-    The weights are set by hand so that chosen heads lend attention to each other through a chosen branch. Any analysis
+    The weights are set by hand so that chosen heads share their attention through a chosen branch. Any analysis
     takes such a model by name.
 
     Example:
@@ -67,7 +67,7 @@ def show(
         typer.Option("--json", help="Print JSON: the example, heads by role, and edges with their scores."),
     ] = False,
 ) -> None:
-    """Show what was planted, and what edge attribution finds of it.
+    """Show a planted circuit, and which of its edges attribution finds.
 
     For one example: its heads by role, then the edges that make its answer (planted sign +1 or -1) and the strongest
     others (a dot), with their scores in logits.
@@ -85,12 +85,12 @@ def show(
     from dcinterp.planted import read_plant
 
     planted = read_plant(circuit)
-    asked = planted.examples(example + 1)[example]
-    edges = planted.truth(asked).edges
-    roles = {f"layer 1, {role}": [f"1.{h}" for h in heads] for role, heads in planted.roles[asked.circuit].items()}
+    chosen = planted.examples(example + 1)[example]
+    edges = planted.truth(chosen).edges
+    roles = {f"layer 1, {role}": [f"1.{h}" for h in heads] for role, heads in planted.roles[chosen.circuit].items()}
     for role, heads in (("previous token", planted.previous), ("question", planted.question)):
         roles[f"layer 0, {role}"] = [f"0.{head}" for head in heads]
-    found = attribute_edges(load(f"{PLANTED}{circuit}"), asked.prompt, asked.target, asked.foil, per_source=False)
+    found = attribute_edges(load(f"{PLANTED}{circuit}"), chosen.prompt, chosen.target, chosen.foil, per_source=False)
     rows = [
         (
             f"{edge.layer}.{edge.branch}.{edge.head_from}>{edge.head_to}",
@@ -101,10 +101,10 @@ def show(
     ]
     if as_json:
         scored = [dict(zip(("edge", "planted", "score"), row, strict=True)) for row in rows]
-        question = {"prompt": asked.prompt, "target": asked.target, "foil": asked.foil}
+        question = {"prompt": chosen.prompt, "target": chosen.target, "foil": chosen.foil}
         print_json(question | {"roles": roles, "edges": scored})
         return
-    typer.echo(f"{asked.prompt} -> {asked.target} (not {asked.foil})")
+    typer.echo(f"{chosen.prompt} -> {chosen.target} (not {chosen.foil})")
     for role, names in roles.items():
         typer.echo(f"  {role}: {', '.join(names)}")
     typer.echo("edge, planted sign, integrated gradients (logits):")
@@ -115,9 +115,9 @@ def show(
 @app.command()
 def table(
     planted: Annotated[
-        list[str] | None, typer.Argument(help="What to plant; all that docs/analyses/planted.md shows by default.")
+        list[str] | None, typer.Argument(help="What to plant; by default all that docs/analyses/planted.md shows.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Models of every kind, of different random parts.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Models of every kind, which differ in their random parts.")] = 5,
     examples: Annotated[int, typer.Option(min=1, help="Prompts per model.")] = 1,
     save: Annotated[Path | None, typer.Option(help="Write the result to this folder too.", metavar="FOLDER")] = None,
     as_json: Annotated[
@@ -152,9 +152,9 @@ def table(
 TABLES = (
     ("Which edges? AUROC (95 % interval over models where it is wider than 0.005)", "edges", "auroc"),
     ("Which edges? Precision among as many of the highest as there are true ones", "edges", "precision"),
-    ("Whose attention is used? Precision", "finds", "precision"),
-    ("Which heads write the answer? Precision", "writes", "precision"),
-    ("Which branches carry it? Precision", "branches", "precision"),
+    ("Which heads' attention is used? Precision", "attention", "precision"),
+    ("Which heads' output makes the answer? Precision", "output", "precision"),
+    ("Through which branches? Precision", "branches", "precision"),
     ("Edges: share of the measured effects above 0.1 logits whose sign is predicted", "edges", "sign_agreement"),
     ("Edges: calibration error against ablating each edge alone", "edges", "calibration_error"),
     ("Control: AUROC for edges with the labels in random order", "edges", "auroc_shuffled"),

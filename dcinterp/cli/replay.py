@@ -59,7 +59,7 @@ def command(
             typer.echo(f"{name}: {difference:.1e}")
         for name in report.changed:
             typer.echo(f"{name}: changed")
-        verdict = "comes out again" if report.same else "comes out DIFFERENT"
-        typer.echo(f"{folder} {verdict} (allowed {tolerance:.1e})")
+        outcome = "comes out again" if report.same else "comes out DIFFERENT"
+        typer.echo(f"{folder} {outcome} (allowed {tolerance:.1e})")
     if not report.same:
         raise typer.Exit(1)

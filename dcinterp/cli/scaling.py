@@ -13,7 +13,7 @@ from dcinterp.cli._outputs import print_result_json, require_file_place, require
 def command(
     table: Annotated[Path, typer.Argument(help="The results.csv of a sweep.")],
     base: Annotated[str, typer.Option(help="Family to compare with.")] = "transformer++",
-    other: Annotated[str, typer.Option(help="Family whose savings are asked for.")] = "dcformer++",
+    other: Annotated[str, typer.Option(help="Family that saves compute.")] = "dcformer++",
     loss: Annotated[
         str | None,
         typer.Option(help="Column of the loss; validation_loss if the table has it, else loss.", metavar="COLUMN"),
@@ -63,6 +63,6 @@ def command(
     typer.echo(fit.sentence())
     for sentence in fit.warnings():
         typer.echo(sentence)
-    for what, path in (("Figure", figure), ("Result", save)):
+    for name, path in (("Figure", figure), ("Result", save)):
         if path is not None:
-            typer.echo(f"{what}: {path}")
+            typer.echo(f"{name}: {path}")

@@ -29,16 +29,16 @@ TasksOption = Annotated[
     ),
 ]
 SplitOption = Annotated[
-    Literal["train", "held-out"] | None, typer.Option(help="Only facts of this part; of both by default.")
+    Literal["train", "held-out"] | None, typer.Option(help="Use only facts of this part; both by default.")
 ]
 
 
 @app.callback()
 def choose() -> None:
-    """List, generate, solve, corrupt and evaluate the synthetic tasks.
+    """List, generate, solve, change and evaluate the synthetic tasks.
 
-    A task is a pattern (where the answer is found) with a relation (what is said of it), such as same-person with
-    obj->superclass: "Ruth has a lime. John has a dog. >. John has a kind of" -> animal.
+    A task is a pattern (how the question selects a fact) with a relation (what is asked about it), such as same-person
+    with obj->superclass: "Ruth has a lime. John has a dog. >. John has a kind of" -> animal.
 
     Examples:
 
@@ -223,7 +223,7 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no text; give a file of lines, or of the released format.") from error
+        raise ValueError(f"{file} is not a text file; give a file of lines, or of the released format.") from error
     found: list[tuple[str, str | None]] = []
     for number, line in enumerate(filter(str.strip, text.split("\n")), start=1):
         if not line.startswith("{"):
@@ -254,10 +254,10 @@ def fields_of(solution: Solution, line: str) -> dict[str, object]:
 
 def sentence(solution: Solution) -> str:
     """One line for the terminal."""
-    verdict = {None: "", True: "  (right)", False: f"  (WRONG: {solution.given})"}[solution.correct]
+    remark = {None: "", True: "  (right)", False: f"  (WRONG: {solution.given})"}[solution.correct]
     sources = " or ".join(str(place + 1) for place in solution.sources)
     return (
-        f"{' or '.join(solution.accepted)}{verdict}  <- fact {sources}, {solution.pattern}, "
+        f"{' or '.join(solution.accepted)}{remark}  <- fact {sources}, {solution.pattern}, "
         f"{solution.transformation}, {' = '.join(solution.task_ids)}"
     )
 
@@ -265,17 +265,17 @@ def sentence(solution: Solution) -> str:
 @app.command()
 def counterfactuals(
     line: Annotated[str, typer.Argument(help="One line, with or without its answer.")],
-    seed: Annotated[int, typer.Option(help="Seed of the choice among several possible twins.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice among several counterfactuals.")] = 0,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print JSON: by what changed, the prompt, accepted answers and old answer."),
     ] = False,
 ) -> None:
-    """Show the counterfactual twins of a line: one thing changed, and the new answer.
+    """Show the counterfactual prompts of a line: one thing changed, and the new answer.
 
     Example:
 
-        dcinterp tasks twins \\
+        dcinterp tasks counterfactuals \\
             "< Ruth has a lime. Karen has a pear. John has a dog. >. John has"
     """
     from synthetic_tasks import NoCounterfactual
@@ -284,23 +284,43 @@ def counterfactuals(
 
     made = counterfactuals_of(solve_line(line).example(), seed=seed)
     fields: dict[str, dict[str, object]] = {
-        kind: {"missing": str(twin)}
-        if isinstance(twin, NoCounterfactual)
-        else {"prompt": twin.corrupt.prompt, "accepted": twin.corrupt.accepted, "foil": twin.foil}
-        for kind, twin in made.items()
+        kind: {"missing": str(found)}
+        if isinstance(found, NoCounterfactual)
+        else {"prompt": found.corrupt.prompt, "accepted": found.corrupt.accepted, "foil": found.foil}
+        for kind, found in made.items()
     }
     if as_json:
         print_json(fields)
         return
-    for kind, twin in made.items():
+    for kind, found in made.items():
         typer.echo(
             f"{kind:9} "
             + (
-                str(twin)
-                if isinstance(twin, NoCounterfactual)
-                else f"{twin.corrupt.prompt} [ {' | '.join(twin.corrupt.accepted)} ]"
+                str(found)
+                if isinstance(found, NoCounterfactual)
+                else f"{found.corrupt.prompt} [ {' | '.join(found.corrupt.accepted)} ]"
             )
         )
+
+
+@app.command("twins", hidden=True)
+def former_counterfactuals(
+    line: Annotated[str, typer.Argument(help="One line, with or without its answer.")],
+    seed: Annotated[int, typer.Option(help="Seed of the choice among several counterfactuals.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as `dcinterp tasks counterfactuals` does.")
+    ] = False,
+) -> None:
+    """The former name of `dcinterp tasks counterfactuals`.
+
+    Example:
+
+        dcinterp tasks twins "There are tea, meat, meat. Which is not meat? The"
+    """
+    from dcinterp.support.former_names import GOES
+
+    typer.echo(f"dcinterp: note: `tasks twins` is called `tasks counterfactuals` now; {GOES}.", err=True)
+    counterfactuals(line, seed, as_json)
 
 
 @app.command()
@@ -331,7 +351,7 @@ def evaluate(
         bool, typer.Option("--json", help="Print JSON: the summary, with the tables of every kind.")
     ] = False,
 ) -> None:
-    """Evaluate a model on the tasks, in percent of right answers, beside readers without understanding.
+    """Evaluate a model on the tasks, in percent of right answers, beside baselines.
 
     Examples:
 
@@ -387,16 +407,16 @@ def rows_to_evaluate(
     from synthetic_tasks import read_jsonl
 
     if data is None:
-        drawn: list[Row] = []
+        generated: list[Row] = []
         for number, task in enumerate(tasks):
-            drawn += generate_rows(task, rows, seed, split="held-out")
-            progress(number + 1, len(tasks), "drawing rows")
-        return drawn
+            generated += generate_rows(task, rows, seed, split="held-out")
+            progress(number + 1, len(tasks), "generating rows")
+        return generated
     names = {task.id for task in tasks}
     try:
         read = [row for row in read_jsonl(data) if not selected or row.task_id in names]
     except UnicodeDecodeError as error:
-        raise ValueError(f"{data} is no text; give a file of the released format.") from error
+        raise ValueError(f"{data} is not a text file; give a file of the released format.") from error
     if not read:
         raise ValueError(f"{data} has no rows of the chosen tasks")
     return read

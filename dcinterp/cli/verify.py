@@ -1,4 +1,4 @@
-"""`dcinterp verify`: may this checkpoint be trusted?"""
+"""`dcinterp verify`: can this checkpoint be trusted?"""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(
     console.print(table)
     for name, difference in report.whole.items():
         console.print(f"{name}: {difference:.1e}", highlight=False)
-    verdict = "agrees with" if agrees else "DIFFERS from"
-    typer.echo(f"{model} {verdict} {reference}: largest difference {report.largest:.1e}, allowed {tolerance:.1e}")
+    outcome = "agrees with" if agrees else "DIFFERS from"
+    typer.echo(f"{model} {outcome} {reference}: largest difference {report.largest:.1e}, allowed {tolerance:.1e}")
     if not agrees:
         raise typer.Exit(1)

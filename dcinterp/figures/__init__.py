@@ -41,9 +41,9 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
         own = [other for drawn, other in kinds() if drawn == name]
         if not own:
             raise UserError(f"There is no figure for a {name}; figures exist for {', '.join(sorted(_drawn()))}.")
-        asked = f"figure {kind!r}" if kind else "figure without a kind"
+        figure = f"figure {kind!r}" if kind else "figure without a kind"
         choices = [f"kind={other!r}" for other in sorted(own) if other] + ["leave kind out"] * ("" in own)
-        raise UserError(f"There is no {asked} of a {name}; choose {' or '.join(choices)}.")
+        raise UserError(f"There is no {figure} of a {name}; choose {' or '.join(choices)}.")
     return kinds()[name, kind].plot(result, theme=theme, **options)
 
 

@@ -1,8 +1,8 @@
 """Questions to average over: examples of the tasks, or prompts of one's own with their answers.
 
-    questions(bridge, "same-person n=100 seed=1 split=held-out shots=2")
-    questions(bridge, [example, ...])                              # synthetic_tasks.Example
-    questions(bridge, [("The dog is an", "animal", "fruit"), ...])    # prompt, target and, if wanted, foil
+    read_questions(bridge, "same-person n=100 seed=1 split=held-out shots=2")
+    read_questions(bridge, [example, ...])                              # synthetic_tasks.Example
+    read_questions(bridge, [("The dog is an", "animal", "fruit"), ...])    # prompt, target and, if wanted, foil
 
 The text form is `TASKS key=value ...`: TASKS as in `dcinterp tasks` (ids, numbers, ranges, patterns, relations or
 `all`), n examples spread evenly over them, and shots worked examples before each.
@@ -26,15 +26,15 @@ Examples = str | Sequence[Any]
 
 KEYS = ("n", "seed", "shots", "split")
 MOST_EXAMPLES, MOST_SHOTS = 100_000, 1_000
-"""A slip of the finger is not to fill the memory."""
+"""So that a typing error does not fill the memory."""
 
 
 @dataclass(frozen=True)
 class Question:
     """A prompt, the answer that is explained and the wrong answer that it competes with.
 
-    target and foil are words or token ids; foil is None where nothing competes. task is empty for a prompt of one's
-    own, and example None. With shots, `prompt` holds more than `example.prompt`.
+    target and foil are words or token ids; foil is None if nothing competes. task is empty and example None for a
+    prompt of one's own. With shots, `prompt` holds more than `example.prompt`.
     """
 
     prompt: Prompt
@@ -44,8 +44,8 @@ class Question:
     example: Example | None = None
 
 
-def questions(bridge: Bridge, examples: Examples) -> list[Question]:
-    """What an analysis over a dataset runs on.
+def read_questions(bridge: Bridge, examples: Examples) -> list[Question]:
+    """The questions that an analysis over a dataset runs on.
 
     The foil of an example of the tasks is the answer that another of its facts would give (the first whose first token
     differs); None when there is no such fact.
@@ -54,7 +54,7 @@ def questions(bridge: Bridge, examples: Examples) -> list[Question]:
         UserError: there are no examples, the text names no tasks, or an entry is neither an example nor a pair.
     """
     if isinstance(examples, str):
-        made = [_of_example(bridge, example, prompt) for example, prompt in drawn(examples)]
+        made = [_of_example(bridge, example, prompt) for example, prompt in draw_examples(examples)]
     else:
         made = [_question(bridge, each) for each in examples]
     if not made:
@@ -68,30 +68,30 @@ def prompts(bridge: Bridge, reference: str | Sequence[Prompt]) -> list[Any]:
     Raises:
         UserError: the set is empty, or a prompt does not fit the model.
     """
-    texts: Sequence[Any] = [p for _, p in drawn(reference)] if isinstance(reference, str) else reference
+    texts: Sequence[Any] = [p for _, p in draw_examples(reference)] if isinstance(reference, str) else reference
     if not len(texts):
         raise UserError("The reference set is empty; give prompts, or a text such as 'same-person n=20'.")
     return [token_ids(bridge, getattr(each, "prompt", each)) for each in texts]
 
 
-def counterfactual_prompts(bridge: Bridge, asked: Sequence[Question], kind: str) -> list[str | None]:
+def counterfactual_prompts(bridge: Bridge, questions: Sequence[Question], kind: str) -> list[str | None]:
     """Every question's counterfactual prompt, behind the question's own shots; None where it has none.
 
     Args:
         kind: what it changes: question, source, relation, polarity or position (see synthetic_tasks.corrupt).
 
     Raises:
-        UserError: there is no such kind, a question is no example of the tasks, or none of them has one.
+        UserError: there is no such kind, a question is not an example of the tasks, or none of them has one.
     """
     from synthetic_tasks import KINDS, NoCounterfactual, corrupt
 
     if kind not in KINDS:
         raise UserError(f"There is no counterfactual {kind!r}; {nearest(kind, KINDS)}")
     made: list[str | None] = []
-    for question in asked:
+    for question in questions:
         if question.example is None:
             raise UserError(
-                "Only examples of the tasks have counterfactual prompts; choose 'zero' or 'mean' for prompts of your own."
+                "Only examples of the tasks have counterfactual prompts; choose 'zero' or 'mean' for your own prompts."
             )
         try:
             changed = corrupt(question.example, kind, tokenizer=bridge.tokenizer).corrupt  # type: ignore[arg-type]
@@ -100,12 +100,12 @@ def counterfactual_prompts(bridge: Bridge, asked: Sequence[Question], kind: str)
             made.append(None)
     if not any(made):
         raise UserError(
-            f"None of the examples has a counterfactual prompt of kind {kind!r}; choose another kind, or 'zero' or 'mean'."
+            f"None of the examples has a counterfactual prompt of kind {kind!r}; choose another kind, 'zero' or 'mean'."
         )
     return made
 
 
-def drawn(text: str) -> list[tuple[Example, str]]:
+def draw_examples(text: str) -> list[tuple[Example, str]]:
     """(example, prompt with its shots) for the text form of a set of examples.
 
     Raises:
@@ -124,9 +124,11 @@ def drawn(text: str) -> list[tuple[Example, str]]:
     try:
         n, seed, shots = (int(options[key]) for key in KEYS[:3])
     except ValueError as error:
-        raise UserError(f"n, seed and shots are whole numbers, in {text!r} one is not.") from error
+        raise UserError(f"n, seed and shots must be whole numbers; in {text!r} one is not.") from error
     if not 1 <= n <= MOST_EXAMPLES or not 0 <= shots <= MOST_SHOTS:
-        raise UserError(f"n is from 1 to {MOST_EXAMPLES:,} and shots from 0 to {MOST_SHOTS}, in {text!r} they are not.")
+        raise UserError(
+            f"n must be from 1 to {MOST_EXAMPLES:,} and shots from 0 to {MOST_SHOTS}; in {text!r} they are not."
+        )
     names = ",".join(each for each in words if "=" not in each)
     try:
         tasks = list(TASKS.values()) if names in ("", "all") else chosen(names)
@@ -161,9 +163,7 @@ def _question(bridge: Bridge, each: Any) -> Question:
     if hasattr(each, "facts"):
         return _of_example(bridge, each, each.prompt)
     if isinstance(each, str) or not 2 <= len(each) <= 3:
-        raise UserError(
-            f"{each!r} is no question; give an example of the tasks, or (prompt, target) or (prompt, target, foil)."
-        )
+        raise UserError(f"{each!r} is not a valid question; give an example of the tasks, or (prompt, target[, foil]).")
     prompt, target, *foil = each
     return Question(prompt, target, foil[0] if foil else None)
 

@@ -2,7 +2,7 @@ r"""Integrated gradients on the outputs of all heads of one prompt: the arithmet
 
     score[l, h, pos] = <z - b, average gradient along the path>[l, h, pos]
 
-and, beside every score, the intervention it predicts: the metric's change when that head alone is put to b.
+and, beside every score, the intervention it predicts: the metric's change when that head alone is set to b.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def mean_outputs(bridge: Bridge, reference: Sequence[TokenIds], progress: Progre
 
 def head_scores(
     bridge: Bridge,
-    what: Explanation,
+    explanation: Explanation,
     starts: Mapping[str, Tensor] | None,
     *,
     path: Path = "layer",
@@ -71,11 +71,11 @@ def head_scores(
     integration: Integration | None = None,
     progress: Progress = silent,
 ) -> HeadScores:
-    """Attribute `what` to all heads of a prompt.
+    """Attribute the metric of an explanation to all heads of a prompt.
 
     Args:
         bridge: any bridge.
-        what: prompt and metric.
+        explanation: prompt and metric.
         starts: the baseline's head outputs by hook, which broadcast to [1, pos, head, d_head]; zero when None.
         path: "layer" for a path per layer, "joint" for one path of all layers.
         method: "ig" or "gradient".
@@ -83,15 +83,15 @@ def head_scores(
         progress: called after each layer.
     """
     rule = integration or Integration()
-    logits, z = outputs(bridge, what.ids)
+    logits, z = outputs(bridge, explanation.ids)
     b = {name: (starts[name] if starts else torch.zeros(())).to(x).expand_as(x) for name, x in z.items()}
     groups = [list(z)] if path == "joint" else [[name] for name in z]
     scores, integrals = [], []
     for number, names in enumerate(groups):
         integral = path_gradient(
             bridge,
-            what.ids,
-            what.metric,
+            explanation.ids,
+            explanation.metric,
             {name: z[name] for name in names},
             {name: b[name] for name in names},
             method=method,
@@ -100,21 +100,21 @@ def head_scores(
         scores += [((z[name] - b[name])[0] * integral.average[name]).sum(-1).T for name in names]
         integrals += [integral] * len(names)
         progress(number + 1, len(groups), f"layer {number}" if path == "layer" else "all layers")
-    said = logits[0, list(what.positions)].argmax(-1).tolist()
+    answer = logits[0, list(explanation.positions)].argmax(-1).tolist()
     return HeadScores(
-        metric=float(what.metric(logits)[0]),
+        metric=float(explanation.metric(logits)[0]),
         by_position=torch.stack(scores).float().cpu(),
-        ablation=_ablations(bridge, what, b, rule.batch_size),
+        ablation=_ablations(bridge, explanation, b, rule.batch_size),
         gap=torch.tensor([each.gap for each in integrals]),
         at_baseline=torch.tensor([each.at_baseline for each in integrals]),
         steps=torch.tensor([each.steps for each in integrals]),
-        answer=what.answer(bridge, logits),
-        right=said == list(what.expected),
+        answer=explanation.answer(bridge, logits),
+        right=answer == list(explanation.expected),
     )
 
 
 def _ablations(
-    bridge: Bridge, what: Explanation, b: Mapping[str, Tensor], batch_size: int
+    bridge: Bridge, explanation: Explanation, b: Mapping[str, Tensor], batch_size: int
 ) -> Float[Tensor, "layer head"]:
     """f(z) - f(one head at its baseline), every head in its own row; later layers are computed from what arrives."""
     rows: list[Tensor] = []
@@ -131,8 +131,8 @@ def _ablations(
                 return out
 
             with torch.no_grad():
-                logits = bridge.run_with_hooks(what.ids.expand(len(heads), -1), fwd_hooks=[(name, put)])
-                changed.append(what.metric(logits))
+                logits = bridge.run_with_hooks(explanation.ids.expand(len(heads), -1), fwd_hooks=[(name, put)])
+                changed.append(explanation.metric(logits))
         values = torch.cat(changed)
         rows.append(values[0] - values[1:])
     return torch.stack(rows).float().cpu()

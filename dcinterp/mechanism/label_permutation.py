@@ -1,11 +1,11 @@
-r"""The control of other answers: every example scored once more for a target and foil that mean nothing there.
+r"""The label-permutation control: every example is scored once more for the target and foil of another one.
 
     partners = other_places(labels, seed=0)           # labels[partners[i]] != labels[i] for every i
-    others = other_answers(bridge, asked, seed=0)     # the questions whose answers are taken; None: there is only one
+    others = other_answers(bridge, questions, seed=0)     # the questions whose answers are taken; None: only one label
 
 Sets of questions hold the same facts several times ("Laura has a shotgun", "The shotgun is Laura's"), with the same
-target and foil. A control that takes the answer of the next example would often score an example for its own; here
-none gets its own (target, foil), and the pairs share as few words as any of a hundred random orders offers.
+target and foil. If the control took the answer of the next example, it would often score an example for its own;
+here none gets its own (target, foil), and the pairs share as few words as any of a hundred random orders offers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dcinterp.support.errors import UserError
 Label = tuple[Hashable, ...]
 
 
-def other_answers(bridge: Bridge, asked: Sequence[Question], seed: int) -> list[Question] | None:
+def other_answers(bridge: Bridge, questions: Sequence[Question], seed: int) -> list[Question] | None:
     """For every question another one, with another target or foil; None when all have the same.
 
     Raises:
         UserError: a target or foil is not a token of the model.
     """
-    labels = [_label(bridge, question) for question in asked]
+    labels = [_label(bridge, question) for question in questions]
     if len(set(labels)) < 2:
         return None
-    return [asked[place] for place in other_places(labels, seed=seed)]
+    return [questions[place] for place in other_places(labels, seed=seed)]
 
 
 def other_places(labels: Sequence[Label], *, seed: int = 0, draws: int = 100) -> list[int]:
@@ -79,10 +79,10 @@ def _rotated(groups: list[list[int]], generator: torch.Generator) -> list[int]:
 
 
 def label_warnings(targets: Sequence[str], foils: Sequence[str], control: str) -> list[str]:
-    """What is to be known about the control "labels" over these examples."""
+    """What to know about the label-permutation control over these examples."""
     most = max(Counter(zip(targets, foils, strict=True)).values())
     if control == "none" and most == len(targets):
-        return ["There is no control: all examples have the same target and foil, so no other answer to compare with."]
+        return ["There is no control: all examples have the same target and foil, so labels cannot be permuted."]
     if control == "labels" and 2 * most > len(targets):
         return [
             f"{most} of {len(targets)} examples have the same target and foil: the control scores them for the "

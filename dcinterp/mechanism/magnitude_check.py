@@ -1,11 +1,12 @@
-r"""The banner of scores whose size is not that of the effects: what adds up to a whole is not what a removal costs.
+r"""The warning that scores differ in size from measured effects: a share of a whole is not the effect of a removal.
 
-    attributed[u] / measured[u]    of the strongest units u; said where it is above FACTOR or below 1 / FACTOR
+    attributed[u] / measured[u]    of the strongest units u; a warning if it is above FACTOR or below 1 / FACTOR
 
-Integrated gradients share out f(z) - f(b), what a whole layer does, from where the layer does nothing to where it is; a
-removal of one unit starts from the intact layer. Where the layer's work saturates (a norm behind it, a softmax, a copy
-of the unit) most of that path is steep and its end is flat, and scores come out many times as large as effects. The
-gradient at the end is the slope of small changes, and misses what bends before the unit is gone.
+Integrated gradients divide f(z) - f(b), the effect of a whole layer, along the path from a layer that does nothing to
+the layer as it is; a removal of one unit starts from the intact layer. If the effect of the layer saturates (a norm
+behind it, a softmax, a copy of the unit), most of that path is steep and its end is flat, and scores come out many
+times as large as effects. The gradient at the end is the slope of small changes, and misses the curvature on the way to
+a removal.
 
     magnitude_warnings(["head 1.2"], [5.72], [0.2], method="ig")      # one sentence, or none
 """
@@ -18,23 +19,23 @@ from typing import Any
 import torch
 
 FACTOR = 3.0
-"""A score and an effect that differ by more are not the same number measured twice."""
+"""A score and an effect that differ by a larger factor are not estimates of the same number."""
 
 STRONG = 0.25
 """The strongest units: at least this share of the largest score, or of the largest effect."""
 
 REASONS = {
-    "ig": "integrated gradients share out what the whole layer does, from nothing to all of it",
-    "gradient": "a gradient is the slope of small changes, and a removal is a large one",
+    "ig": "integrated gradients divide the effect of the whole layer among its units",
+    "gradient": "a gradient describes small changes, and a removal is a large one",
 }
 
 
 def magnitude_warnings(
     names: Sequence[str], attributed: Any, measured: Any, *, method: str, unit: str = "logits"
 ) -> list[str]:
-    """One sentence on the strongest unit whose score and effect differ most in size; none where all are alike.
+    """One sentence on the strongest unit whose score and effect differ most in size; none if all are similar.
 
-    Units whose score and effect differ in sign are left to the banner that says so.
+    Units whose score and effect differ in sign have a warning of their own.
 
     Args:
         names: of the units, such as "head 1.2".
@@ -53,7 +54,7 @@ def magnitude_warnings(
         return []
     worst = int(ratio.argmax())
     return [
-        f"Attribution says {float(p[worst]):.2f} {unit} for {names[worst]}, taking it out alone costs "
-        f"{float(m[worst]):.2f}; {apart} of the {int(strong.sum())} strongest differ by more than {FACTOR:.0f} times: "
-        f"{REASONS[method]}. For 'did it matter?' believe the ablation."
+        f"Attribution gives {names[worst]} {float(p[worst]):.2f} {unit}, but its measured effect is "
+        f"{float(m[worst]):.2f}; {apart} of the {int(strong.sum())} strongest scores differ from the effect by more "
+        f"than a factor of {FACTOR:.0f}: {REASONS[method]}. To see what matters, trust the ablation."
     ]

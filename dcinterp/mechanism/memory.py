@@ -1,4 +1,4 @@
-r"""What an analysis keeps in memory, said before it runs, and refused where it would not fit.
+r"""How much memory an analysis needs, computed before it runs, and refused if it does not fit.
 
     matrices    hook_in, hook_out, hook_o_*, hook_attn_scores, hook_pattern   heads * pos^2 numbers each
 
@@ -37,7 +37,7 @@ def layer_bytes(heads: int, positions: int, *, bytes_per_number: int = 4, rows: 
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Free memory where the model is; None where the system does not say."""
+    """Free memory on the device of the model; None if the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -49,7 +49,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def check_fits(bridge: Bridge, positions: int, *, what: str, rows: int = 1, stages: int = 1) -> int:
-    """The estimate of an analysis that takes layers apart, refused before it runs where memory would not do.
+    """The memory that an analysis needs, refused before it runs if there is not enough.
 
     Args:
         bridge: any bridge.

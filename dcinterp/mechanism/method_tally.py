@@ -1,4 +1,4 @@
-"""How one attribution method's answers are scored against a circuit that is known (see `method_benchmark`)."""
+"""How the answers of one attribution method are scored against a known circuit (see `method_benchmark`)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 
 from dcinterp.mechanism.statistics import auroc, bootstrap_interval, top_precision
 
-QUESTIONS = ("edges", "finds", "writes", "branches")
+QUESTIONS = ("edges", "attention", "output", "branches")
 NEGLIGIBLE = 0.01
 """Share of the largest score below which a score counts as zero."""
 NOTABLE_EFFECT = 0.1
-"""Logits: smaller measured effects have no sign worth agreeing with."""
+"""Logits: the sign of a smaller measured effect is ignored."""
 
 
 class Answer(NamedTuple):
-    """What a method says to one question: how much each part belongs to the circuit, and its predicted effect."""
+    """A method's answer to one question: how much each part belongs to the circuit, and its predicted effect."""
 
     belongs: Float[Tensor, " part"]
     predicted: Float[Tensor, " part"]
 
 
 class Case(NamedTuple):
-    """One question about one example: which parts belong to the circuit, and what taking each out does."""
+    """One question about one example: which parts belong to the circuit, and the effect of removing each."""
 
     labels: Tensor
     measured: Float[Tensor, " part"]

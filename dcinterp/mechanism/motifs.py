@@ -10,7 +10,7 @@ The input is what composition adds: the map without the skip, whose identity wou
     self-gating          a strong entry a -> a: positive amplifies the head's own attention, negative silences it
 
 A head may be part of several motifs. The paper names the motifs and shows examples; the thresholds are ours. A motif is
-a statement about weights: it moves nothing where there is no attention to lend.
+a statement about weights: it has no effect if there is no attention to share.
 
     for motif in find_motifs(map - torch.eye(heads)):
         print(motif.sentence)
@@ -32,7 +32,7 @@ MANY = 3
 
 @dataclass(frozen=True)
 class Motif:
-    """One motif: who lends (`sources`), who receives (`targets`), and the weight of each entry in that order.
+    """One motif: the heads that share (`sources`), those that borrow (`targets`), and the weights in that order.
 
     For the mutual motifs sources are (a, b) and targets (b, a); for the others one side is a single head.
     """
@@ -57,9 +57,9 @@ class Motif:
                 verb = "amplifies" if self.weights[0] > 0 else "silences"
                 return f"self-gating: head {first[0]} {verb} its own attention ({self.weights[0]:+.2f})"
             case "one-to-many":
-                return f"one-to-many: head {first[0]} lends to heads {named}"
+                return f"one-to-many: head {first[0]} shares its attention with heads {named}"
             case "many-to-one":
-                return f"many-to-one: head {first[0]} is lent by heads {named}"
+                return f"many-to-one: head {first[0]} borrows attention from heads {named}"
             case _:
                 a, b = self.sources
                 return f"{self.name}: heads {a} and {b} ({self.weights[0]:+.2f}, {self.weights[1]:+.2f})"
@@ -77,7 +77,7 @@ def find_motifs(added: HeadMap, *, share: float = SHARE, many: int = MANY) -> tu
         UserError: `share` is not in (0, 1], `many` is below 2, or the map is not square.
     """
     if not 0 < share <= 1 or many < 2:
-        raise UserError(f"No motifs by share {share:g} and many {many}; use e.g. 0.5 and 3.")
+        raise UserError(f"share {share:g} and many {many} do not define motifs; use e.g. 0.5 and 3.")
     if added.dim() != 2 or added.shape[0] != added.shape[1]:
         raise UserError(f"A map over heads is square, but this one has shape {tuple(added.shape)}.")
     w = added.double()

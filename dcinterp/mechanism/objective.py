@@ -47,9 +47,9 @@ class Explanation:
     foil: str
 
     def answer(self, bridge: Bridge, logits: Tensor) -> str:
-        """What the model says there: its most likely token at every explained position, as text."""
-        said = logits[0, list(self.positions)].argmax(-1)
-        return "".join(str_tokens(bridge, said[None]))
+        """The model's own answer: its most likely token at every explained position, as text."""
+        tokens = logits[0, list(self.positions)].argmax(-1)
+        return "".join(str_tokens(bridge, tokens[None]))
 
     def baseline(self, bridge: Bridge, prompt: Prompt) -> TokenIds:
         """A counterfactual prompt, read with the same answer tokens, [1, pos].

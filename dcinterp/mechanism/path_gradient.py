@@ -24,7 +24,7 @@ Path = Literal["layer", "joint"]
 """One path a layer, or one for all layers together."""
 
 Method = Literal["ig", "gradient"]
-"""The gradient averaged along the path, or taken at its end alone."""
+"""The gradient averaged along the path, or taken only at its end."""
 
 Metric = Callable[[Tensor], Tensor]
 """From logits [batch, pos, vocabulary] to one number per row, [batch]."""

@@ -31,7 +31,9 @@ def token_ids(bridge: Bridge, prompt: Prompt) -> TokenIds:
     else:
         given = torch.as_tensor(prompt)
         if given.is_floating_point() and given.numel():
-            raise UserError("The prompt has a token id that is no whole number.")
+            raise UserError(
+                "The prompt has a token id that is not a whole number; give whole numbers, as in [5, 7, 9]."
+            )
         ids = given.long()
         ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or ids.shape[0] != 1:

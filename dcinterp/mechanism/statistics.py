@@ -272,9 +272,9 @@ def _pair(first: Any, second: Any) -> tuple[Tensor, Tensor]:
 
 
 def few_examples(n: int) -> list[str]:
-    """The banner of results over so few examples that their intervals are rough; empty for 20 and more."""
-    said = "One example says little" if n == 1 else f"{n} examples are few"
-    return [f"{said}: the intervals are rough."] if n < 20 else []
+    """The warning for results over so few examples that their intervals are rough; empty for 20 and more."""
+    count = "There is only one example" if n == 1 else f"There are only {n} examples"
+    return [f"{count}, so the intervals are rough."] if n < 20 else []
 
 
 def missed(
@@ -289,7 +289,7 @@ def missed(
 
 
 class AgainstControl:
-    """What means with an interval and a control have in common; `control` is "none" where there is none."""
+    """What means with an interval and a control have in common; `control` is "none" if there is none."""
 
     control: str
     low: Tensor

@@ -1,8 +1,8 @@
-"""Models whose weights were made by hand, so that it is known which heads, branches and edges make each answer.
+"""Models with hand-made weights, so that the heads, branches and edges behind each answer are known.
 
     planted = plant("share-by-kp", noise=0.02, seed=3)     # or read_plant("share-by-kp noise=0.02 seed=3")
     example = planted.examples(1)[0]
-    planted.truth(example).edges            # [layer, branch, head_from, head_to]: +1, -1 or no part in the answer
+    planted.truth(example).edges            # [layer, branch, head_from, head_to]: +1, -1, or 0 for no effect
 
 A circuit is one file in `circuits`. See docs/analyses/planted.md.
 """

@@ -3,11 +3,11 @@
 A head is a sum of rank-one terms, one channel of its width each:
 
     score(t, s) = sum over terms of strength * (x_t . query) (x_s . key)
-    written(t)  = sum over s of A'(t, s) * sum over terms of weight * (x_s . read) write
+    output(t)   = sum over s of A'(t, s) * sum over terms of weight * (x_s . read) write
 
-A lending is one hidden unit of the dynamic projection: where `feature` is 1 (at the query's or the key's position), the
-low-rank branch adds amount * A[from] to every head of `to`. A gate is tanh(-10 feature) = -1: it takes the whole
-attention away. Scores are so large that softmax is as good as one-hot, and the norms' epsilon is so large that a norm
+A sharing is one hidden unit of the dynamic projection: where `feature` is 1 (at the query's or the key's position), the
+low-rank branch adds amount * A[from] to every head of `to`. A gate is tanh(-10 feature) = -1: it removes the whole
+attention. Scores are so large that softmax is as good as one-hot, and the norms' epsilon is so large that a norm
 is x times a constant (relative error |x|^2 / (2 D eps), about 1e-9): the model computes what the blueprint says.
 """
 
@@ -26,9 +26,9 @@ from dcinterp.planted.words import ANSWERS, CONTEXT, NAMES, TOKEN_ID, VOCABULARY
 
 LAYERS, HEAD_WIDTH = 2, 16
 SHARPNESS = 40.0
-"""Score of a head on what it looks for; e^-40 is what softmax leaves for the rest."""
+"""Score of a head on its target; e^-40 is what softmax leaves for the rest."""
 LOGIT = 10.0
-"""Logit of an answer that the circuit has written with weight 1."""
+"""Logit of an answer that the circuit adds with weight 1."""
 NORM_EPS = 1e8
 SATURATED = 10.0
 """gelu(10) = 10 and tanh(10) = 1, to rounding."""
@@ -55,7 +55,7 @@ class Sharing:
 
 
 class Blueprint:
-    """Collects what the heads of a two-layer model do, and builds it.
+    """Collects the plans of the heads of a two-layer model, and builds it.
 
     Args:
         heads: per layer.
@@ -79,7 +79,7 @@ class Blueprint:
             self.look(layer, head, self.stream.at(query, name), self.stream.at(key, name))
 
     def rest_on_bos(self, layer: int, head: int, strength: float = 0.5) -> None:
-        """Look at <bos> unless something scores more than `strength`."""
+        """Attend to <bos> unless something scores more than `strength`."""
         self.look(layer, head, self.stream.always(), self.stream.at("token", "<bos>"), strength)
 
     def copy(self, layer: int, head: int, read: Direction, write: Direction, weight: float = 1.0) -> None:
@@ -95,7 +95,7 @@ class Blueprint:
         amount: float,
         ranks: Sequence[int],
     ) -> None:
-        """Lend in layer 1, an equal part of `amount` by each of `ranks`; odd ones with both signs turned."""
+        """Share in layer 1, an equal part of `amount` through each of `ranks`; odd ones with both signs turned."""
         for rank in ranks:
             self.sharings.append(Sharing(side, feature, tuple(sources), tuple(to), amount / len(ranks), rank))
 
@@ -144,20 +144,20 @@ class Blueprint:
 
     def _compose(self, stage: torch.nn.Module) -> None:
         units = {"query": 0, "key": 0}
-        for lending in self.sharings:
-            side, unit = getattr(stage, lending.side), units[lending.side]
-            units[lending.side] += 1
+        for sharing in self.sharings:
+            side, unit = getattr(stage, sharing.side), units[sharing.side]
+            units[sharing.side] += 1
             assert unit < side.down.out_features, "more sharings than hidden units"
-            side.down.weight[unit] = SATURATED * lending.feature
-            sign = -1.0 if lending.rank % 2 else 1.0
+            side.down.weight[unit] = SATURATED * sharing.feature
+            sign = -1.0 if sharing.rank % 2 else 1.0
             # w_1 is normalised over heads: n equal entries become sqrt(H / n) each, which w_2 takes back.
-            normed = math.sqrt(self.heads / len(lending.sources))
-            for head in lending.sources:
+            normed = math.sqrt(self.heads / len(sharing.sources))
+            for head in sharing.sources:
                 # Of the size of w_2's entries, so that noise of one size does to both the same.
-                side.up[0, unit, lending.rank * self.heads + head] = sign / SATURATED
-            for head in lending.to:
-                column = (self.rank + lending.rank) * self.heads + head
-                side.up[0, unit, column] = sign * lending.amount / (normed * SATURATED)
+                side.up[0, unit, sharing.rank * self.heads + head] = sign / SATURATED
+            for head in sharing.to:
+                column = (self.rank + sharing.rank) * self.heads + head
+                side.up[0, unit, column] = sign * sharing.amount / (normed * SATURATED)
         for name, feature, head in self.gates:
             getattr(stage, name).gate.weight[head] -= SATURATED * feature
 

@@ -1,4 +1,4 @@
-"""What a planted circuit is: heads with roles, questions it answers, and the truth about each of its answers."""
+"""What a planted circuit is: heads with roles, the questions it answers, and the true edges of each answer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.planted.blueprint import LAYERS, Blueprint
 from dcinterp.planted.words import FACTS, NAMES, OBJECTS
+from dcinterp.support.former_names import former_name
 
 Heads = Mapping[str, Sequence[int]]
 """Roles in layer 1 and the heads that play them."""
@@ -48,25 +49,28 @@ class PlantedExample:
 class Truth:
     """The heads, branches and edges that make one answer, among all that the model has.
 
-    edges [layer, branch, head_from, head_to]: +1 raises, -1 lowers the logit difference, 0 has no part in it.
+    edges [layer, branch, head_from, head_to]: +1 raises, -1 lowers the logit difference, 0 has no effect on it.
     """
 
     edges: Int[Tensor, "layer branch head_from head_to"]
 
     @property
-    def finds(self) -> Bool[Tensor, "layer head"]:
-        """Heads whose attention is used, by themselves or by others."""
+    def attention(self) -> Bool[Tensor, "layer head"]:
+        """Heads whose attention is used, by the head itself or by others."""
         return self.edges.ne(0).any(3).any(1)
 
     @property
-    def writes(self) -> Int[Tensor, "layer head"]:
-        """Sign of what a head's output does to the logit difference; 0 for a head that is silenced."""
+    def output(self) -> Int[Tensor, "layer head"]:
+        """Sign of the effect of a head's output on the logit difference; 0 for a head that is silenced."""
         return self.edges.sum((1, 2)).sign()
 
     @property
     def branches(self) -> Bool[Tensor, "layer branch"]:
         """Branches that carry at least one edge."""
         return self.edges.ne(0).any(3).any(2)
+
+    finds = former_name("finds", "attention")
+    writes = former_name("writes", "output")
 
     @classmethod
     def of(cls, edges: Sequence[Edge], heads: int) -> Truth:
@@ -115,13 +119,13 @@ def look_for_asked(plan: Blueprint, head: int, questions: Sequence[str], name_fr
 
 
 def find_for_others(plan: Blueprint, head: int, questions: Sequence[str], name_from: str = "token") -> None:
-    """Make a head of layer 1 a finder (see `look_for_asked`) whose own output nobody reads: it looks for others."""
+    """Make a head of layer 1 a finder (see `look_for_asked`) whose own output has no effect."""
     look_for_asked(plan, head, questions, name_from)
     plan.copy(1, head, plan.stream.any_of("token", OBJECTS), plan.stream.dead(head))
 
 
 def copy_by(plan: Blueprint, head: int, meaning: Mapping[str, str], weight: float) -> None:
-    """Make a head of layer 1 write `meaning[thing]` (its kind, say) for the thing that it attends to."""
+    """Make a head of layer 1 add the logit of `meaning[thing]` (its kind, say) for the thing that it attends to."""
     for answer in dict.fromkeys(meaning.values()):
         things = [thing for thing, value in meaning.items() if value == answer]
         plan.copy(1, head, plan.stream.any_of("token", things), plan.stream.at("answer", answer), weight)
@@ -138,14 +142,14 @@ def own_edges(branch: str, heads: Sequence[int], sign: int = 1) -> list[Edge]:
 
 
 def facts(draw: random.Random) -> tuple[list[str], list[str]]:
-    """Random people and what each of them has, all different."""
+    """Random people and the thing that each of them has, all different."""
     return draw.sample(NAMES, FACTS), draw.sample(OBJECTS, FACTS)
 
 
 def prompt(names: Sequence[str], things: Sequence[str], question: str, asked: Sequence[int]) -> str:
     """The facts, the question word and the asked names as one text."""
-    told = [word for pair in zip(names, things, strict=True) for word in pair]
-    return " ".join(["<bos>", *told, question, *(names[number] for number in asked)])
+    words = [word for pair in zip(names, things, strict=True) for word in pair]
+    return " ".join(["<bos>", *words, question, *(names[number] for number in asked)])
 
 
 def place_of(fact: int) -> int:

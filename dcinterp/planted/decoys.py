@@ -1,6 +1,6 @@
-"""Heads beside the circuit that look as if they mattered: they attend, they write, they lend, and nothing comes of it.
+"""Heads beside the circuit that seem to matter: they attend, have outputs and share attention, without any effect.
 
-A method that scores how much attention there is, and not what is done with it, finds these.
+A method that scores the amount of attention, and not its effect, finds these.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _reads_everything(plan: Blueprint, head: int) -> None:
     plan.copy(0, head, plan.stream.always(), plan.stream.dead(head))
 
 
-def _finds_but_writes_nothing_read(plan: Blueprint, head: int) -> None:
-    """Attends to the asked thing like a finder, but neither lends nor writes where anybody reads."""
+def _attends_without_effect(plan: Blueprint, head: int) -> None:
+    """Attends to the asked thing like a finder, but shares with no head and has no effect on the answer."""
     s = plan.stream
     plan.look_for_name(1, head, query="token", key="previous")
     plan.look(1, head, s.always(), s.any_of("token", OBJECTS))
@@ -54,7 +54,7 @@ def _attends_to_all_things(plan: Blueprint, head: int) -> None:
     plan.copy(1, head, s.any_of("token", OBJECTS), s.dead(head))
 
 
-def _borrows_but_writes_nothing_read(plan: Blueprint, head: int) -> None:
+def _borrows_without_effect(plan: Blueprint, head: int) -> None:
     plan.rest_on_bos(1, head)
     plan.copy(1, head, plan.stream.any_of("token", OBJECTS), plan.stream.dead(head))
 
@@ -66,21 +66,21 @@ def _could_answer_but_borrows_nothing(plan: Blueprint, head: int) -> None:
 
 FIRST_LAYER: tuple[Decoy, ...] = (_reads_the_word_before, _reads_itself, _reads_everything)
 SECOND_LAYER: tuple[Decoy, ...] = (
-    _finds_but_writes_nothing_read,
+    _attends_without_effect,
     _attends_to_all_things,
-    _borrows_but_writes_nothing_read,
+    _borrows_without_effect,
     _could_answer_but_borrows_nothing,
 )
 
 
 def plant_decoys(plan: Blueprint, first: Sequence[int], second: Sequence[int], rank: int) -> None:
-    """Make decoys of the heads that the circuits leave free.
+    """Make decoys of the heads that no circuit uses.
 
     Args:
         plan: of the model.
         first: free heads of layer 0.
         second: free heads of layer 1.
-        rank: of the dynamic projection, not used by a circuit: the decoys lend to one another by it.
+        rank: of the dynamic projection, not used by a circuit: the decoys share with one another through it.
     """
     for number, head in enumerate(first):
         FIRST_LAYER[number % len(FIRST_LAYER)](plan, head)

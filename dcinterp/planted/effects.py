@@ -1,9 +1,9 @@
-"""What edges really do: take them out of the composed attention, one by one, and run the model again.
+"""The true effects of edges: remove them from the composed attention, one by one, and run the model again.
 
     effect = f(model) - f(model without the part)            f: logit of the target minus that of the foil
 
 Every [query, key] entry of every edge is written out, which fits only because planted models are tiny; the analyses
-of real models do it in slices (`dcinterp.attribute_edges`). This is written apart from them, to be compared with them.
+of real models do it in slices (`dcinterp.attribute_edges`). This is an independent implementation, to compare with.
 What the rest of the model computes from the change is computed anew, dynamic weights of later layers included.
 """
 
@@ -72,12 +72,12 @@ def effects(
         ids: the prompt [1, pos].
         metric: f, from logits [batch, pos, vocab] to [batch].
         layer: whose attention.
-        parts: what to take away, each in a run of its own.
+        parts: what to remove, each in a run of its own.
         batch_size: runs at a time.
     """
     name = f"blocks.{layer}.attn.hook_pattern"
     found = torch.zeros(len(parts), dtype=parts.dtype)
-    # Most edges of a model without noise are exactly zero, and taking nothing away changes nothing.
+    # Most edges of a model without noise are exactly zero, and removing nothing changes nothing.
     present = parts.flatten(1).abs().amax(1).nonzero().flatten()
     whole = metric(bridge(ids))
     for some in present.split(batch_size):

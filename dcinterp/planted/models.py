@@ -27,7 +27,7 @@ class Knobs:
 
     noise: standard deviation of Gaussian noise on every weight, as a share of the largest weight of its kind.
     redundancy: heads that play each role, in both layers; each does an equal part of the work.
-    rank: ranks of the dynamic projection over which one lending is spread.
+    rank: ranks of the dynamic projection over which one sharing is spread.
     circuits: how many circuits live in the model: the one asked about, and others that rest on this question.
     heads: heads per layer; those without a role are decoys.
     """
@@ -58,11 +58,13 @@ class PlantedModel:
 
     def examples(self, number: int, seed: int = 0) -> list[PlantedExample]:
         """Random examples of the circuit that the model is about."""
-        draw = random.Random(f"{self.circuit} {self.seed} {seed}")
+        # The draws are those of version 0.1, which had other names for two of the circuits.
+        former = {now: old for old, now in FORMER.items()}
+        draw = random.Random(f"{former.get(self.circuit, self.circuit)} {self.seed} {seed}")
         return [circuits()[self.circuit].ask(draw) for _ in range(number)]
 
     def truth(self, example: PlantedExample) -> Truth:
-        """What makes the answer to an example."""
+        """The true edges behind the answer to an example."""
         circuit = circuits()[example.circuit]
         layer_0 = [Edge(0, "o_b", head, head, +1) for head in (*self.previous, *self.question)]
         return Truth.of([*layer_0, *circuit.edges(example.question, self.roles[example.circuit])], self.knobs.heads)
@@ -77,7 +79,7 @@ class PlantedModel:
 
 
 def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
-    """Build a two-layer DCFormer in which one circuit, known to the last edge, makes the answers.
+    """Build a two-layer DCFormer in which one circuit, of which every edge is known, makes the answers.
 
     Layer 0 has the previous-token heads (they tell a thing whose it is, and the last word which names are asked) and
     the question heads (they bring the question to the last word). Layer 1 has the circuit. All other heads are decoys.
@@ -103,7 +105,7 @@ def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
     if 2 * copies > chosen.heads or sum(needed) * copies > chosen.heads:
         raise UserError(
             f"{', '.join(names)} with {copies} heads a role need {max(2, sum(needed)) * copies} heads, but there are "
-            f"{chosen.heads}; give more heads or plant less."
+            f"{chosen.heads}; give more heads or plant fewer circuits."
         )
     plan = Blueprint(chosen.heads, rank=chosen.rank * len(names) + 1)
     _plant_first_layer(plan, previous, question)
@@ -123,7 +125,7 @@ def read_plant(text: str) -> PlantedModel:
     """The planted model of a line such as "share-by-kp noise=0.02 seed=3" (spaces or commas between).
 
     Raises:
-        UserError: as `plant`; or a word is no knob=number.
+        UserError: as `plant`; or a word is not of the form knob=number.
     """
     name, *words = re.split(r"[\s,]+", text.strip())
     knobs: dict[str, Any] = {}
@@ -132,7 +134,9 @@ def read_plant(text: str) -> PlantedModel:
         try:
             knobs[knob] = float(value) if knob == "noise" else int(value)
         except ValueError:
-            raise UserError(f"{word!r} sets no knob of a planted model; write it as in noise=0.02 or rank=2.") from None
+            raise UserError(
+                f"{word!r} is not a valid setting of a planted model; write it like noise=0.02 or rank=2."
+            ) from None
     return plant(name, **knobs)
 
 
@@ -153,7 +157,9 @@ def _checked(knobs: Mapping[str, Any]) -> Knobs:
             raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1.")
     chosen = Knobs(**knobs)
     if chosen.circuits > len(circuits()):
-        raise UserError(f"There are only {len(circuits())} kinds of circuit to plant at once, not {chosen.circuits}.")
+        raise UserError(
+            f"circuits is {chosen.circuits}, but there are only {len(circuits())} kinds; give at most as many."
+        )
     if chosen.heads < 8:
         raise UserError(f"{chosen.heads} heads leave no room in the stream for the words; give at least 8.")
     return chosen

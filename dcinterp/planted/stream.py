@@ -1,4 +1,4 @@
-"""Who owns which channel of the residual stream of a planted model.
+"""Which channel of the residual stream of a planted model is used for what.
 
     token      one channel a word, written by the embedding
     position   one channel a position, written by the position embedding

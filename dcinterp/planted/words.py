@@ -1,4 +1,4 @@
-"""The little world of the planted circuits: four people, nine things, and what can be asked about them.
+"""The vocabulary of the planted circuits: four people, nine things, and the questions about them.
 
     <bos> Ann cherry Bob frog Carl topaz kind Bob      ->  animal
 

@@ -171,7 +171,7 @@ def from_plain(value: Any) -> Any:
         return Example(facts=facts, accepted=tuple(record.pop("accepted")), **record)
     except (KeyError, TypeError) as error:
         raise UserError(
-            f"This is no example of the tasks ({error}); write it as `dcinterp analyze` prints it."
+            f"This is not a valid example of the tasks ({error}); write it as `dcinterp analyze` prints it."
         ) from error
 
 

@@ -46,7 +46,7 @@ def parse(name: str, annotation: Any, text: str) -> Any:
         text: what was typed.
 
     Raises:
-        UserError: the text is no such value.
+        UserError: the text is not a value of that type.
     """
     types_, option = members(annotation), name.replace("_", "-")
     if str in types_ and text.startswith(QUOTED):
@@ -60,7 +60,7 @@ def parse(name: str, annotation: Any, text: str) -> Any:
         except json.JSONDecodeError as error:
             # A text may begin with a bracket, but one of digits and commas alone is meant as ids.
             if str not in types_ or re.fullmatch(r"[\[\]\s\d.,-]+", text):
-                raise UserError(f"--{option} is no JSON list ({error}); write it like [1, 2].") from error
+                raise UserError(f"--{option} is not a valid JSON list ({error}); write it like [1, 2].") from error
     for each in types_:
         if get_origin(each) is Literal:
             choices = get_args(each)

@@ -38,10 +38,10 @@ class Result:
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
     FORMER: ClassVar[dict[str, str]] = {}
-    """What fields and their words were called in earlier versions (see dcinterp.support.former_names): saved results go
-    on opening, and who reads a field by its old name is told the new one."""
+    """What fields and their words were called in earlier versions (see dcinterp.support.former_names): saved results
+    still open, and whoever reads a field by its old name is told the new one."""
     PROSE: ClassVar[tuple[str, ...]] = ()
-    """Fields that say in sentences what the others hold; a later version may say it better."""
+    """Fields that say in sentences what the others hold; a later version may word them differently."""
     kinds: ClassVar[dict[str, type[Result]]] = {}
 
     call: Call | None = field(default=None, kw_only=True, compare=False, repr=False)
@@ -79,19 +79,19 @@ class Result:
             first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
         lines += [sentence] if (sentence := self.sentence()) else []
-        said = self.warnings()
-        lines += [f"! {_short(sentence)}" for sentence in said[:2]]
-        lines += [f"! and {len(said) - 2} more of banners()"] if len(said) > 2 else []
+        warnings = self.warnings()
+        lines += [f"! {_short(sentence)}" for sentence in warnings[:2]]
+        lines += [f"! and {len(warnings) - 2} more in warnings()"] if len(warnings) > 2 else []
         return "\n  ".join(lines)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: banners, the sentence and the first rows of the table."""
+        """What a notebook shows: warnings, the sentence and the first rows of the table."""
         frame = self.table()
-        said = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.warnings())
-        said += f"<p>{escape(sentence)}</p>" if (sentence := self.sentence()) else ""
+        above = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.warnings())
+        above += f"<p>{escape(sentence)}</p>" if (sentence := self.sentence()) else ""
         rows = frame.head(SHOWN_ROWS).to_html(index=False, float_format="{:.3g}".format)
         return (
-            f"<p><b>{type(self).__name__}</b></p>{said}{rows}"
+            f"<p><b>{type(self).__name__}</b></p>{above}{rows}"
             f"<p>{min(SHOWN_ROWS, len(frame))} of {len(frame)} rows of <code>table()</code></p>"
         )
 
@@ -118,7 +118,7 @@ class Result:
         return ""
 
     def warnings(self) -> list[str]:
-        """What a reader must know before believing the numbers, one sentence each; empty when nothing is amiss."""
+        """What to know before trusting the numbers, one sentence each; empty if there is nothing to warn of."""
         return []
 
     def banners(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Errors for the person: one sentence that names the thing and the way out."""
+"""Errors for users: one sentence that names the thing and the way out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class UserError(ValueError):
 
 
 def require_known(kind: str, name: str, known: Collection[str]) -> None:
-    """Raise a UserError that suggests the nearest name if `name` is no `kind` that is `known`."""
+    """Raise a UserError that suggests the nearest name if `name` is not one of the `known` ones."""
     if name not in known:
         raise UserError(f"There is no {kind} {name!r}; {nearest(name, known)}")
 
@@ -31,8 +31,8 @@ _FILE_PROBLEMS = {
     errno.EISDIR: "{} is a folder; give a file.",
     errno.ENOTDIR: "Part of the path {} is a file, not a folder; give another path.",
     errno.EEXIST: "{} exists already; give another path.",
-    errno.EACCES: "{} may not be read or written by you; give another path.",
-    errno.EPERM: "{} may not be read or written by you; give another path.",
+    errno.EACCES: "{} cannot be read or written with your permissions; give another path.",
+    errno.EPERM: "{} cannot be read or written with your permissions; give another path.",
     errno.EROFS: "{} is on a file system that cannot be written; give another path.",
 }
 

@@ -1,4 +1,4 @@
-"""Names and words that version 0.1 had: they go on working for one version, and say what to write instead.
+"""Names and words of version 0.1: they still work for one version, with a warning that says what to write instead.
 
     class ComposeBreakdown(Result):
         lent = former_name("lent", "shared")           # reading x.lent warns, and gives x.shared

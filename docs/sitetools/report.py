@@ -43,7 +43,7 @@ CASE_STUDY_STEPS = {
     "head": f"one head has a direct effect of {TENTH}, and a positive score by integrated gradients",
     "transformation": f"its OV circuit has the answer among its first {PROMOTED} tokens when it reads the source alone",
     "source": f"composition raises its attention to the source by {SHARE}; undoing this {REDUCES}",
-    "lender": f"one other head shares {SHARE} of that attention with it; removing this alone {REDUCES}",
+    "sharing": f"one other head shares {SHARE} of that attention with it; removing this alone {REDUCES}",
     "attention": "the head attends most to another token after composition than before",
     "gate": f"gates take {SHARE} of the attention from a head that would copy the source word",
 }

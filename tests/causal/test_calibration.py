@@ -10,7 +10,7 @@ import torch
 from dcinterp import UserError, attribute_edges, attribute_heads, calibrate, intervene
 from dcinterp.analysis.attribution.calibrate import FLOWS, _result
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 
 PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
 QUESTION = [(PROMPT, "fruit", "animal")]
@@ -27,8 +27,8 @@ def test_predictions_for_edges_put_to_zero_are_their_scores(bridge, stage):
             ).scores
             for unit, predicted in zip(found.units, found.predicted[m, f, 0].tolist(), strict=True):
                 layer, _, branch, pair = unit.removeprefix("edge ").split(".")
-                lends, uses = map(int, pair.split(">"))
-                expected = float(scores[int(layer), NAMES.index(branch), lends, uses])
+                head_from, head_to = map(int, pair.split(">"))
+                expected = float(scores[int(layer), NAMES.index(branch), head_from, head_to])
                 assert predicted == pytest.approx(expected, abs=1e-4), (method, flow, unit)
     assert found.left_out == 2 * (2 * 64 + 3 * 8) - 60
 
@@ -70,13 +70,13 @@ def test_where_the_metric_is_almost_linear_prediction_is_effect(make_bridge):
     assert torch.allclose(predicted, measured.expand_as(predicted), atol=0.05 * size)
 
 
-def test_twins_are_the_counterfactuals(shipped):
+def test_counterfactuals_are_those_of_the_tasks(shipped):
     from synthetic_tasks import corrupt, generate
 
     example = generate("task56", 1, 3)[0].examples[0]
     found = calibrate(shipped, [example], "head", kind="counterfactual", counterfactual="source", methods=["gradient"])
     other = corrupt(example, "source", tokenizer=shipped.tokenizer).corrupt.prompt
-    question, unit = questions(shipped, [example])[0], found.units[20]
+    question, unit = read_questions(shipped, [example])[0], found.units[20]
     effect = intervene(
         shipped, example.prompt, f"{unit} counterfactual", question.target, question.foil, counterfactual=other
     ).effect
@@ -86,7 +86,7 @@ def test_twins_are_the_counterfactuals(shipped):
 def test_on_the_shipped_model_predictions_beat_shuffled_ones(shipped):
     found = calibrate(shipped, "different-in-set n=2", "head", **STEPS)
     assert (found.correlation > found.shuffled).all()
-    assert not any("no closer" in banner for banner in found.warnings())
+    assert not any("no closer" in warning for warning in found.warnings())
 
 
 def test_statistics_of_made_up_effects():
@@ -112,7 +112,7 @@ def test_statistics_of_made_up_effects():
     said = " ".join(found.warnings())
     assert "(reverse) and ablation agree in sign in only 0%" in said
     assert "predictions of reverse are no closer" in said
-    assert "12 further units" in " ".join(replace(found, left_out=12).warnings())
+    assert "12 more units" in " ".join(replace(found, left_out=12).warnings())
 
 
 def test_bad_choices_are_refused(bridge, twin):
@@ -120,7 +120,7 @@ def test_bad_choices_are_refused(bridge, twin):
         ({"part": "neuron"}, "no sort of unit"),
         ({"kind": "nought"}, "no kind"),
         ({"methods": ["magic"]}, "no method"),
-        ({"kind": "counterfactual"}, "Only examples of the tasks have twins"),
+        ({"kind": "counterfactual"}, "Only examples of the tasks have counterfactual prompts"),
     ):
         with pytest.raises(UserError, match=says):
             calibrate(bridge, QUESTION, **({"part": "head"} | change))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dcinterp import UserError, intervene
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edges import edge_state, head_map, layer_taps
-from dcinterp.mechanism.intervention_hooks import applied, frozen_hooks, intervention_hooks, measured, references
+from dcinterp.mechanism.intervention_hooks import applied, frozen_hooks, intervention_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
 
 PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
@@ -157,7 +157,7 @@ def test_rows_of_a_batch_undergo_their_own_interventions(model):
     def metric(logits):
         return logits[:, -1, 7] - logits[:, -1, 9]
 
-    together = measured(model, ids, rows, metric, batch_size=3)
+    together = measure_effects(model, ids, rows, metric, batch_size=3)
     for line, effect in zip(lines, together.tolist(), strict=True):
         alone = float(metric(model(PROMPT)) - metric(logits_under(model, line)))
         assert effect == pytest.approx(alone, abs=1e-9)
@@ -226,10 +226,10 @@ def test_intervene_reports_both_runs(model, caches):
     assert intervene(model, PROMPT, read_interventions(line)).call.arguments["interventions"] == [line]
 
 
-def test_what_a_reader_must_know_is_said(model):
+def test_warnings_say_what_to_know(model):
     nothing = intervene(model, PROMPT, "edge 1.post.kp.2>3 scale=1", "fruit")
-    assert any("changes no logit" in banner for banner in nothing.warnings())
-    assert any("does not win" in banner for banner in nothing.warnings())
+    assert any("changes no logit" in warning for warning in nothing.warnings())
+    assert any("not the largest" in warning for warning in nothing.warnings())
     assert intervene(model, PROMPT, "head 1.2 zero").warnings() == []
 
 

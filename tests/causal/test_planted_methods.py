@@ -9,7 +9,7 @@ import dcinterp
 from dcinterp import UserError
 from dcinterp.analysis.circuits.method_benchmark import METHODS, Trial
 from dcinterp.bridge import wrap
-from dcinterp.mechanism.intervention_hooks import measured
+from dcinterp.mechanism.intervention_hooks import measure_effects
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.method_tally import QUESTIONS
 from dcinterp.planted import circuits, plant, tokenizer
@@ -45,25 +45,25 @@ def test_where_other_methods_fail(noise_free):
     assert (column["edge IG, joint path"] < 0.8).all()
     # Decoys attend as much as the circuit does.
     assert (column["attention weight"] < 0.5).all()
-    methods, finds = noise_free.of("finds", "precision")
-    # A finder's own output is read by nobody: heads as wholes cannot show whose attention was lent.
-    assert (finds[:, methods.index("head IG")] < 1).all()
-    assert (noise_free.of("writes")[1][:, methods.index("head IG")] == 1).all()
+    methods, attention = noise_free.of("attention", "precision")
+    # A finder's own output has no effect: whole heads cannot show whose attention was shared.
+    assert (attention[:, methods.index("head IG")] < 1).all()
+    assert (noise_free.of("output")[1][:, methods.index("head IG")] == 1).all()
 
 
 def test_silencing_a_silenced_head_shows_nothing(noise_free):
-    methods, finds = noise_free.of("finds", "precision")
+    methods, attention = noise_free.of("attention", "precision")
     gate = noise_free.settings.index("gate-by-qg")
-    assert finds[gate, methods.index("ablation")] < 1
-    assert finds[gate, methods.index("edge IG")] == 1
+    assert attention[gate, methods.index("ablation")] < 1
+    assert attention[gate, methods.index("edge IG")] == 1
 
 
 def test_ablating_one_of_two_copies_misses_both_and_ig_does_not():
     case = trial("share-by-kp", redundancy=2)
-    labels = case.cases["writes"].labels
+    labels = case.cases["output"].labels
     spare = [head for head in case.planted.previous]
-    measured = case.measured["writes"].reshape(2, -1)
-    integrated = METHODS["edge IG"](case)["writes"].predicted.reshape(2, -1)
+    measured = case.measured["output"].reshape(2, -1)
+    integrated = METHODS["edge IG"](case)["output"].predicted.reshape(2, -1)
     assert labels.reshape(2, -1)[0, spare].all()
     assert (measured[0, spare].abs() < 0.01).all()
     assert (integrated[0, spare] > 1).all()
@@ -97,7 +97,7 @@ def test_edge_gradients_are_gradient_times_edge(name):
     torch.testing.assert_close(found.scores.double(), gradient_x_edge(case), atol=1e-5, rtol=1e-5)
 
 
-def test_an_edge_is_what_intervening_on_it_takes_away():
+def test_an_edge_is_the_effect_of_intervening_on_it():
     """The measured effects against the library's own interventions, which are written apart from them."""
     case = trial("gate-by-qg", noise=0.01)
     names = ("skip", "qp", "kp", "qg", "kg")
@@ -107,14 +107,14 @@ def test_an_edge_is_what_intervening_on_it_takes_away():
     places = [[int(i) for i in torch.unravel_index(index, effect.shape)] for index in strongest]
     lines = [f"edge {layer}.post.{names[branch]}.{f}>{to} zero" for layer, branch, f, to in places]
     rows = [[Intervention.parse(line)] for line in lines]
-    change = measured(case.bridge, case.ids, rows, case.metric)
+    change = measure_effects(case.bridge, case.ids, rows, case.metric)
     torch.testing.assert_close(change.float(), effect.flatten()[strongest], atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"settings": ["lend-by-kq"]}, "did you mean"),
+        ({"settings": ["share-by-kq"]}, "did you mean"),
         ({"methods": ["edge ig"]}, "no method 'edge ig'; did you mean edge IG"),
         ({"seeds": 0}, "seeds is 0; it must be at least 1"),
     ],
@@ -129,3 +129,11 @@ def test_a_question_or_quantity_that_is_not_there_is_refused(noise_free):
         noise_free.of("heads")
     with pytest.raises(UserError, match="did you mean precision"):
         noise_free.of("edges", "precison")
+
+
+def test_the_former_names_of_questions_still_work(noise_free):
+    for old, new in (("finds", "attention"), ("writes", "output")):
+        with pytest.warns(DeprecationWarning, match=f"the question {old} is called {new} now"):
+            methods, values = noise_free.of(old)
+        assert methods == noise_free.of(new)[0]
+        assert values.equal(noise_free.of(new)[1])

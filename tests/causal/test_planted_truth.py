@@ -1,4 +1,4 @@
-"""The labels of planted circuits against what happens when an edge is taken out: measured, not declared."""
+"""The labels of planted circuits against what happens when an edge is removed: measured, not declared."""
 
 from __future__ import annotations
 

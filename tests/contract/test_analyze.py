@@ -75,14 +75,14 @@ def test_an_intervention_says_its_effect(capsys, objective, foil):
     words = [*shlex.split(line)[1:], "--target", "tea", *foil, "--objective", objective]
     code, out, err = run(capsys, *words)
     assert code == 0, err
-    told = " ".join(out.split())
-    found = re.search(r"is (\S+) before and (\S+) after, so the effect is (\S+): the change (\w+)", told)
+    text = " ".join(out.split())
+    found = re.search(r"is (\S+) before and (\S+) after, so the effect is (\S+): the change (\w+)", text)
     assert found, out
     before, after, effect = map(float, found.groups()[:3])
     assert before - after == pytest.approx(effect, abs=0.011)
     assert found[4] == ("works" if effect > 0 else "favours" if effect < 0 else "is")
-    assert f'The {objective} of "tea"' in told
-    assert ('minus that of "meat"' in told) == bool(foil)
+    assert f'The {objective} of "tea"' in text
+    assert ('minus that of "meat"' in text) == bool(foil)
 
 
 PROMPTS = [
@@ -157,3 +157,27 @@ def test_what_fails_leaves_nothing_half_written(tmp_path):
     with whole(tmp_path / "old") as place:
         place.write_text("new")
     assert (tmp_path / "old").read_text() == "new"
+
+
+def test_former_options_and_words_still_work_and_say_what_they_are_called_now(capsys):
+    words = ("analyze", "attribute-heads-over", "dcformer++", "--examples", "task2 n=1", "--method", "gradient")
+    now = run(capsys, *words, "--baseline", "counterfactual", "--counterfactual", "question", "--json")
+    assert (now[0], now[2]) == (0, "")
+    code, out, err = run(capsys, *words, "--baseline", "twin", "--twin", "asked", "--json")
+    assert code == 0, err
+    assert json.loads(out)["mean"] == json.loads(now[1])["mean"]
+    assert err.splitlines() == [
+        "dcinterp: note: --twin is called --counterfactual now; the old name goes in version 0.3.",
+        "dcinterp: note: --baseline twin is called counterfactual now; the old name goes in version 0.3.",
+        "dcinterp: note: --counterfactual asked is called question now; the old name goes in version 0.3.",
+    ]
+    assert "--twin" not in run(capsys, "analyze", "attribute-heads-over", "--help")[1]
+
+
+def test_json_has_the_warnings_also_under_their_former_name(capsys):
+    (line,) = examples(help_text(ANALYSES["attribute_heads_over"]))
+    code, out, err = run(capsys, *shlex.split(line)[1:], "--json")
+    assert code == 0, err
+    data = json.loads(out)
+    assert "There are only 2 examples, so the intervals are rough." in data["warnings"]
+    assert data["banners"] == data["warnings"]

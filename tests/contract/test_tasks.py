@@ -50,10 +50,10 @@ def test_generated_solved_written_and_corrupted(task: Task, tmp_path: Path) -> N
     assert set(baselines(rows)) == {task.id}
     made = counterfactuals(rows[0].examples[0])
     assert set(made) == set(KINDS)
-    assert not all(isinstance(twin, NoCounterfactual) for twin in made.values())
-    for twin in made.values():
-        if not isinstance(twin, NoCounterfactual):
-            assert twin.answer in solve(twin.corrupt.prompt, twin.corrupt.task_id).accepted
+    assert not all(isinstance(each, NoCounterfactual) for each in made.values())
+    for each in made.values():
+        if not isinstance(each, NoCounterfactual):
+            assert each.answer in solve(each.corrupt.prompt, each.corrupt.task_id).accepted
 
 
 @pytest.mark.parametrize("task", EVERYTHING, ids=lambda task: task.id)

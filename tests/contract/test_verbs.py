@@ -103,7 +103,7 @@ BAD = [
     (("analyze", "predct", "dcformer++"), "There is no analysis 'predct'; did you mean predict?"),
     (("analyze", "predict", "./nosuch", "--prompt", "x"), "There is no folder ./nosuch"),
     (("analyze", "predict", "dcformer++", "--prompt", "xyzzy"), "'xyzzy'"),
-    (("analyze", "predict", "dcformer++", "--prompt", "[1.5]"), "no whole number"),
+    (("analyze", "predict", "dcformer++", "--prompt", "[1.5]"), "not a whole number"),
     (("analyze", "predict", "dcformer++", "--prompt", f"[{10**30}]"), "numbers is too large"),
     (("analyze", "scaling-fit", "--runs", "/dev/null"), "There is no table at /dev/null"),
     (("bench", "attention", "--rounds", "none"), "--rounds"),
@@ -123,7 +123,7 @@ BAD = [
     (("tasks", "evaluate", "./nosuch"), "There is no folder ./nosuch"),
     (("tasks", "evaluate", "dcformer++", "--by", "colour"), "'colour' is not one of 'all', 'task'"),
     (("analyze", "predict", "dcformer++", "--prompt", "x", "--k", "0"), "k is 0; it must be at least 1"),
-    (("analyze", "predict", "dcformer++", "--prompt", "[5, 7"), "is no JSON list"),
+    (("analyze", "predict", "dcformer++", "--prompt", "[5, 7"), "is not a valid JSON list"),
     (("bench", "attention", "--output", "nosuch/x.json"), "There is no folder nosuch"),
     (("complexity", "transformer++-405m"), "composes no heads"),
     (("complexity", "dcformer++-405m", "--keys", "-5"), "it must be at least 1"),
@@ -144,11 +144,11 @@ def test_bad_input_is_refused_in_one_sentence(capsys, monkeypatch, tmp_path, arg
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_no_text_is_named(capsys, tmp_path):
+def test_a_file_that_is_not_text_is_named(capsys, tmp_path):
     file = tmp_path / "model.bin"
     file.write_bytes(b"\xff\xfe\x00")
-    refuses(capsys, "scaling", str(file), says=f"{file} is no table")
-    refuses(capsys, "tasks", "evaluate", "dcformer++", "--data", str(file), says=f"{file} is no text")
+    refuses(capsys, "scaling", str(file), says=f"{file} is not a valid table")
+    refuses(capsys, "tasks", "evaluate", "dcformer++", "--data", str(file), says=f"{file} is not a text file")
 
 
 def test_what_does_not_fit_into_the_memory_is_said_so(capsys, monkeypatch):
@@ -202,7 +202,7 @@ def test_what_goes_wrong_inside_is_not_hidden(capsys, monkeypatch):
         ("load", "dcformer++", "--files-only"),
         ("tasks", "list", "--tasks", "56"),
         ("tasks", "solve", "no facts"),
-        ("tasks", "twins", "There are tea, meat, meat. Which is not meat? The"),
+        ("tasks", "counterfactuals", "There are tea, meat, meat. Which is not meat? The"),
         ("planted", "list"),
         ("planted", "show", "gate-by-qg"),
         ("verify", "dcformer++", "--length", "4"),
@@ -213,6 +213,16 @@ def test_data_comes_as_json_and_nothing_else(capsys, arguments):
     code, out, err = run(capsys, *arguments, "--json")
     assert (code, err) == (arguments[-1] == "no facts", "")
     assert json.loads(out)
+
+
+def test_the_former_verb_works_hidden_and_says_what_it_is_called_now(capsys):
+    line = "There are tea, meat, meat. Which is not meat? The"
+    assert "twins" not in run(capsys, "tasks", "--help")[1]
+    assert ("tasks", "twins") not in COMMANDS
+    code, out, err = run(capsys, "tasks", "twins", line, "--json")
+    assert (code, out) == run(capsys, "tasks", "counterfactuals", line, "--json")[:2]
+    assert "`tasks twins` is called `tasks counterfactuals` now; the old name goes in version 0.3." in err
+    assert code == 0
 
 
 def test_the_version(capsys):

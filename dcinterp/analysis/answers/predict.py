@@ -1,8 +1,9 @@
-"""What the model answers: the most likely next tokens, and where a given answer stands among them.
+"""What the model answers: the most likely next tokens, and the rank of a given answer.
 
     p = softmax(logits at the last position)
 
-It does not show why; a confident answer may still come from a shortcut (46 of the 74 tasks never need their question).
+It does not show why; a confident answer may still come from a shortcut (46 of the 74 tasks do not need the
+question).
 
 Identity that the tests assert: the probabilities are those of the model's own logits, and the rank is that of sorting
 them.

@@ -1,12 +1,12 @@
-"""How well a model does the synthetic tasks: right answers per task, row and number of shots, beside naive readers.
+"""How well a model does the synthetic tasks: right answers per task, row and number of shots, with baselines.
 
     accuracy = answers whose every token is the most likely one / scored answers
 
 The tasks and their scoring are those of the DCMHA paper's synthetic dataset (docs/tasks.md). Intervals are percentiles
 of a bootstrap over clusters: rows of the same number of partner tasks share their facts and are drawn together.
 
-It does not show understanding: 46 of the 74 tasks fall to a reader who never reads the question (`odd_one_out`), so
-compare with the readers of the same tasks, and per QK pattern.
+It does not show understanding: a baseline that ignores the question (`odd_one_out`) solves 46 of the 74 tasks, so
+compare with the baselines on the same tasks, and per QK pattern.
 
 Identity that the tests assert: every table's accuracy is the mean of `right` over the answers that belong to it.
 
@@ -31,25 +31,34 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.former_names import former_name
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
-BASELINES = ("fact_unif", "value_unif", "ignores_negation", "odd_one_out")
+BASELINES = {
+    "fact_unif": "fact-unif",
+    "value_unif": "value-unif",
+    "ignores_negation": "ignores negation",
+    "odd_one_out": "odd-one-out",
+}
+"""Fields, and what synthetic_tasks.baselines calls them."""
+
 GROUPINGS = ("all", "pattern", "transformation", "family", "task", "shots")
 
 
 @dataclass(frozen=True)
 class TaskAccuracy(Result):
-    """right and logprob [task, row, answer]; the expected accuracy of four naive readers [task].
+    """right and logprob [task, row, answer]; the expected accuracy of four baselines [task].
 
     shots: how many solved examples stand before each answer of a row; patterns, transformations, partners: of the
     tasks; tasks with the same partner share their facts.
     """
 
+    FORMER: ClassVar[dict[str, str]] = {"polarity_blind": "ignores_negation"}
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "right": ("task", "row", "answer"),
         "logprob": ("task", "row", "answer"),
-        **{reader: ("task",) for reader in BASELINES},
+        **{baseline: ("task",) for baseline in BASELINES},
     }
 
     tasks: tuple[str, ...]
@@ -66,6 +75,8 @@ class TaskAccuracy(Result):
     ignores_negation: Float[Tensor, " task"]
     odd_one_out: Float[Tensor, " task"]
 
+    polarity_blind = former_name("polarity_blind", "ignores_negation")
+
     def labels(self, axis: str) -> list[Any] | None:
         return {"task": list(self.tasks), "answer": [f"{shots} shots" for shots in self.shots]}.get(axis)
 
@@ -75,7 +86,7 @@ class TaskAccuracy(Result):
         return float(self.right.mean())
 
     def table(self, by: str = "pattern", *, resamples: int = 1000) -> pd.DataFrame:
-        """One line a group: answers, accuracy with its 95 % interval, and the naive readers on the same tasks.
+        """One line a group: answers, accuracy with its 95 % interval, and the baselines on the same tasks.
 
         Args:
             by: one of GROUPINGS.
@@ -91,7 +102,7 @@ class TaskAccuracy(Result):
             right = self.right[tasks][:, :, answers].numpy()
             low, high = self._interval(tasks, right, resamples)
             line = {by: name, "answers": right.size, "accuracy": float(right.mean()), "low": low, "high": high}
-            lines.append(line | {reader: float(getattr(self, reader)[tasks].mean()) for reader in BASELINES})
+            lines.append(line | {baseline: float(getattr(self, baseline)[tasks].mean()) for baseline in BASELINES})
         return pd.DataFrame(lines)
 
     def _groups(self, by: str) -> list[tuple[Any, list[int], list[int]]]:
@@ -148,7 +159,7 @@ def task_accuracy(
 
     Args:
         bridge: any bridge whose tokenizer knows the words of the tasks.
-        tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 when empty.
+        tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 by default.
         rows: rows per task.
         examples: examples in a row; the third to the last are scored, with the earlier ones as shots.
         seed: seed of the rows and of the intervals.
@@ -199,10 +210,8 @@ def _gathered(made: list[tuple[Any, Any]], rows: int, split: str, seed: int) -> 
         return torch.from_numpy(np.stack(values)).reshape(len(made), rows, len(shots))
 
     baselines: dict[str, Any] = {
-        reader: torch.tensor(
-            [evaluation.baseline[task.id].get(reader.replace("_", "-"), float("nan")) for task, evaluation in made]
-        )
-        for reader in BASELINES
+        name: torch.tensor([evaluation.baseline[task.id].get(baseline, float("nan")) for task, evaluation in made])
+        for name, baseline in BASELINES.items()
     }
     return TaskAccuracy(
         tasks=tuple(task.id for task, _ in made),

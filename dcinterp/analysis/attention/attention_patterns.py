@@ -3,7 +3,7 @@
     scores -> Compose_pre -> composed_scores -> mask, softmax -> weights -> Compose_post -> composed
 
 `weights` are non-negative and their rows add up to 1; `composed` is what multiplies the values: signed, with any sum.
-Where a model lacks a stage, both sides of it are the same. Entries that a query may not look at are zero everywhere
+If a model lacks a stage, both sides of it are the same. Entries that are masked are zero everywhere
 (a score of zero has no meaning there).
 
 It does not show what is read (the values), nor whether it matters.
@@ -53,7 +53,7 @@ class AttentionPatterns(Result):
 
 @analysis(
     title="Attention matrices of a layer",
-    question="Where do all heads of a layer look?",
+    question="Where do all heads of a layer attend?",
     guide="analyses/attention.md",
     example={"prompt": EXAMPLE_PROMPT, "layer": "1"},
 )

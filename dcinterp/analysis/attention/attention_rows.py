@@ -1,4 +1,4 @@
-"""Where every head of a layer looks from one position, before and after the heads are composed.
+"""Where every head of a layer attends from one position, before and after the heads are composed.
 
     weights = softmax(composed, masked scores);   composed = Compose_post(weights)
 
@@ -46,7 +46,7 @@ class AttentionRows(Result):
 
 @analysis(
     title="Attention before and after composition",
-    question="Where do all heads look from one token?",
+    question="Where do all heads attend from one token?",
     guide="analyses/attention.md",
     example={"prompt": EXAMPLE_PROMPT, "layer": "1"},
 )

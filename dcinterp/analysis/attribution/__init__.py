@@ -1,1 +1,1 @@
-"""Which heads and edges make an answer."""
+"""Which heads and edges contribute to an answer."""

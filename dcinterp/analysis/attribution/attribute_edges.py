@@ -1,4 +1,4 @@
-r"""Whose attention was lent to whose values, through which branch, and what it did for the answer.
+r"""Which head's attention was shared with which head's values, through which branch, and what it did for the answer.
 
     z[h,t] = sum over s of P[h,t,s] v[h,s],   P[h,t,s] = sum over branches c and heads f of A[f,t,s] C_c[f,h](t,s)
     score[c,f,h] = sum over t, s of  A[f,t,s] C_c[f,h](t,s) <v[h,s], g[h,t]>
@@ -7,23 +7,23 @@ A is the softmax of the layer, C the maps of its post-composition (dcinterp.mech
 metric at z: at the actual z ("gradient", which is gradient x edge) or averaged along the path from a baseline ("ig").
 z is linear in the edges once the dynamic weights and the values of the layer are given, and both come from the
 layer's input: so the integrated gradients of all edges of a layer along their joint straight path are exactly these
-products. With stage="pre" the edges are q.k scores lent to the softmax of another head; the composed scores take the
-place of z, and there are no values.
+products. With stage="pre" the edges are q.k scores shared with the softmax of another head; the composed scores take
+the place of z, and there are no values.
 
 Source: integrated gradients (Sundararajan et al. 2017) on the terms of the DCMHA paper's Compose. Proofs are in
 docs/analyses/edges.md.
 
-It does not show what made the dynamic weights what they are (control flow upstream), and, like every attribution, it is
-no intervention: the strongest edges are ablated along with it, and a banner says where the two disagree, in sign or by
-more than three times in size (see dcinterp.mechanism.magnitude_check).
+It does not show what made the dynamic weights what they are (control flow upstream). Like every attribution, it is not
+an intervention: the strongest edges are ablated too, and a warning says where the two disagree, in sign or by more than
+a factor of three (see dcinterp.mechanism.magnitude_check).
 Scores of different layers overlap unless path="joint"; scores of the two stages explain different paths and never add.
 
 Identities that the tests assert: the edges into a head add up to its head attribution (stage "post"), those of a layer
 and `gap` to f(x) - f(b) in both stages; gradient x edge equals finite differences; zero weights have zero edges.
 
     edges = dcinterp.attribute_edges(model, prompt, "elephant", "sweater")
-    edges.top(5)                              # the strongest lent edges, whole lines
-    edges.scores[1, 2, 3, 5]                  # layer 1, branch kp, attention of head 3 with the values of head 5
+    edges.top(5)                              # the strongest edges between different heads
+    edges.scores[1, 2, 3, 5]                  # layer 1, branch kp, L1H3 -> L1H5: attention of head 3, values of head 5
     dcinterp.figures.plot(edges)
 """
 
@@ -87,8 +87,8 @@ class EdgeScore(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How figures name the edge: layer.branch from → to."""
-        return f"{self.layer}.{self.branch} {self.head_from} → {self.head_to}"
+        """How figures name the edge: L1H6 → L1H1 (kp), head 6 of layer 1 shares with head 1 through branch kp."""
+        return f"L{self.layer}H{self.head_from} → L{self.layer}H{self.head_to} ({self.branch})"
 
     @property
     def intervention(self) -> Intervention:
@@ -151,7 +151,8 @@ class EdgeAttribution(Result):
         """The `k` edges of largest |score|, strongest first; edges that do nothing are not named.
 
         Args:
-            lent: only attention that another head lent: without the skip, gates and whatever else scales a head's own.
+            shared: only edges between different heads: without the skip, gates and whatever else scales a head's own
+                attention.
             head_to: (layer, head): only edges into this head.
         """
         chosen = self.scores.abs().clone()
@@ -172,7 +173,7 @@ class EdgeAttribution(Result):
     def table(self) -> pd.DataFrame:
         """One row per edge that composition adds (or head, where nothing is composed), the strongest first.
 
-        lent: the attention is another head's; the others scale a head's own. ablation: where it was measured.
+        shared: the attention is another head's; the others scale a head's own. ablation: if it was measured.
         """
         measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
         every = self.top(self.scores.numel(), shared=False)
@@ -198,20 +199,21 @@ class EdgeAttribution(Result):
         return names.get(axis)
 
     def warnings(self) -> list[str]:
-        said = []
+        sentences = []
         if self.answer != self.target:
-            said.append(
-                f'The model answers "{self.answer}", not "{self.target}": the scores explain a logit that does not win.'
+            sentences.append(
+                f'The model answers "{self.answer}", not "{self.target}": the scores explain a logit that is '
+                "not the largest."
             )
         scale = float(self.heads.abs().max()) if self.heads.numel() else 0.0
         if float(self.mismatch.max()) > NOTABLE_MISMATCH * max(scale, 1e-6):
-            said.append(
-                f"The edges miss {float(self.mismatch.max()):.2g} of what their heads do: a hook changed the "
-                "composition, or the model has a branch that is not known here."
+            sentences.append(
+                f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): "
+                "a hook changed the composition, or the model has a branch that is not known here."
             )
         worst = float(self.relative_gap.max())
         if self.method == "ig" and worst > NOTABLE_GAP:
-            said.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
+            sentences.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
         wrong = [
             name
             for name, p, m in zip(self.checked, self.predicted.tolist(), self.measured.tolist(), strict=True)
@@ -219,18 +221,20 @@ class EdgeAttribution(Result):
         ]
         if wrong:
             agreement = sign_test(self.predicted, self.measured)
-            said.append(
+            sentences.append(
                 f"Attribution and ablation disagree in sign for {len(wrong)} of the {agreement.n} strongest edges "
-                f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): believe the ablation."
+                f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): trust the ablation."
             )
         unit = UNITS[self.objective]
-        return said + magnitude_warnings(self.checked, self.predicted, self.measured, method=self.method, unit=unit)
+        return sentences + magnitude_warnings(
+            self.checked, self.predicted, self.measured, method=self.method, unit=unit
+        )
 
 
 @analysis(
     title="Edge attribution",
     ignore=("batch_size",),
-    question="Whose attention was shared with whose values, and did it matter?",
+    question="Which head's attention was shared with which head's values, and did it matter?",
     guide="analyses/edges.md",
     example={"prompt": EXAMPLE_PROMPT, "target": "tea", "foil": "meat"},
 )
@@ -265,17 +269,17 @@ def attribute_edges(
         foil: the answer it competes with.
         at: the position whose next token is explained.
         objective: "logit" (with a foil, the difference) or "log-probability".
-        stage: "post" for attention weights lent to values, "pre" for scores lent to another head's softmax.
+        stage: "post" for attention weights shared with values, "pre" for scores shared with another head's softmax.
         method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
             layers together, so that the scores of all layers add up to one difference.
         baseline: a counterfactual prompt with as many tokens, whose edges the path starts from; nothing (z = 0, or
-            equal scores for all keys) when it is left out.
-        dynamic_weights: "recomputed" lets later compositions answer the change; "frozen" keeps their dynamic weights.
-        layers: the layers to score, negative ones counted from the last; all when it is left out.
+            equal scores for all keys) by default.
+        dynamic_weights: "recomputed" lets later compositions respond to the change; "frozen" keeps their weights.
+        layers: the layers to score, negative ones counted from the last; all by default.
         per_source: keep the scores by source token.
-        check: how many of the strongest lent edges to ablate (with a baseline, to put to what they are in that prompt;
-            the scores then also count the change of the values).
+        check: how many of the strongest edges between different heads to ablate (with a baseline, to set to what they
+            are in that prompt; the scores then also include the change of the values).
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
         batch_size: rows of one forward and backward pass; bounds the memory.
@@ -293,25 +297,25 @@ def attribute_edges(
     check_choices(path, method)
     if stages_of(bridge) or stage == "pre":
         require_stage(bridge, stage)
-    what = explain(bridge, prompt, target, foil, at=at, objective=objective)
-    ids = what.ids
-    other = None if baseline is None else what.baseline(bridge, baseline)
+    explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
+    ids = explanation.ids
+    other = None if baseline is None else explanation.baseline(bridge, baseline)
     chosen = range(bridge.cfg.n_layers) if layers is None else sorted({layer_number(bridge, each) for each in layers})
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
     integration = Integration(steps, max_steps, tolerance, batch_size)
     explainer = EdgeExplainer(bridge, ids, other, stage, method, frozen, integration)
 
-    credits, integrals = explainer.scores(what.metric, list(chosen), path, per_source, progress)
+    credits, integrals = explainer.scores(explanation.metric, list(chosen), path, per_source, progress)
     by_source = torch.stack([each.by_source for each in credits])
     heads = torch.stack([each.heads for each in credits])
     scores = by_source.sum(-1)
     with torch.no_grad():
-        answer = what.answer(bridge, bridge(ids))
+        answer = explanation.answer(bridge, bridge(ids))
     result = EdgeAttribution(
         tokens=str_tokens(bridge, ids),
-        position=what.positions[0],
-        target=what.target,
-        foil=what.foil,
+        position=explanation.positions[0],
+        target=explanation.target,
+        foil=explanation.foil,
         answer=answer,
         objective=objective,
         stage=stage,
@@ -332,32 +336,32 @@ def attribute_edges(
         predicted=torch.zeros(0),
         measured=torch.zeros(0),
     )
-    return _checked(result, explainer, what.metric, check)
+    return _checked(result, explainer, explanation.metric, check)
 
 
 def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, check: int) -> EdgeAttribution:
-    """The result with the strongest edges ablated: put to zero, or to what they are in the baseline prompt."""
+    """The result with the strongest edges ablated: set to zero, or to what they are in the baseline prompt."""
     bridge, ids = explainer.bridge, explainer.ids
     composed = result.stage in stages_of(bridge)
     edges = (result.top(check) if composed else []) or result.top(check, shared=False)
     if not edges:
         return result
-    # Where nothing is composed, a head's only edge is all that it reads.
-    ones = [e.intervention if composed else Intervention("head", e.layer, head=e.head_to) for e in edges]
+    # Without composition, a head's only edge is all that it reads.
+    interventions = [e.intervention if composed else Intervention("head", e.layer, head=e.head_to) for e in edges]
     if explainer.baseline is not None:
-        ones = [replace(one, kind="counterfactual") for one in ones]
+        interventions = [replace(one, kind="counterfactual") for one in interventions]
     effects = measure_effects(
         bridge,
         ids,
-        [[one] for one in ones],
+        [[one] for one in interventions],
         metric,
-        references(bridge, ones, ids.shape[1], explainer.baseline),
+        references(bridge, interventions, ids.shape[1], explainer.baseline),
         frozen=explainer.frozen,
         batch_size=explainer.integration.batch_size,
     )
     return replace(
         result,
-        checked=tuple(one.unit for one in ones),
+        checked=tuple(one.unit for one in interventions),
         predicted=torch.tensor([edge.score for edge in edges]),
         measured=effects.float().cpu(),
     )

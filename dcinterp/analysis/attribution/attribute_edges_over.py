@@ -4,15 +4,15 @@ r"""Edge attribution averaged over a set of questions, with intervals, a control
 
 score is that of `attribute_edges`, each example against its own foil, each path from zero.
 
-The control asks what a score means. "labels": every example is scored once more on the target and foil of another one,
-never on its own (see dcinterp.mechanism.label_permutation); [control_low, control_high] is the interval of that mean:
-an edge that scores alike writes something for any answer. "heads": within every example, layer and branch the edges
-change places at random; the interval holds the middle 95 % of the largest mean of a branch (in size, with its sign),
-which is what its best edge must beat.
+The control shows which scores mean something. "labels": every example is scored once more on the target and foil of
+another one, never on its own (see dcinterp.mechanism.label_permutation); [control_low, control_high] is the interval of
+that mean: an edge with a similar score contributes to any answer. "heads": within every example, layer and branch the
+edges change places at random; the interval holds the middle 95 % of the largest mean of a branch (in size, with its
+sign), which is what its best edge must beat.
 
 Source: that of `attribute_edges`; the controls are ours.
 
-It does not show that the examples are alike (`per_example` has them all), nor that an edge is needed: that is
+It does not show that the examples are alike (`per_example` has them all), nor that an edge is needed: see
 `ablation`, the measured effect of removing each of the strongest edges, one at a time.
 
 Identity that the tests assert: for one example it is `attribute_edges`; the ablation is that of `attribute_edges`.
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.dataset import Examples, Question, questions
+from dcinterp.mechanism.dataset import Examples, Question, read_questions
 from dcinterp.mechanism.edge_scores import EdgeExplainer
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects
 from dcinterp.mechanism.interventions import Intervention
@@ -113,15 +113,15 @@ class EdgeAttributionSet(AgainstControl, Result):
         return names.get(axis)
 
     def warnings(self) -> list[str]:
-        said = []
+        sentences = []
         wrong = int((~self.right).sum())
         if wrong:
-            said.append(
+            sentences.append(
                 f"The model's answer is wrong in {wrong} of {self.n} examples: the scores explain the right one."
             )
         gaps = missed(self.gap, self.metric_difference, self.tolerance)
         if self.method == "ig" and gaps.any():
-            said.append(
+            sentences.append(
                 f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
                 "the metric difference on some path: raise max_steps."
             )
@@ -130,20 +130,20 @@ class EdgeAttributionSet(AgainstControl, Result):
         disagree = ablated[ablated["mean"] * ablated["ablation"] < 0]
         if len(disagree):
             signs = sign_test(ablated["mean"].tolist(), ablated["ablation"].tolist())
-            said.append(
+            sentences.append(
                 f"Attribution and ablation disagree in sign for {len(disagree)} of the {signs.n} strongest edges "
-                f"({', '.join(disagree['edge'][:3])}{', ...' if len(disagree) > 3 else ''}): believe the ablation."
+                f"({', '.join(disagree['edge'][:3])}{', ...' if len(disagree) > 3 else ''}): trust the ablation."
             )
         unit = UNITS[self.objective]
         scores, effects = ablated["mean"].tolist(), ablated["ablation"].tolist()
-        said += magnitude_warnings(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
-        said += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
-        return said
+        sentences += magnitude_warnings(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
+        sentences += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
+        return sentences
 
     def table(self) -> pd.DataFrame:
         """One row per edge that scores anything, the largest means first; `ablation` where it was measured.
 
-        lent: the attention is another head's; the others are a head's own.
+        shared: the attention is another head's; the others are a head's own.
         """
         ablation = dict(zip(self.checked, self.ablation.mean(0).tolist(), strict=True)) if self.checked else {}
         rows = []
@@ -201,9 +201,9 @@ def attribute_edges_over(
         method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
             layers together, so that the scores of all layers add up to one difference.
-        dynamic_weights: "recomputed" lets later compositions answer the change; "frozen" keeps their dynamic weights.
+        dynamic_weights: "recomputed" lets later compositions respond to the change; "frozen" keeps their weights.
         control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
-        check: how many of the lent edges of largest mean to ablate in every example.
+        check: how many of the edges between different heads of largest mean to ablate in every example.
         level: confidence level of the bootstrap intervals over examples.
         seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
@@ -222,29 +222,29 @@ def attribute_edges_over(
     require_known("control", control, CONTROLS)
     check_choices(path, method)
     require_stage(bridge, stage)
-    asked = questions(bridge, examples)
+    questions = read_questions(bridge, examples)
     integration = Integration(steps, max_steps, tolerance, batch_size)
     scorer = _Scorer(bridge, objective, stage, method, path, freezes(dynamic_weights), integration)
-    others = other_answers(bridge, asked, seed) if control == "labels" else None
+    others = other_answers(bridge, questions, seed) if control == "labels" else None
     control = "none" if control == "labels" and others is None else control
-    total = len(asked) * (1 if others is None else 2)
+    total = len(questions) * (1 if others is None else 2)
     made = []
-    for question in asked:
+    for question in questions:
         made.append(scorer.score(question, question))
         progress(len(made), total, f"example {len(made)}")
     scores = torch.stack([each.scores for each in made])
     low, high = bootstrap_interval(scores, level=level, seed=seed)
     if others is not None:
         elsewhere = []
-        for question, other in zip(asked, others, strict=True):
+        for question, other in zip(questions, others, strict=True):
             elsewhere.append(scorer.score(question, other).scores)
-            progress(len(asked) + len(elsewhere), total, f"other labels, example {len(elsewhere)}")
+            progress(len(questions) + len(elsewhere), total, f"other labels, example {len(elsewhere)}")
         control_low, control_high = bootstrap_interval(torch.stack(elsewhere), level=level, seed=seed)
     elif control == "heads":
         control_low, control_high = _exchanged_edges(scores, seed)
     else:
         control_low = control_high = torch.zeros_like(scores[0])
-    strongest, whats = _strongest(scores.mean(0), check, stage), [each.what for each in made]
+    strongest, explanations = _strongest(scores.mean(0), check, stage), [each.explanation for each in made]
     actual, start, gap = (
         torch.tensor([[getattr(each, name) for each in one.integrals] for one in made])
         for name in ("actual", "at_baseline", "gap")
@@ -259,9 +259,9 @@ def attribute_edges_over(
         dynamic_weights=dynamic_weights,
         control=control,
         tolerance=tolerance,
-        prompts=tuple(decoded(bridge, what.ids[0].tolist()) for what in whats),
-        targets=tuple(what.target for what in whats),
-        foils=tuple(what.foil for what in whats),
+        prompts=tuple(decoded(bridge, explanation.ids[0].tolist()) for explanation in explanations),
+        targets=tuple(explanation.target for explanation in explanations),
+        foils=tuple(explanation.foil for explanation in explanations),
         checked=tuple(one.unit for one in strongest),
         mean=scores.mean(0),
         low=low.float(),
@@ -272,22 +272,22 @@ def attribute_edges_over(
         gap=gap,
         metric_difference=actual - start,
         metric=actual[:, 0],
-        right=torch.tensor([scorer.right(what) for what in whats]),
-        ablation=torch.stack([scorer.ablated(what, strongest) for what in whats]),
+        right=torch.tensor([scorer.right(explanation) for explanation in explanations]),
+        ablation=torch.stack([scorer.ablate(explanation, strongest) for explanation in explanations]),
     )
 
 
 class _Scored(NamedTuple):
     """An example with its scores [layer, branch, head_from, head_to] and the integrals behind them, one a path."""
 
-    what: Explanation
+    explanation: Explanation
     scores: Tensor
     integrals: list[PathGradient]
 
 
 @dataclass(frozen=True)
 class _Scorer:
-    """What is done alike to every example."""
+    """How every example is scored."""
 
     bridge: Bridge
     objective: Objective
@@ -299,32 +299,38 @@ class _Scorer:
 
     def score(self, question: Question, answers: Question) -> _Scored:
         """The edges of one question's prompt, explaining the answers of this or of another question."""
-        what = explain(self.bridge, question.prompt, answers.target, answers.foil, objective=self.objective)
-        hooks = self._hooks(what)
-        explainer = EdgeExplainer(self.bridge, what.ids, None, self.stage, self.method, hooks, self.integration)
+        explanation = explain(self.bridge, question.prompt, answers.target, answers.foil, objective=self.objective)
+        hooks = self._hooks(explanation)
+        explainer = EdgeExplainer(self.bridge, explanation.ids, None, self.stage, self.method, hooks, self.integration)
         layers = list(range(self.bridge.cfg.n_layers))
-        credits, integrals = explainer.scores(what.metric, layers, self.path, per_source=False)
-        return _Scored(what, torch.stack([each.by_source[..., 0] for each in credits]).float(), integrals)
+        credits, integrals = explainer.scores(explanation.metric, layers, self.path, per_source=False)
+        return _Scored(explanation, torch.stack([each.by_source[..., 0] for each in credits]).float(), integrals)
 
-    def right(self, what: Explanation) -> bool:
+    def right(self, explanation: Explanation) -> bool:
         """Whether the model gives the answer that is explained."""
         with torch.no_grad():
-            return what.answer(self.bridge, self.bridge(what.ids)) == what.target
+            return explanation.answer(self.bridge, self.bridge(explanation.ids)) == explanation.target
 
-    def ablated(self, what: Explanation, ones: list[Intervention]) -> Float[Tensor, " edge"]:
+    def ablate(self, explanation: Explanation, interventions: list[Intervention]) -> Float[Tensor, " edge"]:
         """The measured effect of each removal, alone."""
-        if not ones:
+        if not interventions:
             return torch.zeros(0)
-        rows, hooks, batch_size = [[one] for one in ones], self._hooks(what), self.integration.batch_size
-        effects = measure_effects(self.bridge, what.ids, rows, what.metric, frozen=hooks, batch_size=batch_size)
+        effects = measure_effects(
+            self.bridge,
+            explanation.ids,
+            [[one] for one in interventions],
+            explanation.metric,
+            frozen=self._hooks(explanation),
+            batch_size=self.integration.batch_size,
+        )
         return effects.float().cpu()
 
-    def _hooks(self, what: Explanation) -> Hooks:
-        return frozen_hooks(self.bridge, what.ids) if self.frozen else ()
+    def _hooks(self, explanation: Explanation) -> Hooks:
+        return frozen_hooks(self.bridge, explanation.ids) if self.frozen else ()
 
 
 def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, stage: str) -> list[Intervention]:
-    """The removals of the lent edges of largest |mean|."""
+    """The removals of the edges between different heads of largest |mean|."""
     shared = mean.abs().clone()
     shared.diagonal(dim1=-2, dim2=-1).fill_(0)
     order = shared.flatten().argsort(descending=True, stable=True)[:k]

@@ -17,15 +17,15 @@ The baseline b is zero, the mean output of each head over a reference set, or it
 Source: Sundararajan et al. 2017, applied to head outputs as in the DCMHA paper (appendix "Interpretation and
 Visualization"), which does not say which of the two paths it takes.
 
-It does not show why a head matters. An attribution is no intervention either: `ablation` says what happens to f when
-that head alone is put to its baseline, and a banner says where the two disagree, in sign or by more than three times in
-size (see dcinterp.mechanism.magnitude_check).
+It does not show why a head matters. An attribution is not an intervention either: `ablation` says what happens to f if
+that head alone is set to its baseline, and a warning says where the two disagree, in sign or by more than a factor of
+three (see dcinterp.mechanism.magnitude_check).
 
 Identity that the tests assert: on each path the scores add up to f(z) - f(b), up to `gap`, which is returned.
 
     scores = dcinterp.attribute_heads(model, "< Ruth has a violin. ...", "fruit", "animal")
     scores.best                  # (layer, head) of the largest score
-    scores.gap                   # what the integral missed, per layer
+    scores.gap                   # what the integral misses, per layer
     dcinterp.figures.plot(scores)
 """
 
@@ -64,7 +64,7 @@ class HeadAttribution(Result):
     ablation [layer, head] = f(z) - f(that head alone at its baseline), measured;
     gap [layer] = f(z) - f(b) - sum of the scores on the path; metric_at_baseline [layer] = f(b); steps [layer]: points
     at which the path was evaluated. The joint path has one gap, baseline and number of steps, which all layers repeat.
-    metric = f(z); answer: the model's own most likely token (or tokens) where the target is explained.
+    metric = f(z); answer: the model's own most likely token (or tokens) in the place of the target.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -117,28 +117,26 @@ class HeadAttribution(Result):
         return list(self.tokens) if axis == "pos" else None
 
     def warnings(self) -> list[str]:
-        said = []
+        sentences = []
         if not self.right:
-            said.append(
-                f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": these scores explain an '
+            sentences.append(
+                f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": the scores explain an '
                 "answer that it does not give."
             )
         if len(incomplete := [int(i) for i in (self.relative_gap > self.tolerance).nonzero()[:, 0]]):
             layers_named = f"layer{'s' * (len(incomplete) > 1)} {', '.join(map(str, incomplete))}"
             where = "all layers" if self.path == "joint" else layers_named
-            said.append(
+            sentences.append(
                 f"The scores of {where} miss up to {float(self.relative_gap.max()):.0%} of the metric difference: "
                 + ("use integrated gradients (method 'ig')." if self.method == "gradient" else "raise max_steps.")
             )
         if self.disagreements:
             heads = ", ".join(f"L{layer}H{head}" for layer, head in self.disagreements)
-            several = len(self.disagreements) > 1
-            said.append(
-                f"Attribution and ablation disagree in sign for {heads}: do not build on {'them' if several else 'it'}."
-            )
+            those = "these scores" if len(self.disagreements) > 1 else "this score"
+            sentences.append(f"Attribution and ablation disagree in sign for {heads}: do not rely on {those}.")
         layers, heads_of_a_layer = self.scores.shape
         names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
-        return said + magnitude_warnings(
+        return sentences + magnitude_warnings(
             names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective]
         )
 
@@ -155,7 +153,7 @@ class HeadAttribution(Result):
 
 @analysis(
     title="Head attribution",
-    question="Which head writes the answer?",
+    question="Which heads contribute to the answer?",
     guide="analyses/head-attribution.md",
     example={"prompt": EXAMPLE_PROMPT, "target": "tea", "foil": "meat"},
 )
@@ -182,7 +180,7 @@ def attribute_heads(
     Args:
         bridge: any TransformerLens bridge; its heads need not be composed.
         prompt: text, or token ids as in [5, 7, 9].
-        target: the answer; if it takes several tokens, its tokens are explained together, each after the ones before.
+        target: the answer; if it takes several tokens, they are explained together, each after the ones before.
         foil: the answer it competes with, at the first token where the two differ.
         at: the position whose next-token logits are explained.
         objective: "logit", or "log-probability" of the answer (against a foil the two are the same).
@@ -207,19 +205,21 @@ def attribute_heads(
     check_choices(path, method)
     if baseline is not None and reference is not None:
         raise UserError("Give a counterfactual baseline or a reference set for a mean baseline, not both.")
-    what = explain(bridge, prompt, target, foil, at=at, objective=objective)
+    explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
     starts = None
     if baseline is not None:
-        starts = outputs(bridge, what.baseline(bridge, baseline))[1]
+        starts = outputs(bridge, explanation.baseline(bridge, baseline))[1]
     elif reference is not None:
         starts = mean_outputs(bridge, prompts(bridge, reference))
     integration = Integration(steps, max_steps, tolerance, batch_size)
-    scores = head_scores(bridge, what, starts, path=path, method=method, integration=integration, progress=progress)
+    scores = head_scores(
+        bridge, explanation, starts, path=path, method=method, integration=integration, progress=progress
+    )
     return HeadAttribution(
-        tokens=str_tokens(bridge, what.ids),
-        position=what.positions[-1],
-        target=what.target,
-        foil=what.foil,
+        tokens=str_tokens(bridge, explanation.ids),
+        position=explanation.positions[-1],
+        target=explanation.target,
+        foil=explanation.foil,
         answer=scores.answer,
         right=scores.right,
         objective=objective,

@@ -5,11 +5,12 @@ r"""Head attribution averaged over a set of questions, with intervals and a cont
 score is that of `attribute_heads`, each example against its own foil. The baseline is zero, the mean head output over
 the same prompts, or each example's counterfactual prompt (see synthetic_tasks.corrupt).
 
-The control asks what a score means. "heads": within every example and layer the heads change places at random, so that
-no head is the same head twice; [control_low, control_high] holds the middle 95 % of the *largest* mean (in size, with
-its sign) that a layer gets that way, which is what the best head must beat. "labels": every example is scored once more
-on the target and foil of another example, never on its own (see dcinterp.mechanism.label_permutation); the interval is
-that of a head's mean score for answers that mean nothing here.
+The control shows which scores mean something. "heads": within every example and layer the heads change places at
+random, so that no head is the same head twice; [control_low, control_high] holds the middle 95 % of the *largest*
+mean (in size, with its sign) that a layer gets that way, which is what the best head must beat. "labels":
+every example is scored once more on the target and foil of another example, never on its own (see
+dcinterp.mechanism.label_permutation); the interval is that of a head's mean score for answers that do not belong to the
+examples.
 
 Source: that of dcinterp.analysis.attribution.attribute_heads; the controls are ours.
 
@@ -37,7 +38,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, questions
+from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions
 from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs, outputs
 from dcinterp.mechanism.label_permutation import label_warnings, other_answers
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
@@ -75,8 +76,8 @@ class HeadAttributionSet(AgainstControl, Result):
     control_low, control_high [layer, head]: see the head of this module (the same for all heads of a layer under
     "heads"; zero under "none"); per_example, ablation [example, layer, head]; gap, metric_difference [example, layer],
     the difference being f(z) - f(b); metric [example]; right [example]: the model gives the target.
-    skipped: examples without a counterfactual prompt. agreement: share of (example, head) pairs whose score and ablation have the same
-    sign, among notable scores; agreement_p: its one-sided sign test.
+    skipped: examples without a counterfactual prompt. agreement: share of (example, head) pairs whose score and
+    ablation have the same sign, among notable scores; agreement_p: its one-sided sign test.
     """
 
     FORMER: ClassVar[dict[str, str]] = {
@@ -136,31 +137,33 @@ class HeadAttributionSet(AgainstControl, Result):
         return list(self.prompts) if axis == "example" else None
 
     def warnings(self) -> list[str]:
-        said = []
+        sentences = []
         wrong = int((~self.right).sum())
         if wrong:
-            said.append(
-                f"The model's answer is wrong in {wrong} of {self.n} examples, whose scores explain an answer that it "
+            sentences.append(
+                f"The model's answer is wrong in {wrong} of {self.n} examples: their scores explain an answer that it "
                 "does not give."
             )
         gaps = missed(self.gap, self.metric_difference, self.tolerance)
         if gaps.any():
-            said.append(
+            sentences.append(
                 f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
                 "the metric difference in some layer: raise max_steps."
             )
         if self.agreement < 0.75:
-            said.append(
+            sentences.append(
                 f"Attribution and ablation agree in sign in only {self.agreement:.0%} of the notable scores: they do "
                 "not say what removing a head does."
             )
         layers, heads = self.mean.shape
         names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
-        said += magnitude_warnings(names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective])
-        said += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
+        sentences += magnitude_warnings(
+            names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective]
+        )
+        sentences += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
         if self.skipped:
-            said.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
-        return said
+            sentences.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
+        return sentences
 
     def table(self) -> pd.DataFrame:
         """One row a head, the largest means first."""
@@ -174,7 +177,7 @@ class HeadAttributionSet(AgainstControl, Result):
 
 @analysis(
     title="Head attribution over a dataset",
-    question="Which heads write the answers of a set of examples?",
+    question="Which heads contribute to the answers of a set of examples?",
     guide="analyses/head-attribution.md",
     example={"examples": "same-person n=2", "method": "gradient"},
     former={"twin": "counterfactual", "counterfactual=asked": "question", "baseline=twin": "counterfactual"},
@@ -219,7 +222,8 @@ def attribute_heads_over(
     Cost: that of `attribute_heads` per example, twice with control "labels".
 
     Raises:
-        UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is unknown.
+        UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is
+            unknown.
     """
     check_choices(path, method)
     for name, value, known in (
@@ -227,19 +231,19 @@ def attribute_heads_over(
         ("control", control, CONTROLS),
     ):
         require_known(name, value, known)
-    given = questions(bridge, examples)
-    asked, starts = _starts(bridge, given, baseline, counterfactual)
+    given = read_questions(bridge, examples)
+    questions, starts = _starts(bridge, given, baseline, counterfactual)
     rule = Integration(steps, max_steps, tolerance, batch_size)
 
     def score(question: Question, answers: Question, start: Callable[[], Start]) -> tuple[Explanation, HeadScores]:
-        what = explain(bridge, question.prompt, answers.target, answers.foil, objective=objective)
-        return what, head_scores(bridge, what, start(), path=path, method=method, integration=rule)
+        explanation = explain(bridge, question.prompt, answers.target, answers.foil, objective=objective)
+        return explanation, head_scores(bridge, explanation, start(), path=path, method=method, integration=rule)
 
-    others = other_answers(bridge, asked, seed) if control == "labels" else None
+    others = other_answers(bridge, questions, seed) if control == "labels" else None
     control = "none" if control == "labels" and others is None else control
-    total = len(asked) * (1 if others is None else 2)
+    total = len(questions) * (1 if others is None else 2)
     made = []
-    for done, (question, start) in enumerate(zip(asked, starts, strict=True)):
+    for done, (question, start) in enumerate(zip(questions, starts, strict=True)):
         made.append(score(question, question, start))
         progress(done + 1, total, f"example {done + 1}")
     scores = torch.stack([each.by_position.sum(-1) for _, each in made])
@@ -251,16 +255,16 @@ def attribute_heads_over(
         control_low, control_high = (each[:, None].expand_as(scores[0]).contiguous() for each in extremes)
     elif others is not None:
         elsewhere = []
-        for done, (question, other, start) in enumerate(zip(asked, others, starts, strict=True)):
+        for done, (question, other, start) in enumerate(zip(questions, others, starts, strict=True)):
             elsewhere.append(score(question, other, start)[1].by_position.sum(-1))
-            progress(len(asked) + done + 1, total, f"other labels, example {done + 1}")
+            progress(len(questions) + done + 1, total, f"other labels, example {done + 1}")
         control_low, control_high = bootstrap_interval(torch.stack(elsewhere), level=level, seed=seed)
     notable = scores.abs() >= 0.1 * scores.abs().amax((1, 2), keepdim=True)
     signs = sign_test(scores[notable], ablation[notable])
     metric = torch.tensor([each.metric for _, each in made])
     return HeadAttributionSet(
         n=len(made),
-        skipped=len(given) - len(asked),
+        skipped=len(given) - len(questions),
         level=level,
         objective=objective,
         path=path,
@@ -270,10 +274,10 @@ def attribute_heads_over(
         tolerance=tolerance,
         agreement=signs.share,
         agreement_p=signs.p_value,
-        tasks=tuple(q.task for q in asked),
-        prompts=tuple(_text(bridge, q) for q in asked),
-        targets=tuple(what.target for what, _ in made),
-        foils=tuple(what.foil for what, _ in made),
+        tasks=tuple(q.task for q in questions),
+        prompts=tuple(_text(bridge, q) for q in questions),
+        targets=tuple(explanation.target for explanation, _ in made),
+        foils=tuple(explanation.foil for explanation, _ in made),
         mean=scores.mean(0),
         low=low.float(),
         high=high.float(),
@@ -290,16 +294,16 @@ def attribute_heads_over(
 
 
 def _starts(
-    bridge: Bridge, asked: list[Question], baseline: str, counterfactual: str
+    bridge: Bridge, questions: list[Question], baseline: str, counterfactual: str
 ) -> tuple[list[Question], list[Callable[[], Start]]]:
     """The questions that have a baseline, and for each what makes its head outputs there."""
     if baseline == "counterfactual":
-        found = zip(asked, counterfactual_prompts(bridge, asked, counterfactual), strict=True)
+        found = zip(questions, counterfactual_prompts(bridge, questions, counterfactual), strict=True)
         pairs = [(question, prompt) for question, prompt in found if prompt is not None]
         # Made when they are needed: those of all examples at once would take much memory.
         return [q for q, _ in pairs], [partial(_outputs_of, bridge, prompt) for _, prompt in pairs]
-    mean = mean_outputs(bridge, [token_ids(bridge, q.prompt) for q in asked]) if baseline == "mean" else None
-    return asked, [lambda: mean] * len(asked)
+    mean = mean_outputs(bridge, [token_ids(bridge, q.prompt) for q in questions]) if baseline == "mean" else None
+    return questions, [lambda: mean] * len(questions)
 
 
 def _outputs_of(bridge: Bridge, prompt: str) -> Start:

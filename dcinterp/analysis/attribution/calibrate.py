@@ -4,15 +4,15 @@ r"""Whether an attribution predicts what interventions do: every unit changed, t
     predicted[u] = <x - x_u, g>     x: what u acts on in its layer (head outputs, or the composed scores in stage pre)
 
 x_u is x with the unit changed, computed exactly inside the layer; g is the gradient of f at x, averaged over the
-layer's path ("ig", from zero or, for counterfactuals, from the counterfactual prompt's x) or taken at x itself ("gradient"). For edges
-put to zero predicted is the score of `attribute_edges`, for heads that of `attribute_heads`.
+layer's path ("ig", from zero or, for counterfactuals, from the counterfactual prompt's x) or taken at x itself
+("gradient"). For edges set to zero predicted is the score of `attribute_edges`, for heads that of `attribute_heads`.
 
-Both are taken twice: with all dynamic weights frozen at their clean values (value flow) and with weights that answer
-the change (recomputed: value and control flow). Source: the comparison of attribution with activation patching in
+Both are taken twice: with all dynamic weights frozen at their clean values (value flow) and with weights that respond
+to the change (recomputed: value and control flow). Source: the comparison of attribution with activation patching in
 Syed et al. 2023 ("Attribution patching outperforms automated circuit discovery").
 
-It does not show effects of several changes at once: each unit is changed alone, so two that stand in for each other
-both measure small. Units of one layer share a path, which an effect of one unit alone need not follow.
+It does not show effects of several changes at once: each unit is changed alone, so if one can replace the other, both
+effects are small. Units of one layer share a path, which an effect of one unit alone need not follow.
 
 Identities that the tests assert: predicted equals the attribution scores; where f is linear in the last layer's output
 predicted = measured there; predictions shuffled among the units lose their correlation.
@@ -34,7 +34,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, questions
+from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions
 from dcinterp.mechanism.edges import site
 from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
@@ -50,7 +50,7 @@ from dcinterp.support.ranges import Count, Level
 
 FLOWS = ("frozen", "recomputed")
 METHODS = ("ig", "gradient")
-# Effects below this share of an example's largest are not asked for their sign.
+# The sign of an effect below this share of the example's largest is ignored.
 NOTABLE = 0.01
 
 STATISTICS = ("agreement", "agreement_low", "agreement_high", "agreement_p", "correlation", "shuffled", "error")
@@ -139,31 +139,32 @@ class Calibration(Result):
         return frame.sort_values("measured_mean_recomputed", key=abs, ascending=False, ignore_index=True)
 
     def warnings(self) -> list[str]:
-        said = []
+        sentences = []
         if self.wrong:
-            said.append(
-                f"The model's answer is wrong in {self.wrong} of {self.n} examples: effects on an answer not given."
+            sentences.append(
+                f"The model's answer is wrong in {self.wrong} of {self.n} examples: effects are on an answer that it "
+                "does not give."
             )
         for m, method in enumerate(self.methods):
             at = FLOWS.index("recomputed")
             if float(self.agreement[m, at]) < 0.75:
-                said.append(
+                sentences.append(
                     f"Attribution ({method}) and ablation agree in sign in only {float(self.agreement[m, at]):.0%} of "
                     "the notable cases: its scores do not say what an intervention does."
                 )
             if float(self.error[m, at]) >= 1:
-                said.append(
-                    f"The calibration error of {method} is {float(self.error[m, at]):.2f}: it predicts what a single "
-                    "removal costs no better than 'no effect' does (1.00)."
+                sentences.append(
+                    f"The calibration error of {method} is {float(self.error[m, at]):.2f}: it predicts the effect of a "
+                    "single removal no better than always predicting no effect (1.00)."
                 )
             if float(self.correlation[m, at]) <= float(self.shuffled[m, at]):
-                said.append(f"The predictions of {method} are no closer to the effects than shuffled ones.")
-        said += few_examples(self.n)
+                sentences.append(f"The predictions of {method} are no closer to the effects than shuffled ones.")
+        sentences += few_examples(self.n)
         if self.left_out:
-            said.append(f"{self.left_out} further units were left out at random; raise limit to have them all.")
+            sentences.append(f"{self.left_out} more units were left out at random; raise limit to include them all.")
         if self.skipped:
-            said.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
-        return said
+            sentences.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
+        return sentences
 
 
 @analysis(
@@ -212,42 +213,43 @@ def calibrate(
     Cost per example, twice: a forward row per unit, and per layer `steps` + 3 rows forward and backward.
 
     Raises:
-        UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is unknown.
+        UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is
+            unknown.
     """
     for name, value, known in (("kind", kind, ("zero", "mean", "counterfactual")), ("stage", stage, ("pre", "post"))):
         require_known(name, value, known)
     for method in methods:
         require_known("method", method, METHODS)
-    asked, skipped = _with_counterfactuals(bridge, questions(bridge, examples), kind, counterfactual)
+    questions, skipped = _with_counterfactuals(bridge, read_questions(bridge, examples), kind, counterfactual)
     units = list(all_units(bridge, part, stage, kind))
     left_out = max(0, len(units) - limit)
     if left_out:
         kept = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))[:limit]
         units = [units[i] for i in sorted(kept.tolist())]
     stage = "post" if part == "head" else stage
-    reference = [token_ids(bridge, question.prompt) for question, _ in asked] if kind == "mean" else None
+    reference = [token_ids(bridge, question.prompt) for question, _ in questions] if kind == "mean" else None
     rule = Integration(steps, max_steps, 0.01, batch_size)
-    predicted = torch.zeros(len(methods), len(FLOWS), len(asked), len(units))
-    effects = torch.zeros(len(FLOWS), len(asked), len(units))
+    predicted = torch.zeros(len(methods), len(FLOWS), len(questions), len(units))
+    effects = torch.zeros(len(FLOWS), len(questions), len(units))
     wrong, texts = 0, []
-    for i, (question, other) in enumerate(asked):
-        what = explain(bridge, question.prompt, question.target, question.foil, objective=objective)
+    for i, (question, other) in enumerate(questions):
+        explanation = explain(bridge, question.prompt, question.target, question.foil, objective=objective)
         with torch.no_grad():
-            wrong += what.answer(bridge, bridge(what.ids)) != what.target
+            wrong += explanation.answer(bridge, bridge(explanation.ids)) != explanation.target
         texts.append(question.prompt if isinstance(question.prompt, str) else f"example {i}")
-        length = what.ids.shape[1]
-        ones = [one for unit in units for one in checked(bridge, unit, length)]
-        values = references(bridge, ones, length, other, reference)
-        frozen = frozen_hooks(bridge, what.ids)
+        length = explanation.ids.shape[1]
+        interventions = [one for unit in units for one in checked(bridge, unit, length)]
+        values = references(bridge, interventions, length, other, reference)
+        frozen = frozen_hooks(bridge, explanation.ids)
         for f, flow in enumerate(FLOWS):
             hooks = frozen if flow == "frozen" else ()
-            run = _Comparison(bridge, what, stage, other, values, hooks, rule)
-            predicted[:, f, i], effects[f, i] = run.of(ones, methods)
-            progress(i * len(FLOWS) + f + 1, len(asked) * len(FLOWS), f"example {i + 1}, {flow}")
+            run = _Comparison(bridge, explanation, stage, other, values, hooks, rule)
+            predicted[:, f, i], effects[f, i] = run.compare(interventions, methods)
+            progress(i * len(FLOWS) + f + 1, len(questions) * len(FLOWS), f"example {i + 1}, {flow}")
     return _result(
         predicted,
         effects,
-        n=len(asked),
+        n=len(questions),
         part=part,
         kind=kind,
         stage=stage,
@@ -268,18 +270,18 @@ class _Comparison:
     """Predicted and measured effects on one prompt, with hooks that freeze the dynamic weights or none."""
 
     bridge: Bridge
-    what: Explanation
+    explanation: Explanation
     stage: str
     other: Any
     values: References
     hooks: Hooks
     rule: Integration
 
-    def of(self, ones: list[Intervention], methods: Sequence[str]) -> tuple[Tensor, Tensor]:
+    def compare(self, interventions: list[Intervention], methods: Sequence[str]) -> tuple[Tensor, Tensor]:
         """([method, unit], [unit])."""
-        predicted, effects = torch.zeros(len(methods), len(ones)), torch.zeros(len(ones))
-        for layer in sorted({one.layer for one in ones}):
-            here = [i for i, one in enumerate(ones) if one.layer == layer]
+        predicted, effects = torch.zeros(len(methods), len(interventions)), torch.zeros(len(interventions))
+        for layer in sorted({one.layer for one in interventions}):
+            here = [i for i, one in enumerate(interventions) if one.layer == layer]
             gradients = [self._gradient(layer, method) for method in methods]
 
             def watch(start: int, tensor: Tensor, here: list[int] = here, gradients: list[Tensor] = gradients) -> None:
@@ -292,9 +294,9 @@ class _Comparison:
             effects[here] = (
                 measure_effects(
                     self.bridge,
-                    self.what.ids,
-                    [[ones[i]] for i in here],
-                    self.what.metric,
+                    self.explanation.ids,
+                    [[interventions[i]] for i in here],
+                    self.explanation.metric,
                     self.values,
                     frozen=self.hooks,
                     batch_size=self.rule.batch_size,
@@ -309,14 +311,14 @@ class _Comparison:
     def _gradient(self, layer: int, method: str) -> Tensor:
         name = site(layer, self.stage)
         with torch.no_grad():
-            ends = {name: self.bridge.run_with_cache(self.what.ids, names_filter=[name])[1][name]}
+            ends = {name: self.bridge.run_with_cache(self.explanation.ids, names_filter=[name])[1][name]}
             starts = None
             if self.other is not None:
                 starts = {name: self.bridge.run_with_cache(self.other, names_filter=[name])[1][name]}
         path = path_gradient(
             self.bridge,
-            self.what.ids,
-            self.what.metric,
+            self.explanation.ids,
+            self.explanation.metric,
             ends,
             starts,
             method=method,
@@ -327,15 +329,14 @@ class _Comparison:
 
 
 def _with_counterfactuals(
-    bridge: Bridge, asked: list[Question], kind: str, counterfactual: str
+    bridge: Bridge, questions: list[Question], kind: str, counterfactual: str
 ) -> tuple[list[tuple[Question, Any]], int]:
-    """Every question with the ids of its counterfactual prompt (None where none is needed), and how many have
-    none."""
+    """Every question with the ids of its counterfactual prompt (None if none is needed), and how many have none."""
     if kind != "counterfactual":
-        return [(question, None) for question in asked], 0
-    pairs = zip(asked, counterfactual_prompts(bridge, asked, counterfactual), strict=True)
+        return [(question, None) for question in questions], 0
+    pairs = zip(questions, counterfactual_prompts(bridge, questions, counterfactual), strict=True)
     made = [(question, token_ids(bridge, prompt)) for question, prompt in pairs if prompt is not None]
-    return made, len(asked) - len(made)
+    return made, len(questions) - len(made)
 
 
 def _result(predicted: Tensor, effects: Tensor, *, level: float, seed: int, **rest: Any) -> Calibration:

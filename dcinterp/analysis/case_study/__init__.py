@@ -1,4 +1,4 @@
-"""The five-step story of one answer: `case_study` and what it returns."""
+"""The case study of one answer in five steps: `case_study` and what it returns."""
 
 from dcinterp.analysis.case_study.case_study import CaseStudy, case_study, source_position
 from dcinterp.analysis.case_study.steps import Step

@@ -1,34 +1,34 @@
 """The case study of one answer, as in the appendix "Interpretation and Visualization" of the DCMHA paper.
 
     answer           what the model answers                                  (prediction)
-    head             which head writes it               (integrated gradients; direct effect and ablation, measured)
+    head             which head has the largest direct effect on it          (measured; with its attribution, ablation)
     transformation   what that head does with the source word                (its OV circuit)
     source           what its attention to the source is made of             (post-composition, branch by branch)
-    lender           which heads lent it, through which projection           (w_k1 gathers, w_k2 shares; w_q1, w_q2 too)
-                     and what that loan alone is worth                       (its edge taken out)
-    attention        where the head looks before and after composition       (attention rows)
+    sharing          which heads share their attention with it, and through  (w_k1 gathers, w_k2 shares; w_q1, w_q2 too)
+                     which projection, and the effect of that alone          (its edge removed)
+    attention        where the head attends before and after composition     (attention rows)
     gate             which gate silences a head that would copy the source   (w_qg, w_kg)
 
-The first line is the question; the other lines are the paper's five steps, with the last of them in two. The story
-strings analyses together and adds one plain sentence a step, made from the numbers, and a verdict: who lent attention
-to the head that writes the answer, and how the answer fares without that loan. Where a step does not hold for an
-example (a wrong answer, a head that attends by itself, a loan worth less than a tenth of the answer's lead), the
-sentence says so.
+The first line is the question; the other lines are the paper's five steps, with the last of them in two. The case study
+combines several analyses. It adds one plain sentence per step, made from the numbers, and a summary: which head shared
+its attention with the head that has the largest direct effect, and what happens to the answer without it. If a step
+does not hold for an example (a wrong answer, a head that attends by itself, shared attention with an effect below a
+tenth of the logit difference), the sentence says so.
 
-Which head is followed. Integrated gradients credit a head with all that later layers make of it, so a head may score
-high that only helps a later one to find the source. Among the heads that get a tenth of the largest score or more, the
-one followed is therefore the one with the largest direct effect: its output at the last position is put to zero while
-all other heads keep theirs, so that MLPs and the unembedding alone answer. (Direct logit attribution would stop before
-the MLPs, and what the last of them makes of a head's output would count for no head.)
+Which head is followed. Integrated gradients give a head credit for everything that later layers make of its output, so
+a head may score high although it only helps a later head to attend to the source. Among the heads with at least a tenth
+of the largest score, the case study therefore follows the one with the largest direct effect: its output at the last
+position is set to zero while all other heads keep theirs, so that only MLPs and the unembedding respond. (Direct logit
+attribution would stop before the MLPs, and would credit no head with what the last MLP makes of its output.)
 
-It follows one head and is no whole circuit: a step that does not hold means that the answer came about otherwise.
+It follows one head, not a whole circuit: if a step does not hold, the answer came about in another way.
 
-    story = dcinterp.case_study(model, example)
-    print(story.summary)
-    for step in story.steps:
+    study = dcinterp.case_study(model, example)
+    print(study.summary)
+    for step in study.steps:
         print(step.title, "-", step.sentence)
-    dcinterp.intervene(model, example.prompt, story.edge_line).effect       # the loan, taken out
-    story.save("folder")                         # evidence and sentences; dcinterp.load_result reads them back
+    dcinterp.intervene(model, example.prompt, study.edge_line).effect       # the effect of the shared attention
+    study.save("folder")                         # evidence and sentences; dcinterp.load_result reads them back
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from dcinterp.mechanism.prompt import Prompt, Token, first_token, head_number, l
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.support.former_names import former_name
+from dcinterp.support.former_names import former_name, warn_of
 from dcinterp.support.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -76,15 +76,15 @@ if TYPE_CHECKING:
 class CaseStudy(Result):
     """The evidence of a case study and what it says in words: a summary, and a sentence a step.
 
-    `breakdown` is None where heads are not composed. For every head, [layer, head]: direct, what it writes into the
-    answer by itself (in logits, measured); copy_rank and target_rank, the ranks of the source word and of the answer in
-    what its OV circuit promotes when it reads the source word alone; before, query_gate, key_gate, after: its attention
-    from the last position to the source, and what gates add to it.
+    `breakdown` is None if heads are not composed. For every head, [layer, head]: direct, its direct effect on the
+    answer (in logits, measured); copy_rank and target_rank, the ranks of the source word and of the answer in what its
+    OV circuit promotes when it reads the source word alone; before, query_gate, key_gate, after: its attention from the
+    last position to the source, and what the gates add to it.
     logit_difference: the answer's logit minus the foil's; logit_difference_without: the same when the followed head's
-    attention to the source is put back to what it was before composition; logit_difference_uncomposed: the same for all
-    attention of its layer's heads. shared_effect [head_from]: by how much removing the attention to the source that each
-    other head shares with the followed one reduces the logit difference; shared_effect_everywhere: the same for the
-    whole edge, all positions.
+    attention to the source is set back to what it was before composition; logit_difference_uncomposed: the same for all
+    attention of its layer's heads. shared_effect [head_from]: by how much removing the attention to the source that
+    each other head shares with the followed one reduces the logit difference; shared_effect_everywhere: the same for
+    the whole edge, all positions.
     """
 
     FORMER: ClassVar[dict[str, str]] = {
@@ -128,26 +128,32 @@ class CaseStudy(Result):
     after: Float[Tensor, "layer head"]
 
     def __post_init__(self) -> None:
-        # A story read from a file has its steps as plain tuples.
-        object.__setattr__(self, "steps", tuple(Step(*step) for step in self.steps))
+        # A case study read from a file has its steps as plain tuples, and may be one of version 0.1.
+        steps = (Step(*step) for step in self.steps)
+        named = (step._replace(name=sentences.FORMER_STEPS.get(step.name, step.name)) for step in steps)
+        object.__setattr__(self, "steps", tuple(named))
 
     def step(self, name: str) -> Step:
-        """The step of a name: answer, head, transformation, source, lender, attention or gate.
+        """The step of a name: answer, head, transformation, source, sharing, attention or gate.
 
         Raises:
             UserError: there is no such step.
         """
         known = {step.name: step for step in self.steps}
+        if name in sentences.FORMER_STEPS:
+            warn_of(f"the step {name}", sentences.FORMER_STEPS[name])
+            name = sentences.FORMER_STEPS[name]
         if name not in known:
             raise UserError(f"There is no step {name!r}; {nearest(name, known)}")
         return known[name]
 
     @property
     def holds(self) -> bool:
-        """Whether the paper's story is this example's: the right answer, written from attention that was lent, and that
-        is worth a tenth of the answer's lead or more.
+        """Whether this example behaves as the paper describes: the answer is right, and the head with the largest
+        direct effect uses attention that another head shares with it, whose removal reduces the logit difference by a
+        tenth or more.
         """
-        return all(self.step(name).holds for name in ("answer", "head", "transformation", "source", "lender"))
+        return all(self.step(name).holds for name in ("answer", "head", "transformation", "source", "sharing"))
 
     @property
     def unread(self) -> bool:
@@ -166,8 +172,8 @@ class CaseStudy(Result):
 
     @property
     def side(self) -> str:
-        """ "query" or "key": the token whose dynamic weights make the strongest branch of the lending; where no head
-        lends a notable part, of all that composition adds.
+        """ "query" or "key": the projection through which `head_from` shares most attention; if no head shares a
+        notable part, the side of the branch that adds most.
         """
         if self.breakdown is None or self.head_from is None:
             return "query"
@@ -178,7 +184,7 @@ class CaseStudy(Result):
 
     @property
     def edge_line(self) -> str | None:
-        """The intervention that takes the lender's loan out: the line that `loan` measures; None without a loan."""
+        """The intervention that removes the attention shared by `head_from`; its effect is in `shared_effect`."""
         if self.head_from is None:
             return None
         return f"edge {self.layer}.post.added.{self.head_from}>{self.head} zero query=-1 key={self.key}"
@@ -193,7 +199,7 @@ class CaseStudy(Result):
         return pd.DataFrame(rows, columns=["step", "holds", "sentence"])
 
     def warnings(self) -> list[str]:
-        """Those of the evidence; the sentences say the rest."""
+        """The warnings of the evidence; the sentences say the rest."""
         parts = (self.prediction, self.attribution, self.circuit, self.breakdown, self.rows)
         return [sentence for part in parts if part is not None for sentence in part.warnings()]
 
@@ -201,7 +207,7 @@ class CaseStudy(Result):
 @analysis(
     title="The case study",
     ignore=("attribution", "direct"),
-    question="Whose attention wrote this answer, step by step?",
+    question="Which head's attention produced this answer, step by step?",
     guide="analyses/case-study.md",
     example={"example": EXAMPLE_PROMPT},
 )
@@ -218,21 +224,21 @@ def case_study(
     direct: Float[Tensor, "layer head"] | None = None,
     progress: Progress = silent,
 ) -> CaseStudy:
-    """Tell the story of an example of the tasks, or of any prompt with its answer.
+    """Study one answer step by step: an example of the tasks, or any prompt with its answer.
 
     Args:
         bridge: any bridge; without composed heads the steps about composition say so.
         example: a prompt as text or token ids, or an example of the tasks (`synthetic_tasks.Example`, or its JSON).
-        answer: the expected answer of a prompt; the model's own answer when it is left out.
-        foil: the token the answer competes with; the most likely other token when it is left out.
-        layer: the layer to follow, negative counted from the last; when left out, that of the head which writes most
-            directly.
-        head: the head to follow; when left out, the one (of `layer`) that writes most directly: the largest direct
-            effect among the heads whose attribution at the last token is at least a tenth of the largest there.
-        key: the source token; when left out, where the followed head looks most, of an example among the tokens of its
-            source.
+        answer: the expected answer of a prompt; the model's own answer by default.
+        foil: the token the answer competes with; by default the most likely other token.
+        layer: the layer to follow, negative counted from the last; by default that of the head with the largest direct
+            effect.
+        head: the head to follow; by default the one (of `layer`) with the largest direct effect, among the heads whose
+            attribution at the last token is at least a tenth of the largest there.
+        key: the position of the source token; by default where the followed head attends most, in an example of the
+            tasks among the tokens of its source.
         attribution: head scores of this prompt computed before, to be used again.
-        direct: the direct effects of a story told before about this prompt, to be used again.
+        direct: the direct effects of an earlier case study of this prompt, to be used again.
         progress: called as the attribution proceeds.
 
     Cost: that of `attribute_heads`, unless it is given, seven forward passes, and rows of forward passes: one for every
@@ -248,12 +254,12 @@ def case_study(
         foil = next(int(i) for i in prediction.top_ids if int(i) != target)
     if attribution is None:
         attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
-    what = explain(bridge, prompt, target, foil)
-    ids = what.ids
+    explanation = explain(bridge, prompt, target, foil)
+    ids = explanation.ids
     if direct is None:
-        direct = direct_effects(bridge, ids, what.metric)
-    best = _followed(attribution, direct, None, None)
-    layer, head = _followed(
+        direct = direct_effects(bridge, ids, explanation.metric)
+    best = _head_to_follow(attribution, direct, None, None)
+    layer, head = _head_to_follow(
         attribution,
         direct,
         None if layer is None else layer_number(bridge, layer),
@@ -271,14 +277,14 @@ def case_study(
     copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
     attends = source_attention(bridge, ids, key)
     shared = None
-    now = without = whole_layer = measure_logit_difference(bridge, ids, what.metric)
+    difference = without = whole_layer = measure_logit_difference(bridge, ids, explanation.metric)
     if breakdown is not None:
         without = measure_logit_difference(
-            bridge, ids, what.metric, without_composition(layer, head, key, float(breakdown.o_b[head]))
+            bridge, ids, explanation.metric, without_composition(layer, head, key, float(breakdown.o_b[head]))
         )
-        whole_layer = measure_logit_difference(bridge, ids, what.metric, uncomposed(layer))
+        whole_layer = measure_logit_difference(bridge, ids, explanation.metric, uncomposed(layer))
         head_from = sentences.strongest_head_from(breakdown, head)
-        shared = measure_sharing(bridge, ids, what.metric, layer, head, key, head_from)
+        shared = measure_sharing(bridge, ids, explanation.metric, layer, head, key, head_from)
     read = example.facts[example.source].item if key in sources else rows.tokens[key]
     steps = (
         sentences.answer_step(prediction, answer),
@@ -286,8 +292,8 @@ def case_study(
         sentences.transformation_step(
             circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
         ),
-        sentences.source_step(rows, breakdown, head, key, now, without),
-        sentences.sharing_step(breakdown, shared, layer, head, now, whole_layer),
+        sentences.source_step(rows, breakdown, head, key, difference, without),
+        sentences.sharing_step(breakdown, shared, layer, head, difference, whole_layer),
         sentences.attention_step(rows, head, composed),
         _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
     )
@@ -300,7 +306,7 @@ def case_study(
         layer=layer,
         head=head,
         key=key,
-        logit_difference=now,
+        logit_difference=difference,
         logit_difference_without=without,
         logit_difference_uncomposed=whole_layer,
         summary=summarize(attribution, rows, breakdown, shared, head, key, best=best == (layer, head)),
@@ -341,14 +347,14 @@ def source_positions(bridge: Bridge, example: Example) -> list[int]:
     return [i for i, (a, b) in enumerate(encoding["offset_mapping"]) if a < end and b > start]
 
 
-def _followed(
+def _head_to_follow(
     attribution: HeadAttribution, direct: Float[Tensor, "layer head"], layer: int | None, head: int | None
 ) -> tuple[int, int]:
-    """The head to follow: the one asked for, else the one that writes most directly of those with a notable score."""
-    asked = torch.zeros_like(direct, dtype=torch.bool)
-    asked[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
-    there = attribution.by_position[:, :, attribution.position].where(asked, -torch.inf)
-    candidates = asked & (there >= sentences.NOTABLE_SHARE * there.max().clamp(min=0))
+    """The chosen head, or else the one with the largest direct effect of those with a notable score."""
+    chosen = torch.zeros_like(direct, dtype=torch.bool)
+    chosen[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
+    there = attribution.by_position[:, :, attribution.position].where(chosen, -torch.inf)
+    candidates = chosen & (there >= sentences.NOTABLE_SHARE * there.max().clamp(min=0))
     # Where every score is negative, the least negative head is the only candidate.
     candidates |= there == there.max()
     best, best_head = divmod(int(direct.where(candidates, -torch.inf).argmax()), direct.shape[1])
@@ -356,7 +362,7 @@ def _followed(
 
 
 def _readings(bridge: Bridge, circuit: OVTopTokens, text: str) -> list[sentences.Reading]:
-    """What the relations of the lexicon make of a word, and where the circuit ranks it; the best ranked first."""
+    """The values that the relations of the lexicon give a word, with their ranks in the circuit; the best first."""
     from synthetic_tasks.relations import RELATIONS
 
     order = circuit.top_ids[0].tolist()
@@ -372,7 +378,7 @@ def _readings(bridge: Bridge, circuit: OVTopTokens, text: str) -> list[sentences
 
 
 def _gate_step(word: str, copy_rank: Tensor, attends: SourceAttention, **known: bool) -> Step:
-    """The step about the head that copies the source word and whose attention to it the gates cut most."""
+    """The step about the head that copies the source word and whose attention to it the gates reduce most."""
     copying = (copy_rank <= sentences.PROMOTED) & (attends.before >= sentences.NOTABLE_WEIGHT)
     gates = attends.query_gate + attends.key_gate
     if not copying.any():

@@ -1,9 +1,9 @@
-"""What the story measures beside the analyses it strings together.
+"""What the case study measures itself, beside the analyses that it combines.
 
-    direct[l, h] = f(z) - f(z with z[l, h, last] = 0, every other head as it was)       what a head writes by itself
-    loan[f]      = f(clean) - f(without what head f's attention adds to the followed head's)
+    direct[l, h] = f(z) - f(z with z[l, h, last] = 0, every other head as it was)       the direct effect of a head
+    shared[f]    = f(clean) - f(without what head f's attention adds to the followed head's)
 
-f is the answer's lead, logit[target] - logit[foil]. MLPs answer in both; later heads answer in the second alone.
+f is the logit difference, logit[target] - logit[foil]. MLPs respond to both; later heads respond to the second only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def source_attention(bridge: Bridge, ids: Tensor, key: int) -> SourceAttention:
     taps = [(f"blocks.{at}.attn.{tap}", keep(name, at)) for name, tap in TAPS.items() for at in range(layers)]
     with torch.no_grad():
         bridge.run_with_hooks(ids, fwd_hooks=[(name, hook) for name, hook in taps if name in bridge.hook_dict])
-    # Heads that are not composed have no stage before; a model without gates adds nothing by them.
+    # Without composition there is no attention before it; without gates nothing is added by them.
     instead = {"before": found["after"], "query_gate": {}, "key_gate": {}, "after": {}}
     return SourceAttention(
         **{
@@ -67,10 +67,10 @@ def source_attention(bridge: Bridge, ids: Tensor, key: int) -> SourceAttention:
 
 
 def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tensor, "layer head"]:
-    """What every head writes into the answer by itself: its direct effect on the metric.
+    """The direct effect of every head on the metric.
 
-    A head's output at the last position is put to zero while all other heads keep theirs, so that no later head passes
-    anything on; what the MLPs make of it belongs to it. (Path patching from the head to the logits, with zero.)
+    A head's output at the last position is set to zero while all other heads keep theirs, so that no later head passes
+    the change on; what the MLPs make of it is included. (Path patching from the head to the logits, with zero.)
 
     Cost: one forward pass that keeps the heads' outputs, and one of layers x heads rows.
     """
@@ -83,7 +83,7 @@ def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tenso
     for start in range(0, len(pairs), BATCH):
         some = [None, *pairs[start : start + BATCH]]  # the first row is untouched
 
-        def held(z: Tensor, hook: Any, layer: int, some: list[Any] = some) -> Tensor:
+        def silence(z: Tensor, hook: Any, layer: int, some: list[Any] = some) -> Tensor:
             out = cache[names[layer]].expand_as(z).clone()
             for row, pair in enumerate(some):
                 if pair is not None and pair[0] == layer:
@@ -91,7 +91,7 @@ def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tenso
             return out
 
         with torch.no_grad():
-            hooks = [(name, partial(held, layer=layer)) for layer, name in enumerate(names)]
+            hooks = [(name, partial(silence, layer=layer)) for layer, name in enumerate(names)]
             value = metric(bridge.run_with_hooks(ids.expand(len(some), -1), fwd_hooks=hooks))
         effects.append(value[0] - value[1:])
     return torch.cat(effects).float().cpu().view(layers, heads)
@@ -99,10 +99,11 @@ def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tenso
 
 @dataclass(frozen=True)
 class SharingEffects:
-    """What the answer's lead loses without the attention that each other head lends to one head.
+    """By how much removing the attention that each other head shares with one head reduces the logit difference.
 
     here: at the last position and the source token only; everywhere: the whole edge, at all positions; by_branch: as
-    `here`, through one projection of the strongest lender. Zero for the head itself, and where there is no such edge.
+    `here`, for the head that shares most, through one projection. Zero for the head itself, and if there is no such
+    edge.
     """
 
     here: Float[Tensor, " head_from"]
@@ -113,7 +114,7 @@ class SharingEffects:
 def measure_sharing(
     bridge: Bridge, ids: TokenIds, metric: Metric, layer: int, head: int, key: int, head_from: int
 ) -> SharingEffects:
-    """Take out what each head lends to `head`, one at a time, by `dcinterp.mechanism.interventions`.
+    """Remove what each head shares with `head`, one at a time, by `dcinterp.mechanism.interventions`.
 
     Cost: two rows of a forward pass for every other head, and one for each projection.
     """
@@ -126,10 +127,10 @@ def measure_sharing(
     for branch in ("qp", "kp"):
         units["by_branch", branch] = replace(here, head_from=head_from, name=branch)
     rows = {}
-    for place, one in units.items():
-        if one.head_from != head:
+    for place, unit in units.items():
+        if unit.head_from != head:
             try:
-                rows[place] = checked(bridge, one, length)
+                rows[place] = checked(bridge, unit, length)
             except UserError:  # heads of different groups, or a model without that projection
                 continue
     found: dict[Any, float] = {}
@@ -154,7 +155,7 @@ def measure_logit_difference(bridge: Bridge, ids: TokenIds, metric: Metric, hook
 
 
 def without_composition(layer: int, head: int, key: int, own: float) -> list[Any]:
-    """Hooks that give one head its own attention back, from the last position to `key` alone."""
+    """Hooks that set one head's attention, from the last position to `key` only, to what it was before composition."""
 
     def put_back(attention: Tensor, hook: Any) -> Tensor:
         attention = attention.clone()
@@ -165,7 +166,7 @@ def without_composition(layer: int, head: int, key: int, own: float) -> list[Any
 
 
 def uncomposed(layer: int) -> list[Any]:
-    """Hooks that give all heads of a layer their own attention back, at all positions."""
+    """Hooks that make all heads of a layer use only their own attention, at all positions."""
     own: dict[str, Tensor] = {}
 
     def keep(attention: Tensor, hook: Any) -> None:

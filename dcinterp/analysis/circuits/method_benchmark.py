@@ -1,31 +1,31 @@
-r"""How well attribution methods recover circuits whose truth is known: plant, ask every method, measure, score.
+r"""How well attribution methods recover circuits whose truth is known: plant, run every method, measure, score.
 
     AUROC = chance that a random part of the circuit scores above a random other part      (1 perfect, 0.5 chance)
     precision = share of the circuit among as many of the highest scores as it has parts   (stricter: parts are rare)
     sign agreement = share of the parts with a measured effect whose predicted effect has its sign
     calibration error = sum |predicted - measured| / sum |measured|      (0 exact, 1 as good as predicting no effect)
 
-Four questions are asked of every method that can answer them:
+Every method is scored on those of four questions that it can answer:
 
-    edges       which (layer, branch, head_from, head_to) make the answer
-    finds       which heads' attention is used, by themselves or by others
-    writes      which heads' output makes the answer
-    branches    which branch of which layer carries it
+    edges       which edges (layer, branch, head_from, head_to) make the answer
+    attention   which heads' attention is used, by the head itself or by others
+    output      which heads' output makes the answer
+    branches    through which branches of which layers
 
-Scores below a hundredth of the largest count as zero (ties are chance): nobody reads them, and in float32 a gradient
-through a saturated softmax leaves traces that order the parts of a circuit by accident. A label is planted; a measured
-effect is the change of the logit difference when that part alone is taken out of the composed attention
+Scores below a hundredth of the largest count as zero (ties are chance): in float32 a gradient through a saturated
+softmax leaves tiny values that order the parts of a circuit by accident. A label is planted; a measured effect is the
+change of the logit difference when that part alone is removed from the composed attention
 (dcinterp.planted.effects).
 
-It does not show how a method does on trained models, whose circuits are neither this sharp nor this sparse: a method
-that fails here is in doubt everywhere, one that passes here is not proved.
+It does not show how good a method is on trained models, whose circuits are neither this sharp nor this sparse: a method
+that fails here is doubtful everywhere, and one that passes here is not proved.
 
 Identity that the tests assert: the measured effects themselves have calibration error 0, labels in random order an
 AUROC of about 0.5.
 
     scores = dcinterp.method_benchmark(["share-by-kp", "share-by-kp noise=0.01"], seeds=8)
     print(scores.markdown("edges"))
-    dcinterp.figures.plot(scores, question="finds")
+    dcinterp.figures.plot(scores, question="attention")
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ from dcinterp.planted import PlantedModel, circuits, read_plant, tokenizer
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
+
+FORMER_QUESTIONS = {"finds": "attention", "writes": "output"}
+"""What version 0.1 called the questions, and their names now."""
 
 CHECKED = 100
 """Examples on which a planted model's accuracy is measured."""
@@ -62,6 +66,7 @@ class MethodScores(Result):
     accuracy: share of right answers of the planted models.
     """
 
+    FORMER: ClassVar[dict[str, str]] = {f"question={old}": new for old, new in FORMER_QUESTIONS.items()}
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "auroc": ("setting", "score"),
         "auroc_low": ("setting", "score"),
@@ -99,12 +104,15 @@ class MethodScores(Result):
         Raises:
             UserError: there is no such question or quantity.
         """
+        if question in FORMER_QUESTIONS:
+            warn_of(f"the question {question}", FORMER_QUESTIONS[question])
+            question = FORMER_QUESTIONS[question]
         if question not in self.question:
             raise UserError(f"There is no question {question!r} here; {nearest(question, set(self.question))}")
         if self.AXES.get(quantity) != ("setting", "score"):
             known = [name for name, axes in self.AXES.items() if "score" in axes]
             raise UserError(f"There is no quantity {quantity!r} here; {nearest(quantity, known)}")
-        at = [number for number, asked in enumerate(self.question) if asked == question]
+        at = [number for number, other in enumerate(self.question) if other == question]
         return [self.method[number] for number in at], getattr(self, quantity)[:, at]
 
     def markdown(self, question: str, quantity: str = "auroc") -> str:
@@ -124,18 +132,18 @@ class MethodScores(Result):
 
     def warnings(self) -> list[str]:
         wrong = [
-            f"{setting}: the planted models answer {float(share):.0%} of their examples; noise has changed what is "
-            "planted, and so the labels are in doubt."
+            f"{setting}: the planted models answer only {float(share):.0%} of their examples correctly; noise has "
+            "changed the circuit, so the labels are in doubt."
             for setting, share in zip(self.settings, self.accuracy, strict=True)
             if share < 0.9
         ]
-        few = ["Intervals over fewer than 5 models say little; ask for more seeds."] if self.seeds < 5 else []
+        few = ["Intervals over fewer than 5 models are unreliable; give more seeds."] if self.seeds < 5 else []
         return wrong + few
 
 
 @analysis(
     title="Methods against planted circuits",
-    question="Do the attribution methods find a circuit that is known?",
+    question="Do attribution methods find a known circuit?",
     guide="analyses/planted.md",
     example={"settings": "share-by-kp", "seeds": "1", "examples": "1"},
 )
@@ -150,8 +158,8 @@ def method_benchmark(
     """Score attribution methods on models whose circuits are known.
 
     Args:
-        settings: what to plant, as in "share-by-kp noise=0.01 redundancy=2"; every circuit without noise when empty.
-        methods: names of `METHODS`; all when empty.
+        settings: what to plant, as in "share-by-kp noise=0.01 redundancy=2"; every circuit without noise by default.
+        methods: names of `METHODS`; all by default.
         seeds: models per setting; they differ in which heads play which role, and in the noise.
         examples: prompts per model.
         progress: called after each model.
@@ -178,15 +186,15 @@ def method_benchmark(
         for seed in range(seeds):
             model = read_plant(f"{setting} seed={seed}")
             right.append(model.accuracy(model.examples(CHECKED)))
-            _ask(model, chosen, examples, tally)
+            _score(model, chosen, examples, tally)
             progress(number * seeds + seed + 1, len(planted) * seeds, f"{setting}, model {seed + 1} of {seeds}")
         tallies.append(tally)
         accuracy.append(sum(right) / len(right))
     return _collect(planted, tallies, accuracy, seeds=seeds, examples=examples)
 
 
-def _ask(model: PlantedModel, methods: Sequence[str], examples: int, tally: dict[tuple[str, str], Tally]) -> None:
-    """Ask every method about some examples of one model, and add the answers to the tally."""
+def _score(model: PlantedModel, methods: Sequence[str], examples: int, tally: dict[tuple[str, str], Tally]) -> None:
+    """Run every method on some examples of one model, and add the answers to the tally."""
     bridge = wrap(model.model, tokenizer(), f"planted {model.circuit}")
     trials = [Trial(bridge, model, example, number) for number, example in enumerate(model.examples(examples, seed=1))]
     generator = torch.Generator().manual_seed(model.seed)

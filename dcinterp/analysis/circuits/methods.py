@@ -1,4 +1,4 @@
-"""The attribution methods that `method_benchmark` asks, and one example of a planted model that they look at.
+"""The attribution methods that `method_benchmark` compares, and one example of a planted model.
 
     edge IG           attribute_edges by integrated gradients              edges, and so heads and branches
     ..., joint path   the same, both layers on one path
@@ -6,10 +6,10 @@
     head IG           attribute_heads by integrated gradients              heads
     head gradient     attribute_heads by gradient x activation             heads
     attention weight  how much the last position attends past the first    edges by |A C|, heads by A and by A'
-    ablation          taking each part out, one at a time                  everything: it is what the others predict
+    ablation          removing each part, one at a time                    everything: it is what the others predict
     random            independent normal numbers                           everything
 
-A method is one function and one line in `METHODS`. What is asked, and what the numbers mean, stands in
+A method is one function and one line in `METHODS`. The questions, and what the numbers mean, are described in
 `method_benchmark`.
 """
 
@@ -34,7 +34,7 @@ from dcinterp.planted.words import TOKEN_ID
 
 @dataclass(frozen=True)
 class Trial:
-    """One example of one planted model, with everything that several methods look at."""
+    """One example of one planted model, with everything that several methods use."""
 
     bridge: Bridge
     planted: PlantedModel
@@ -65,18 +65,18 @@ class Trial:
 
     @cached_property
     def measured(self) -> dict[str, Tensor]:
-        """The effect of taking each part out, by question."""
+        """The effect of removing each part, by question."""
         found: dict[str, list[Tensor]] = {question: [] for question in QUESTIONS}
         for layer, edges in enumerate(self.edges):
             heads = torch.arange(edges.shape[1])
             single = torch.zeros(*edges.shape[:3], *edges.shape[2:])
             single[:, :, heads, heads] = edges
-            written = torch.zeros(len(heads), *edges.shape[2:])
-            written[heads, heads] = edges.sum((0, 1))
+            output = torch.zeros(len(heads), *edges.shape[2:])
+            output[heads, heads] = edges.sum((0, 1))
             parts = {
                 "edges": single[self.exists[layer]],
-                "finds": edges.sum(0),
-                "writes": written,
+                "attention": edges.sum(0),
+                "output": output,
                 "branches": edges.sum(1),
             }
             for question, each in parts.items():
@@ -89,8 +89,8 @@ class Trial:
         truth = self.planted.truth(self.example)
         labels = {
             "edges": truth.edges[self.exists] != 0,
-            "finds": truth.finds.flatten(),
-            "writes": truth.writes.flatten() != 0,
+            "attention": truth.attention.flatten(),
+            "output": truth.output.flatten() != 0,
             "branches": truth.branches.flatten(),
         }
         return {question: Case(labels[question], self.measured[question]) for question in QUESTIONS}
@@ -102,11 +102,11 @@ class Trial:
         """
         net = {
             "edges": scores[self.exists],
-            "finds": scores.sum((1, 3)),
-            "writes": scores.sum((1, 2)),
+            "attention": scores.sum((1, 3)),
+            "output": scores.sum((1, 2)),
             "branches": scores.sum((2, 3)),
         }
-        amount = {"finds": scores.abs().sum((1, 3)), "branches": scores.abs().sum((2, 3))}
+        amount = {"attention": scores.abs().sum((1, 3)), "branches": scores.abs().sum((2, 3))}
         return {q: Answer(amount.get(q, net[q].abs()).flatten(), net[q].flatten()) for q in QUESTIONS}
 
 
@@ -128,19 +128,19 @@ def _head_method(**options: Any) -> Method:
         e = trial.example
         found = attribute_heads(trial.bridge, e.prompt, e.target, e.foil, **options)
         scores = found.scores.flatten()
-        return {question: Answer(scores.abs(), scores) for question in ("finds", "writes")}
+        return {question: Answer(scores.abs(), scores) for question in ("attention", "output")}
 
     return ask
 
 
 def _attention_weight(trial: Trial) -> dict[str, Answer]:
-    # What the last position attends to, but for the first token, on which heads rest.
+    # What the last position attends to, except the first token, to which idle heads attend.
     seen = trial.edges[..., -1, 1:]
     answers = trial.by_edges(seen.abs().sum(-1))
     own = seen[:, 0].sum(-1).sum(-1)
     composed = seen.sum((1, 2))
-    answers["finds"] = Answer(own.flatten(), own.flatten())
-    answers["writes"] = Answer(composed.abs().sum(-1).flatten(), composed.sum(-1).flatten())
+    answers["attention"] = Answer(own.flatten(), own.flatten())
+    answers["output"] = Answer(composed.abs().sum(-1).flatten(), composed.sum(-1).flatten())
     return answers
 
 

@@ -84,8 +84,8 @@ class ComposeBreakdown(Result):
     def shared(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
         """What each head's attention adds to each other head through the low-rank branch of one side.
 
-        shared[f, h] = A[f] * sum_r w_1[r, f] w_2[r, h], inside groups of heads; its columns add up to o_kp (`side` "key")
-        or o_qp ("query").
+        shared[f, h] = A[f] * sum_r w_1[r, f] w_2[r, h], inside groups of heads; its columns add up to o_kp (`side`
+        "key") or o_qp ("query").
         """
         w1, w2 = (getattr(self, name) for name in BRANCHES[f"{side[0]}p"].weights)
         return self.a[:, None] * low_rank_map(w1, w2, self.groups)

@@ -32,7 +32,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES
-from dcinterp.mechanism.dataset import Examples, questions
+from dcinterp.mechanism.dataset import Examples, read_questions
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
@@ -170,7 +170,7 @@ def composition_importance(
             unknown.
     """
     check_choices(path, method)
-    asked, rule = questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
+    asked, rule = read_questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
     what = [explain(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
     longest = max(each.ids.shape[1] for each in what)
     layers = bridge.cfg.n_layers * len(stages_of(bridge)) if path == "joint" else 1

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import BRANCHES, FORMER_PARTS, PARTS
-from dcinterp.mechanism.dataset import Examples, questions
+from dcinterp.mechanism.dataset import Examples, read_questions
 from dcinterp.mechanism.head_maps import MapOfParts, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.mechanism.prompt import layer_number, require_stage, token_ids
@@ -147,7 +147,7 @@ def mean_composition_map(
     if queries not in ("last", "all"):
         raise UserError(f"There are no queries {queries!r}; choose 'last' or 'all'.")
     layer = layer_number(bridge, layer)
-    asked = questions(bridge, examples)
+    asked = read_questions(bridge, examples)
     made = []
     for done, question in enumerate(asked):
         made.append(_sums(bridge, token_ids(bridge, question.prompt), layer, stage, queries))

@@ -1,1 +1,1 @@
-"""What a change inside the model does."""
+"""What a change inside the model does to its answers."""

@@ -1,4 +1,4 @@
-r"""What a model's accuracy on the tasks is without a part of its composition: the causal question, asked by removal.
+r"""A model's accuracy on the tasks without a part of its composition: the causal question, answered by removal.
 
     change(part, pattern) = accuracy with the part's branches at zero - accuracy of the model as it is, on the same rows
 
@@ -9,8 +9,8 @@ large as it is and hands each head the term of its neighbour.
 
 Source: zero ablation, as in Wang et al. 2022 (IOI); the rotated control is ours.
 
-It does not show how a part acts, nor that a model trained without it could not do as well; and where the whole model
-is at the level of guessing a fact (`guess`), a removal can take away the relation, but no choice of a fact.
+It does not show how a part acts, nor that a model trained without it could not do as well. If the whole model is only
+as good as guessing a fact (`guess`), a removal can affect the relation, but not the choice of a fact.
 
 Identity that the tests assert: without "all", the accuracy is that of the same weights in a model that does not
 compose.
@@ -40,7 +40,7 @@ from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
 FEW = 10
-"""Below as many clusters a bootstrap interval is not to be trusted."""
+"""With fewer clusters a bootstrap interval cannot be trusted."""
 
 INTACT, ALL, WHOLE = "intact", "all", "all tasks"
 
@@ -52,7 +52,7 @@ class BranchAblation(Result):
     Intervals (low, high; change_low, change_high) are 95 %, from resampling clusters of rows that share facts; the
     same clusters are drawn for all parts, so that changes are compared row by row. answers, clusters [pattern]: how
     many are scored, and in how many clusters; guess [pattern]: accuracy of the right relation applied to a random fact.
-    Intervals are not corrected for the number of parts and patterns: of 20 that stand for nothing one leaves out zero.
+    Intervals are not corrected for the number of parts and patterns: of 20 without any effect, one excludes zero.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -82,7 +82,7 @@ class BranchAblation(Result):
         return {"part": list(self.parts), "pattern": list(self.patterns)}.get(axis)
 
     def certain(self, part: str, pattern: str = WHOLE) -> bool:
-        """Whether the interval of a change leaves out zero."""
+        """Whether the interval of a change excludes zero."""
         p, q = self.parts.index(part), self.patterns.index(pattern)
         return not float(self.change_low[p, q]) <= 0 <= float(self.change_high[p, q])
 
@@ -93,19 +93,19 @@ class BranchAblation(Result):
         return tuple(name for name, better in zip(self.patterns, above.tolist(), strict=True) if not better)
 
     def warnings(self) -> list[str]:
-        """The patterns in which no fact is chosen, and intervals that rest on too little."""
-        found = []
+        """The patterns in which the model only guesses a fact, and intervals that rest on too few rows."""
+        sentences = []
         if self.guessed:
-            found.append(
+            sentences.append(
                 "The intact model does no better than a random fact with the right relation on "
-                f"{', '.join(self.guessed)}: there no removal says how a fact is chosen."
+                f"{', '.join(self.guessed)}: there, a removal cannot show how a fact is chosen."
             )
         if int(self.clusters.min()) < FEW:
-            found.append(
-                f"Some intervals rest on {int(self.clusters.min())} independent rows only, and are too narrow: "
+            sentences.append(
+                f"Some intervals rest on only {int(self.clusters.min())} independent rows and are too narrow: "
                 "give more `rows` or more tasks."
             )
-        return found
+        return sentences
 
 
 @analysis(
@@ -133,9 +133,9 @@ def branch_ablation(
 
     Args:
         bridge: a bridge over a DCFormer with the tokenizer of the tasks (or one that knows their words).
-        tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 when empty.
+        tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 by default.
         parts: what to remove: "post.kp", "1.post.kp", "pre", "2.post" or "all"; every stage, every branch of each and
-            "all" when it is left out.
+            "all" by default.
         kind: "zero" removes the branches, "rotate" gives every head the term of the head before it.
         rows: rows per task, of `examples` examples, of which the third to the last are scored.
         examples: examples in a row.

@@ -1,4 +1,4 @@
-r"""What a change inside the model does to its answer: the causal twin of an attribution.
+r"""What a change inside the model does to its answer: the measured counterpart of an attribution.
 
     effect = f(clean) - f(edited)
 
@@ -11,8 +11,8 @@ Source: ablation and activation patching as in Wang et al. 2022 (IOI) and Heimer
 It does not show what the part does elsewhere: other prompts, or next to other interventions. Zero may be far from what
 the model ever computes; compare with "mean" and "counterfactual".
 
-Identities that the tests assert: scaling by 1 changes nothing; every edge of a branch put to zero is the branch put to
-zero; a branch put to zero is the model whose weights lack it; every branch taken from another prompt is its pattern.
+Identities that the tests assert: scaling by 1 changes nothing; setting every edge of a branch to zero sets the branch
+to zero; a branch at zero is the model without those weights; every branch taken from another prompt gives its pattern.
 
     effect = dcinterp.intervene(model, prompt, "edge 2.post.kp.2>3 zero", "elephant", "sweater")
     effect.answer_before, effect.answer_after, effect.effect
@@ -83,7 +83,7 @@ class InterventionEffect(Result):
 
     @property
     def effect(self) -> float:
-        """What the intervention took away from the metric."""
+        """By how much the intervention reduces the metric."""
         return self.metric_before - self.metric_after
 
     def table(self) -> pd.DataFrame:
@@ -95,7 +95,7 @@ class InterventionEffect(Result):
         return {"top": list(self.top_tokens), "key": list(self.tokens[: self.position + 1])}.get(axis)
 
     def sentence(self, strong: str = "") -> str:
-        """What the model said before and says after, the metric before and after, and the effect.
+        """The answer and the metric before and after, and the effect.
 
         strong: put around answers and numbers, "**" for Markdown.
         """
@@ -108,26 +108,28 @@ class InterventionEffect(Result):
             for text in (f"{self.metric_before:.2f}", f"{self.metric_after:.2f}", f"{self.effect:+z.2f}")
         )
         return (
-            f"The model said {strong}{self.answer_before}{strong} and {still} says "
+            f"The model answered {strong}{self.answer_before}{strong} and {still} answers "
             f'{strong}{self.answer_after}{strong}. The {self.objective} of "{self.target}"{minus} is {before} before '
             f"and {after} after, so the effect is {effect}: the change {meaning}."
         )
 
     def warnings(self) -> list[str]:
-        said = []
+        sentences = []
         if self.answer_before != self.target:
-            said.append(
+            sentences.append(
                 f'The untouched model answers "{self.answer_before}", not "{self.target}": the effect is on a logit '
-                "that does not win."
+                "that is not the largest."
             )
         if self.metric_before == self.metric_after and bool((self.logit_before == self.logit_after).all()):
-            said.append("The intervention changes no logit here: it acts on what is so already, or does not reach it.")
-        return said
+            sentences.append(
+                "The intervention changes no logit here: the part already has this value, or does not reach the answer."
+            )
+        return sentences
 
 
 @analysis(
     title="Intervention",
-    question="What changes when a part is taken out or replaced?",
+    question="What changes when a part is removed or replaced?",
     guide="analyses/causal.md",
     example={"prompt": EXAMPLE_PROMPT, "interventions": "head 1.3 zero"},
 )
@@ -151,9 +153,9 @@ def intervene(
         bridge: any bridge; all but heads need composed heads.
         prompt: text, or token ids as in [5, 7, 9].
         interventions: one line such as "edge 2.post.kp.2>3 zero", several apart by semicolons, or a list of them.
-        target: the answer; the model's own most likely token when it is left out.
+        target: the answer; the model's own most likely token by default.
         foil: the answer it competes with.
-        at: the position whose next token is looked at.
+        at: the position whose next token is predicted.
         objective: "logit" (with a foil, the difference) or "log-probability".
         counterfactual: the other prompt, with as many tokens, that "counterfactual" takes its values from.
         reference: prompts, or a set of examples such as "same-person n=20", that "mean" is taken over.
@@ -164,38 +166,38 @@ def intervene(
     counterfactual and one for freezing.
 
     Raises:
-        UserError: an intervention is not one or does not fit the model, a prompt, target or position does not fit, or
+        UserError: an intervention is not valid or does not fit the model, a prompt, target or position does not fit, or
             the values for "mean" or "counterfactual" are not given.
     """
     if target is None:
         ids = token_ids(bridge, prompt)
         with torch.no_grad():
             target = int(bridge(ids)[0, position(at, ids.shape[1], "Position")].argmax())
-    what = explain(bridge, prompt, target, foil, at=at, objective=objective)
-    length = what.ids.shape[1]
-    ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, length)]
-    among = None if reference is None or not any(one.kind == "mean" for one in ones) else prompts(bridge, reference)
-    values = references(bridge, ones, length, counterfactual, among)
-    frozen = list(frozen_hooks(bridge, what.ids)) if freezes(dynamic_weights) else []
-    before, clean = _run(bridge, what.ids, frozen)
-    after, edited = _run(bridge, what.ids, list(intervention_hooks(bridge, [ones], values, frozen=frozen)))
-    place = what.positions[0]
+    explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
+    length = explanation.ids.shape[1]
+    units = [each for one in read_interventions(interventions) for each in checked(bridge, one, length)]
+    among = None if reference is None or not any(one.kind == "mean" for one in units) else prompts(bridge, reference)
+    values = references(bridge, units, length, counterfactual, among)
+    frozen = list(frozen_hooks(bridge, explanation.ids)) if freezes(dynamic_weights) else []
+    before, clean = _run(bridge, explanation.ids, frozen)
+    after, edited = _run(bridge, explanation.ids, list(intervention_hooks(bridge, [units], values, frozen=frozen)))
+    place = explanation.positions[0]
     rows = torch.stack([logits[0, place].float().cpu() for logits in (before, after)])
     top = _either_top(rows, k)
     attention = torch.stack([torch.stack(list(each.values()))[:, 0].float().cpu() for each in (clean, edited)])
     chances = rows.softmax(-1)
     return InterventionEffect(
-        tokens=str_tokens(bridge, what.ids),
+        tokens=str_tokens(bridge, explanation.ids),
         position=place,
         interventions=tuple(map(str, read_interventions(interventions))),
         dynamic_weights=dynamic_weights,
         objective=objective,
-        target=what.target,
-        foil=what.foil,
-        answer_before=what.answer(bridge, before),
-        answer_after=what.answer(bridge, after),
-        metric_before=float(what.metric(before)),
-        metric_after=float(what.metric(after)),
+        target=explanation.target,
+        foil=explanation.foil,
+        answer_before=explanation.answer(bridge, before),
+        answer_after=explanation.answer(bridge, after),
+        metric_before=float(explanation.metric(before)),
+        metric_after=float(explanation.metric(after)),
         top_tokens=str_tokens(bridge, top[None]),
         top_ids=top,
         logit_before=rows[0, top],

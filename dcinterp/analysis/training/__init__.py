@@ -1,1 +1,1 @@
-"""What happened while a model was trained."""
+"""What happened during training."""

@@ -79,16 +79,20 @@ class ScalingFit(Result):
         """The result in words, at the lowest loss that both families reached."""
         base, other = self.families
         low, high = float(self.multiplier_low[0]), float(self.multiplier_high[0])
-        verdict = "" if low > 1 or high < 1 else "; the interval holds 1, so no difference is shown"
+        remark = "" if low > 1 or high < 1 else "; the interval includes 1, so no difference is shown"
         return (
             f"At a loss of {float(self.loss[0]):.4g}, {other} reaches what {base} reaches with "
-            f"{float(self.multiplier[0]):.2f} times its compute (95 % interval {low:.2f} to {high:.2f}){verdict}."
+            f"{float(self.multiplier[0]):.2f} times its compute (95 % interval {low:.2f} to {high:.2f}){remark}."
         )
 
     def warnings(self) -> list[str]:
         counts = [sum(point[0] == family for point in self.points) for family in self.families]
         few = min(counts)
-        return [f"The intervals rest on {few} runs of a family; more sizes make them mean more."] if few < 5 else []
+        return (
+            [f"The intervals rest on {few} runs of a family; with more sizes they are more reliable."]
+            if few < 5
+            else []
+        )
 
 
 @analysis(
@@ -184,7 +188,9 @@ def _points(runs: str | list[tuple[str, float, float]], loss: str | None) -> lis
     try:
         table = pd.read_csv(path)
     except ValueError as error:  # no text, no columns, or lines that do not fit together
-        raise UserError(f"{path} is no table ({error}); give the results.csv that `dcinterp sweep` wrote.") from error
+        raise UserError(
+            f"{path} is not a valid table ({error}); give the results.csv that `dcinterp sweep` wrote."
+        ) from error
     for column in COLUMNS:
         if column not in table:
             raise UserError(f"{path} has no column {column!r}; give the results.csv that `dcinterp sweep` wrote.")
@@ -199,7 +205,7 @@ def _points(runs: str | list[tuple[str, float, float]], loss: str | None) -> lis
 
 
 def _checked(family: str, points: list[tuple[str, float, float]]) -> _Fit:
-    """The line of one family, or the reason why there is none."""
+    """The line of one family; a UserError says why there is none."""
     chosen = [(flops, loss) for name, flops, loss in points if name == family]
     if any(not (flops > 0 and loss > 0 and math.isfinite(flops * loss)) for flops, loss in chosen):
         raise UserError(f"A run of {family} has no positive, finite compute and loss; leave it out.")

@@ -1,8 +1,9 @@
-r"""How many directions the heads of a model used while it was trained, by checkpoint.
+r"""How many directions the heads of a model used during training, by checkpoint.
 
     cumulative = share of variance in the first components of a layer's QK or OV products
 
-It reads the watch folder of a training run (dcinterp.train.loop.mechanism_log wrote it) and computes nothing else.
+It reads the watch folder of a training run (dcinterp.train.loop.mechanism_log wrote it) and computes nothing else. It
+does not show what the directions are used for, nor that more of them are better.
 
 Identity that the tests assert: the last checkpoint's numbers are those of the trained model, measured afresh.
 
@@ -55,7 +56,7 @@ def training_diversity(run: str | Path) -> TrainingDiversity:
         run: the output folder of `dcinterp train`.
 
     Raises:
-        UserError: the run recorded nothing of the kind.
+        UserError: the run did not record it.
     """
     steps, found = read_log(run, "variances")
     return TrainingDiversity(run=str(run), step=steps, cumulative=cumulative(found))

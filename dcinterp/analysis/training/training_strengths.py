@@ -1,10 +1,10 @@
-r"""How much each branch of the composition did while a model was trained, by checkpoint.
+r"""How strong each branch of the composition was during training, by checkpoint.
 
     strength   = mean |O| / mean |A|       over heads and visible pairs of the run's probe rows
 
 It reads the watch folder of a training run (dcinterp.train.loop.mechanism_log wrote it) and computes nothing else. It
-does not show that a strong branch matters: a branch that only rescales is strong and may do nothing; ablate it to know.
-The probe rows are a few of the run's first batch.
+does not show that a strong branch matters: a branch that only rescales is strong and may have no effect; ablate it to
+find out. The probe rows are a few of the run's first batch.
 
 Identity that the tests assert: the last checkpoint's numbers are those of the trained model, measured afresh.
 
@@ -29,7 +29,7 @@ from dcinterp.train.loop.mechanism_log import read_log
 
 @dataclass(frozen=True)
 class TrainingStrengths(Result):
-    """strength [checkpoint, stage, layer, branch] of the composition; NaN where the model has no such branch."""
+    """strength [checkpoint, stage, layer, branch] of the composition; NaN if the model has no such branch."""
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "step": ("checkpoint",),
@@ -45,7 +45,7 @@ class TrainingStrengths(Result):
         return names.get(axis)
 
     def warnings(self) -> list[str]:
-        return ["This run's model composes nothing."] if bool(self.strength.isnan().all()) else []
+        return ["The model of this run has no composition."] if bool(self.strength.isnan().all()) else []
 
 
 @analysis(
@@ -55,13 +55,13 @@ class TrainingStrengths(Result):
     example={"run": "runs/my-run"},
 )
 def training_strengths(run: str | Path) -> TrainingStrengths:
-    """How much each branch of the composition did, at every checkpoint of a run.
+    """How strong each branch of the composition was, at every checkpoint of a run.
 
     Args:
         run: the output folder of `dcinterp train`.
 
     Raises:
-        UserError: the run recorded nothing of the kind.
+        UserError: the run did not record it.
     """
     steps, found = read_log(run, "strengths")
     return TrainingStrengths(run=str(run), step=steps, strength=found)

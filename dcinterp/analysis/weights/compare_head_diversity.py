@@ -2,7 +2,7 @@
 
     share(n) = mean over layers of the share of variance that the first n components capture
 
-It does not show more than the curves that it puts beside each other: models of other widths have other numbers of
+It shows only the curves side by side: models of other widths have other numbers of
 components, and a curve of a narrower model stays 1 beyond its width.
 
 Identity that the tests assert: each row is the mean over layers of that model's `head_diversity`.
@@ -97,7 +97,7 @@ def side_by_side(results: dict[str, HeadDiversity]) -> HeadDiversityComparison:
     """
     kinds = {(result.reading, result.centred) for result in results.values()}
     if len(kinds) != 1:
-        raise UserError("Head diversities are comparable only when made with one reading and one way of centring.")
+        raise UserError("Head diversities are comparable only with the same reading and centring; compute them again.")
     ((reading, centred),) = kinds
     longest = max(result.qk.shape[1] for result in results.values())
 

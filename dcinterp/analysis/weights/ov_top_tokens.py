@@ -1,4 +1,4 @@
-r"""What a head writes when it reads a word: the OV circuit from token to token.
+r"""Which tokens a head promotes when it attends to a word: the OV circuit from token to token.
 
     x(w)  = e_w + MLP_0(norm(e_w))                 the word, enriched by the first MLP (layer 0 reads e_w alone)
     ov(w) = norm_l(x(w)) W_V^h W_O^h W_U           [d_vocab], in logits before the final norm
@@ -6,8 +6,8 @@ r"""What a head writes when it reads a word: the OV circuit from token to token.
 Source: the DCMHA paper (appendix "Interpretation and Visualization"), with the first MLP as part of the embedding.
 Biases of values and outputs are the same for every word and are left out, as are positions.
 
-It does not show that the head reads this word in any prompt, that later layers leave what it wrote alone, or that the
-residual stream at a word's position still looks like x(w) in later layers; attention and ablation say more.
+It does not show that the head attends to this word in any prompt, that later layers do not change its output, or that
+the residual stream at a word's position is still close to x(w) in later layers; attention and ablation show more.
 
 Identity that the tests assert: ov(w) is what the head adds to the residual stream, times W_U, in a run on the word
 alone in which attention before it is switched off.
@@ -39,7 +39,7 @@ from dcinterp.support.ranges import Count
 
 @dataclass(frozen=True)
 class OVTopTokens(Result):
-    """The tokens that a head's OV circuit promotes most for each word, and where the word itself stands among all.
+    """The tokens that a head's OV circuit promotes most for each word, and the rank of the word itself.
 
     top_ids, logit [word, top]; own_rank [word] counts from 1 (1: the head copies the word). `notes` name the words
     that were represented by their first token.
@@ -72,13 +72,13 @@ class OVTopTokens(Result):
         return frame
 
     def warnings(self) -> list[str]:
-        """The words that several tokens stand for."""
+        """The words that are represented by their first token."""
         return list(self.notes)
 
 
 @analysis(
     title="OV circuit of a head",
-    question="What does a head write when it reads a word?",
+    question="Which tokens does a head promote when it attends to a word?",
     guide="analyses/ov-circuits.md",
     example={"layer": "1", "head": "3", "words": "violin,lime"},
 )
@@ -92,7 +92,7 @@ def ov_top_tokens(
     final_norm: bool = False,
     multi_token: Literal["refuse", "first"] = "refuse",
 ) -> OVTopTokens:
-    """The `k` tokens that a head's OV circuit promotes most when it reads each of `words`.
+    """The `k` tokens that a head's OV circuit promotes most for each of `words`.
 
     Args:
         bridge: any bridge over a language model.
@@ -100,7 +100,7 @@ def ov_top_tokens(
         head: the head.
         words: words (as in running text, so with a space before them where the tokenizer knows that) or token ids.
         k: how many tokens.
-        final_norm: apply the final norm to what the head writes, gain included, before W_U; the paper's equation does
+        final_norm: apply the final norm to the head's output, gain included, before W_U; the paper's equation does
             not, and a gain far from 1 changes the ranking.
         multi_token: what to do with a word of several tokens: refuse it, or take its first token and note that.
 
@@ -134,12 +134,12 @@ def ov_top_tokens(
 def ov_ranks(
     bridge: Bridge, words: Sequence[Token], targets: Sequence[Token], *, final_norm: bool = False
 ) -> Int[Tensor, "layer head word"]:
-    """Where, from 1, each word's target stands among the tokens that every head promotes when it reads the word.
+    """The rank, from 1, of each word's target among the tokens that every head promotes for the word.
 
     Args:
         bridge, final_norm: as in `ov_top_tokens`.
-        words: what is read, one token each.
-        targets: what is looked for, one for each word; the words themselves say how well a head copies.
+        words: the source words, one token each.
+        targets: one token for each word; with the words themselves the ranks show how well a head copies.
 
     Raises:
         UserError: as `ov_top_tokens` raises.
@@ -169,6 +169,6 @@ def _ids_of(bridge: Bridge, words: Sequence[Token], multi_token: str) -> tuple[I
                     "pass multi_token='first'."
                 )
             first = str_tokens(bridge, torch.tensor([tokens[:1]]))[0]
-            notes.append(f'"{word}" is {len(tokens)} tokens; its first, "{first}", stands for it.')
+            notes.append(f'"{word}" is {len(tokens)} tokens; it is represented by the first, "{first}".')
         ids.append(tokens[0])
     return torch.tensor(ids), notes

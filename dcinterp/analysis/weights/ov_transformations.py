@@ -1,4 +1,4 @@
-r"""What every head does to words: how often its OV circuit carries a word to the values of a relation.
+r"""Which relations every head's OV circuit applies to words: how often it promotes the value that a relation gives.
 
     score[l, h, r] = share of the pairs (w, v) of relation r with v among the k largest of ov_{l,h}(w)
 
@@ -8,13 +8,13 @@ ov is that of `ov_top_tokens`. The control pairs the same words with the same va
 Source: the DCMHA paper (appendix "Interpretation and Visualization") reads single heads in this way; the count over all
 pairs of a relation, and its control, are ours.
 
-It does not show that the head reads such words in any prompt, nor that what it writes reaches the answer.
+It does not show that the head attends to such words in any prompt, nor that its output has an effect on the answer.
 
-Identity that the tests assert: a head built to copy is the one whose score stands above its control, and a head that
+Identity that the tests assert: a head built to copy is the one whose score is above its control, and a head that
 promotes the same tokens whatever it reads scores what its control does.
 
     scores = dcinterp.ov_transformations(model)  # [layer, head, relation]
-    scores.best("obj->superclass")               # (layer, head) that stands highest above its control
+    scores.best("obj->superclass")               # (layer, head) with the largest score minus control
     dcinterp.figures.plot(scores)
 """
 
@@ -46,7 +46,7 @@ class OVTransformations(Result):
     score [layer, head, relation], a share of the relation's `pairs`, with its 95 % interval over pairs (low, high);
     control: the mean share when values are paired with words at random, and the middle 95 % of such pairings
     (control_low, control_high); skipped: pairs left out because a word is not one token.
-    Over many heads some stand above the control by chance: intervals are not corrected for how many are looked at.
+    Of many heads some are above the control by chance: intervals are not corrected for the number of heads.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -80,25 +80,25 @@ class OVTransformations(Result):
         return self.low > self.control_high
 
     def best(self, relation: str) -> tuple[int, int]:
-        """(layer, head) whose score stands highest above its control, for one relation.
+        """(layer, head) with the largest score minus control, for one relation.
 
         Raises:
             UserError: the relation was not scored.
         """
         if relation not in self.relations:
             raise UserError(f"Relation {relation!r} was not scored; {nearest(relation, self.relations)}")
-        logit_difference = (self.score - self.control)[:, :, self.relations.index(relation)]
-        layer, head = divmod(int(logit_difference.argmax()), logit_difference.shape[1])
+        margin = (self.score - self.control)[:, :, self.relations.index(relation)]
+        layer, head = divmod(int(margin.argmax()), margin.shape[1])
         return layer, head
 
     def warnings(self) -> list[str]:
-        """What was left out."""
+        """The pairs that were left out."""
         return list(self.notes)
 
 
 @analysis(
     title="What every head's OV circuit does to words",
-    question="Which heads turn words into what, as a rule?",
+    question="Which relations do the heads' OV circuits apply to words?",
     guide="analyses/ov-circuits.md",
     example={},
 )
@@ -113,7 +113,7 @@ def ov_transformations(
     seed: int = 0,
     progress: Progress = silent,
 ) -> OVTransformations:
-    """How often each relation of the tasks' lexicon carries a word to one of the `k` tokens that a head promotes.
+    """How often each relation of the tasks' lexicon leads from a word to one of the `k` tokens that a head promotes.
 
     The pairs of a relation are all its words with their accepted values ("violin" -> "musical instrument" under
     obj->superclass; a word to itself under copy). The control pairs the same words with the same values in random
@@ -121,10 +121,10 @@ def ov_transformations(
 
     Args:
         bridge: any bridge over a language model.
-        relations: names of relations; all of the released tasks when it is left out.
+        relations: names of relations; all of the released tasks by default.
         k: how many promoted tokens count; 1 for the most promoted alone.
-        final_norm: apply the final norm to what the head writes, gain included, before W_U.
-        multi_token: leave out pairs in which a word or its value is several tokens, or let the first token stand.
+        final_norm: apply the final norm to the head's output, gain included, before W_U.
+        multi_token: leave out pairs in which a word or its value is several tokens, or use the first token.
         permutations: random pairings in the control.
         seed: seed of the pairings and of the intervals.
         progress: called after each layer.
@@ -191,7 +191,7 @@ Pairs = list[tuple[int, tuple[int, ...]]]
 def _lexicon(
     bridge: Bridge, relations: Sequence[str] | None, multi_token: str
 ) -> tuple[dict[str, tuple[Pairs, int]], list[str]]:
-    """Relation -> (its pairs as token ids, how many were left out), and what to tell about it."""
+    """Relation -> (its pairs as token ids, how many were left out), and notes about it."""
     from synthetic_tasks import TASKS
     from synthetic_tasks.relations import RELATIONS
 
@@ -223,7 +223,7 @@ def _lexicon(
 
 
 def _known_tokens(bridge: Bridge, word: str) -> tuple[int, ...]:
-    """The tokens of a word, none where the vocabulary lacks it."""
+    """The tokens of a word, none if the vocabulary lacks it."""
     try:
         return word_tokens(bridge, word)
     except UserError:

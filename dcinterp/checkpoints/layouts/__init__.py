@@ -72,14 +72,14 @@ def read_foreign(
             if expected.get(ours) != tuple(tensor.shape):
                 raise UserError(
                     f"The weights in {folder} do not fit its config.json ({name}: {tuple(tensor.shape)} for "
-                    f"{expected.get(ours, 'nothing')}); use the pair that belongs together."
+                    f"{expected.get(ours, 'nothing')}); use files that belong together."
                 )
             loaded[ours] = tensor.to(device=device, dtype=dtype)
     missing = sorted(set(expected) - set(loaded))
     if missing:
         raise UserError(
-            f"The weights in {folder} do not fit its config.json (nothing gives {missing[0]}); use the pair that "
-            "belongs together."
+            f"The weights in {folder} do not fit its config.json (nothing gives {missing[0]}); use files that "
+            "belong together."
         )
     model.load_state_dict(loaded, assign=True)
     config.dtype = model.lm_head.weight.dtype

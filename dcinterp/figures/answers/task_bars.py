@@ -1,4 +1,4 @@
-"""Accuracy per QK pattern (or another grouping) with intervals, beside readers without understanding."""
+"""Accuracy per QK pattern (or another grouping) with intervals, beside two baselines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ RESULT = "TaskAccuracy"
 KIND = "bars"
 
 BASELINES = {
-    "fact_unif": ("random fact, right relation", "x", 7),
-    "odd_one_out": ("never reads the question", "diamond-open", 14),
+    "fact_unif": ("baseline: random fact, right relation", "x", 7),
+    "odd_one_out": ("baseline: ignores the question", "diamond-open", 14),
 }
 
 
 def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> go.Figure:
-    """A bar a group, its 95 % interval, and two naive readers on the same tasks.
+    """One bar per group with its 95 % interval, and two baselines on the same tasks.
 
     Args:
         result: the scores.
@@ -42,13 +42,13 @@ def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> 
     marks = [
         go.Scatter(
             x=names,
-            y=table[reader].tolist(),
+            y=table[baseline].tolist(),
             mode="markers",
             name=name,
             marker={"symbol": symbol, "size": size, "color": THEMES[theme].text, "line": {"width": 2}},
             hovertemplate=f"{name}: %{{y:.1%}}<extra></extra>",
         )
-        for reader, (name, symbol, size) in BASELINES.items()
+        for baseline, (name, symbol, size) in BASELINES.items()
     ]
     layout = common_layout(theme, 360) | {
         "xaxis": axis({"pattern": "QK pattern"}.get(by, by), type="category"),

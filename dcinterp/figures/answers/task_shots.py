@@ -1,4 +1,4 @@
-"""Accuracy against the number of shots, one line a QK pattern."""
+"""Accuracy against the number of shots, one line per QK pattern."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ KIND = "heads"
 def plot(
     result: AttentionRows, *, theme: str = "light", which: str = "composed", selected: int | None = None
 ) -> go.Figure:
-    """Rows are heads, columns the tokens that they look at.
+    """Rows are heads, columns the tokens that they attend to.
 
     Args:
         result: the rows of all heads.

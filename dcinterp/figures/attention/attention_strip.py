@@ -16,18 +16,18 @@ KIND = ""
 def plot(
     result: AttentionRows, *, theme: str = "light", head: int = 0, head_from: int | None = None, key: int | None = None
 ) -> go.Figure:
-    """Rows are attention vectors, columns the tokens of the prompt; one row where nothing is composed.
+    """Rows are attention vectors, columns the tokens of the prompt; a single row if nothing is composed.
 
     Args:
         result: the rows of all heads.
         theme: "light" or "dark".
         head: the head to show before and after.
-        lender: another head, shown before composition.
+        head_from: another head, shown before composition.
         key: a token to outline in the row after composition.
     """
     rows = [(f"head {head} before", result.weights[head]), (f"head {head} after", result.composed[head])]
     if torch.equal(result.weights, result.composed):
-        # Nothing composes these weights: one row says it all.
+        # Without composition the two rows are the same.
         rows = [(f"head {head}", result.composed[head])]
     if head_from is not None and head_from != head:
         rows.insert(0, (f"head {head_from} before", result.weights[head_from]))

@@ -1,4 +1,4 @@
-"""Measured effects of interventions against predicted ones, a point a unit."""
+"""Measured effects of interventions against predicted ones, one point per unit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KIND = ""
 
 METHODS = {"ig": "integrated gradients", "gradient": "the gradient"}
 PLURAL = {"head": "heads", "branch": "branches", "edge": "edges", "weight": "dynamic weights"}
-CHANGES = {"zero": "put to zero", "mean": "put to their mean", "counterfactual": "taken from a counterfactual"}
+CHANGES = {"zero": "set to zero", "mean": "set to their mean", "counterfactual": "taken from a counterfactual prompt"}
 MARKS = {"frozen": ("circle-open", BRANCH_COLOURS["o_qp"]), "recomputed": ("circle", BRANCH_COLOURS["o_kp"])}
 
 
 def plot(result: Calibration, *, theme: str = "light", method: str | None = None) -> go.Figure:
-    """Predicted across, measured up, with bootstrap intervals; on the line the prediction is exact.
+    """Predicted on x, measured on y, with bootstrap intervals; on the line the prediction is exact.
 
     Args:
         result: the effects.

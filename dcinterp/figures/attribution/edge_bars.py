@@ -1,4 +1,4 @@
-"""The strongest edges of composition, with what ablating them did."""
+"""The strongest edges of composition, with the effects of ablating them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ KIND = ""
 
 
 def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
-    """One bar an edge, the strongest on top, in the colour of its branch; the diamond is the measured effect.
+    """One bar per edge, the strongest on top, in the colour of its branch; the diamond is the measured effect.
 
     Args:
         result: the scores.
         theme: "light" or "dark".
         k: how many edges.
-        lent: only attention that another head lent, where there is any.
+        shared: only edges between different heads, if there are any.
     """
-    # A model without composition has nothing lent.
+    # Without composition no head shares its attention.
     edges = result.top(k, shared=shared) or result.top(k, shared=False)
     names = [edge.label for edge in edges]
     figure = go.Figure()
@@ -47,13 +47,11 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
             orientation="h",
             name="measured by ablation",
             marker={"symbol": "diamond", "size": 10, "color": THEMES[theme].selected},
-            hovertemplate="%{y}<br>ablation takes away %{x:.3f}<extra></extra>",
+            hovertemplate="%{y}<br>effect of ablation %{x:.3f}<extra></extra>",
         )
     figure.update_layout(barmode="overlay")
     figure.add_vline(x=0, line_width=1, line_color=THEMES[theme].muted)
-    figure.update_yaxes(
-        type="category", categoryorder="array", categoryarray=names[::-1], title="layer.branch from → to"
-    )
+    figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], title="edge")
     # Diamonds make Plotly leave room for half of their size in rows, which is much where there are many.
     figure.update_yaxes(range=[-0.6, len(names) - 0.4])
     figure.update_xaxes(title="contribution (logits)")

@@ -1,11 +1,20 @@
-"""What attribution predicts for the strongest edges, against what their ablation does."""
+"""Attribution scores of the strongest edges against the effects of ablating them."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, SERIES, THEMES, axis, common_layout, zero_line
+from dcinterp.figures.base.style import (
+    BRANCH_COLOURS,
+    BRANCH_NAMES,
+    SERIES,
+    THEMES,
+    axis,
+    common_layout,
+    edge_name,
+    zero_line,
+)
 from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttribution"
@@ -13,9 +22,9 @@ KIND = "check"
 
 
 def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
-    """A point an edge, in the colour of its branch; on the dashed line attribution and ablation agree.
+    """One point per edge, in the colour of its branch; on the dashed line attribution and ablation agree.
 
-    Thin lines stand at zero: in the upper left and the lower right quarter the two differ in sign.
+    Thin lines mark zero: in the upper left and the lower right quarter the two differ in sign.
 
     Args:
         result: the scores, with the edges that were ablated.
@@ -34,7 +43,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
     )
     parts = [name.removeprefix("edge ").removesuffix(" zero").split(".") for name in result.checked]
     branches = [branch for _, _, branch, _ in parts]
-    names = [f"{layer}.{branch} {heads.replace('>', ' → ')}" for layer, _, branch, heads in parts]
+    names = [edge_name(unit) for unit in result.checked]
     sides = _label_sides(list(zip(_shares(predicted, across), _shares(measured, up), strict=True)), names)
     points = []
     for branch in dict.fromkeys(branches):

@@ -1,4 +1,4 @@
-"""The strongest edges as a flow: heads that attend, heads that use it, and the answer."""
+"""The strongest edges as a flow: heads that attend, heads that borrow this attention, and the answer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ KIND = "flow"
 
 
 def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
-    """Left the head that computed the attention, middle the head that uses it, right the answer.
+    """Left the head that computed the attention, middle the head that borrows it, right the answer.
 
-    A band is as wide as the edge's score is large and has the colour of its branch; what speaks against the answer
-    flows to the node below it.
+    The width of a band is the size of the edge's score, its colour that of the branch; negative scores flow to the
+    node "against" the answer.
 
     Args:
         result: the scores.
         theme: "light" or "dark".
         k: how many edges.
-        lent: only attention that another head lent, where there is any.
+        shared: only edges between different heads, if there are any.
     """
     edges = result.top(k, shared=shared) or result.top(k, shared=False)
     names: list[str] = []
@@ -35,7 +35,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
     links: list[tuple[int, int, float, str, str]] = []
     onward: dict[tuple[str, bool], float] = {}
     for edge in edges:
-        head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} uses it"
+        head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} borrows"
         branch = BRANCHES[edge.branch].hook
         label = f"{BRANCH_NAMES[branch]}: {edge.score:+.3f}"
         links.append((node(head_from), node(head_to), abs(edge.score), see_through(BRANCH_COLOURS[branch]), label))

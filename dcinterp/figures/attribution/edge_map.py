@@ -13,8 +13,8 @@ RESULT = "EdgeAttribution"
 KIND = "map"
 
 LABELS = {branch.name: branch.label for branch in BRANCHES.values()} | {
-    "added": "all that projections and gates add",
-    "all": "everything",
+    "added": "sum of projections and gates",
+    "all": "sum of all branches",
 }
 
 
@@ -26,7 +26,7 @@ def plot(
     branch: str = "added",
     selected: tuple[int, int] | None = None,
 ) -> go.Figure:
-    """Rows lend their attention, columns use it with their values.
+    """Rows are heads that share their attention, columns heads that use it with their values.
 
     Args:
         result: the scores.

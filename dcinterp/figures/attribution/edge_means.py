@@ -1,11 +1,11 @@
-"""The edges of largest mean over a dataset, with intervals, the control's range and what ablating them did."""
+"""The edges of largest mean over a dataset, with intervals, the control and the effects of ablating them."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges_over import EdgeAttributionSet
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, CONTROLS, THEMES, edge_name, finish
 from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttributionSet"
@@ -13,20 +13,20 @@ KIND = ""
 
 
 def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
-    """One bar an edge, the strongest on top, with its interval; grey: the control's interval; diamond: the ablation.
+    """One bar per edge, the strongest on top, with its interval; grey: the control; diamond: the ablation.
 
     Args:
         result: the means.
         theme: "light" or "dark".
         k: how many edges.
-        lent: only attention that another head lent, where there is any.
+        shared: only edges between different heads, if there are any.
     """
     table = result.table()
     if shared and table["shared"].any():
         table = table[table["shared"]]
     table = table.head(k)
-    names = [name.removeprefix("edge ") for name in table["edge"]]
-    branches = [name.split(".")[2] for name in names]
+    names = [edge_name(unit) for unit in table["edge"]]
+    branches = [unit.split(".")[2] for unit in table["edge"]]
     taps = [BRANCHES[branch].hook for branch in branches]
     colours, mean = THEMES[theme], table["mean"].to_numpy()
     figure = go.Figure()
@@ -58,7 +58,7 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, share
                 mode="lines",
                 orientation="h",
                 line={"color": colours.muted, "width": 5},
-                name=f"control ({result.control})",
+                name=CONTROLS[result.control],
                 showlegend=name == names[0],
                 hovertemplate="control %{x:.3f}<extra></extra>",
             )
@@ -66,12 +66,12 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, share
     if len(found):
         figure.add_scatter(
             x=found["ablation"],
-            y=[name.removeprefix("edge ") for name in found["edge"]],
+            y=[edge_name(unit) for unit in found["edge"]],
             mode="markers",
             orientation="h",
             name="measured by ablation (mean)",
             marker={"symbol": "diamond", "size": 10, "color": colours.selected},
-            hovertemplate="%{y}<br>ablation takes away %{x:.3f}<extra></extra>",
+            hovertemplate="%{y}<br>effect of ablation %{x:.3f}<extra></extra>",
         )
     figure.add_vline(x=0, line_width=1, line_color=colours.muted)
     figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], title="edge")

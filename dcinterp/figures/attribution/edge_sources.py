@@ -1,4 +1,4 @@
-"""One edge, or the strongest ones, by the source token whose attention was lent."""
+"""The strongest edges by source token: the token whose attention is shared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
         result: the scores.
         theme: "light" or "dark".
         k: how many edges.
-        lent: only attention that another head lent, where there is any.
+        shared: only edges between different heads, if there are any.
     """
     edges = result.top(k, shared=shared) or result.top(k, shared=False)
     rows = [

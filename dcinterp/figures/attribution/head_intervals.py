@@ -5,14 +5,14 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
-from dcinterp.figures.base.style import THEMES, finish
+from dcinterp.figures.base.style import CONTROLS, THEMES, finish
 
 RESULT = "HeadAttributionSet"
 KIND = "intervals"
 
 
 def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -> go.Figure:
-    """One row a head, the largest mean in size on top; grey bars span the control.
+    """One row per head, the largest mean in size on top; grey bars span the control.
 
     Args:
         result: the scores.
@@ -20,7 +20,7 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
         shown: how many heads.
     """
     frame = result.table().head(shown)
-    names = [f"{layer}.{head}" for layer, head in zip(frame["layer"], frame["head"], strict=True)]
+    names = [f"L{layer}H{head}" for layer, head in zip(frame["layer"], frame["head"], strict=True)]
     colours = THEMES[theme]
     figure = go.Figure()
     if result.control != "none":
@@ -29,10 +29,10 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
             x=(frame["control_high"] - frame["control_low"]).tolist(),
             base=frame["control_low"].tolist(),
             orientation="h",
-            name="control (exchanged heads)" if result.control == "heads" else "control (other labels)",
+            name=CONTROLS[result.control],
             marker_color=colours.muted,
             opacity=0.35,
-            hovertemplate="head %{y}<br>control up to %{x:.3f}<extra></extra>",
+            hovertemplate="%{y}<br>control up to %{x:.3f}<extra></extra>",
         )
     figure.add_scatter(
         y=names,
@@ -46,7 +46,7 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
         mode="markers",
         name=f"attribution, {result.level:.0%} interval",
         marker={"size": 9, "color": "#cc6633"},
-        hovertemplate="head %{y}<br>mean score %{x:.3f}<extra></extra>",
+        hovertemplate="%{y}<br>mean score %{x:.3f}<extra></extra>",
     )
     figure.add_scatter(
         y=names,
@@ -54,9 +54,9 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
         mode="markers",
         name="measured by ablation",
         marker={"size": 9, "symbol": "diamond-open", "color": colours.selected},
-        hovertemplate="head %{y}<br>measured effect %{x:.3f}<extra></extra>",
+        hovertemplate="%{y}<br>measured effect %{x:.3f}<extra></extra>",
     )
     figure.add_vline(x=0, line_width=1, line_color=colours.muted)
     figure.update_xaxes(title=f"mean over {result.n} examples ({'logits' if result.objective == 'logit' else 'nats'})")
-    figure.update_yaxes(title="head (layer.head)", autorange="reversed", type="category")
+    figure.update_yaxes(title="head", autorange="reversed", type="category")
     return finish(figure, theme, height=130 + 28 * len(names))

@@ -14,7 +14,7 @@ KIND = "positions"
 
 
 def plot(result: HeadAttribution, *, theme: str = "light", layer: int = -1, selected: int | None = None) -> go.Figure:
-    """Rows are the heads of a layer, columns the positions that they write to.
+    """Rows are the heads of a layer, columns the positions of their outputs.
 
     Args:
         result: the scores.

@@ -1,4 +1,4 @@
-"""A figure in words: what its colours mean, and what a reader who cannot see it should know."""
+"""A figure in words: what its colours mean, and a text alternative for those who cannot see it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _joined(sentences: Iterable[str]) -> str:
 
 
 def _together(figure: go.Figure) -> list[list[Any]]:
-    """Traces that are one thing to a reader: those of one name on one pair of axes."""
+    """Traces that belong together: those of one name on one pair of axes."""
     known = [trace for trace in figure.data if trace.type in _WORDS and not _decoration(trace)]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for trace in known:
@@ -78,8 +78,8 @@ def _heatmap(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     return legend, f"Heatmap of {quantity}, {size}.", f"{extremes}{_written(trace, x, y)}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(value: float) -> str:
@@ -139,8 +139,8 @@ def _lines(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
         points = f"{len(values)} points" if len(values) > 1 else "one point"
         return "", heading, f"{first.name or 'All'}: {points}, across {sideways}, up {up}."
     at = dict.fromkeys((0, len(values) // 2, len(values) - 1))
-    said = ", ".join(f"{_number(values[i])} at {names[i]:.4g}" for i in at)
-    return "", f"Lines of {value.title or 'values'}{by}.", f"{first.name or 'Line'}: {said}."
+    points = ", ".join(f"{_number(values[i])} at {names[i]:.4g}" for i in at)
+    return "", f"Lines of {value.title or 'values'}{by}.", f"{first.name or 'Line'}: {points}."
 
 
 def _range(name: str | None, names: list[Any], values: list[float], category: _Axis) -> str:

@@ -46,18 +46,18 @@ def html(
         figure: any figure of `dcinterp.figures.plot`.
         title: of the page, and its heading.
         caption: what is seen, below the figure.
-        warnings: what to know before believing the numbers, above it: who gets the file sees nothing else.
-        command: what makes the same numbers.
-        alternative: the figure in words, for those who do not see it.
+        warnings: what to know before trusting the numbers; above the figure.
+        command: the command that computes the same numbers.
+        alternative: the figure in words, for screen readers.
     """
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
     drawn = white.to_html(include_plotlyjs=True, full_html=False)
-    said = "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings)
+    above = "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings)
     role = f' role="img" aria-label="{escape(alternative)}"' if alternative else ""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     made = f"<pre>{escape(command)}</pre>" if command else ""
     head = f'<head><meta charset="utf-8"><title>{escape(title)}</title>{STYLE}</head>'
-    body = f'<h1>{escape(title)}</h1>{said}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>{made}'
+    body = f'<h1>{escape(title)}</h1>{above}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>{made}'
     return f'<!doctype html><html lang="en">{head}<body>{body}</body></html>'.encode()
 
 
@@ -78,7 +78,7 @@ def page(result: Any, figure: go.Figure, *, caption: str = "") -> bytes:
         figure,
         f"{title}: {Path(call.model).name}" if call is not None and call.model else title,
         caption=caption,
-        warnings=getattr(result, "banners", list)(),
+        warnings=result.warnings(),
         command=call.command() if call is not None else "",
         alternative=describe(figure).alternative,
     )

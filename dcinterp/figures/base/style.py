@@ -17,6 +17,9 @@ BRANCH_COLOURS = {branch.hook: _COLOURS[branch.name] for branch in BRANCHES.valu
 BRANCH_NAMES = {branch.hook: branch.label for branch in BRANCHES.values()}
 """By hook."""
 
+CONTROLS = {"heads": "control (heads exchanged)", "labels": "control (labels permuted)"}
+"""What figures call the controls of an attribution over a dataset."""
+
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
 """Okabe and Ito's colours for lines, in an order that keeps neighbours apart."""
 
@@ -26,9 +29,19 @@ def visible(token: str) -> str:
     return "␣" * len(token) if token and not token.strip(" ") else token.replace("\n", "↵") or "(empty)"
 
 
+def edge_name(unit: str) -> str:
+    """The label of an edge such as "edge 1.post.kp.6>1": L1H6 → L1H1 (kp). Another unit keeps its own name."""
+    parts = unit.removeprefix("edge ").split(".")
+    if len(parts) != 4 or ">" not in parts[3]:
+        return unit
+    layer, _, branch, heads = parts
+    head_from, head_to = heads.split(">")
+    return f"L{layer}H{head_from} → L{layer}H{head_to} ({branch})"
+
+
 @dataclass(frozen=True)
 class Theme:
-    """What depends on the background."""
+    """The colours that depend on the background."""
 
     text: str
     muted: str

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dcinterp.analysis.circuits.method_benchmark import MethodScores
+from dcinterp.analysis.circuits.method_benchmark import FORMER_QUESTIONS, MethodScores
 from dcinterp.figures.base.grid import grid
 
 RESULT = "MethodScores"
 KIND = ""
 
+PARTS = {
+    "edges": "edges of",
+    "attention": "heads whose attention is used in",
+    "output": "heads with an effect on the answer in",
+    "branches": "branches of",
+}
+"""What a method has to find, by question."""
+
 QUANTITIES = {
     "auroc": ("AUROC", "1 is perfect, 0.5 is chance"),
-    "precision": ("precision", "share of the circuit among as many highest scores"),
+    "precision": ("precision", "share of the circuit among as many of the highest scores"),
     "auroc_shuffled": ("AUROC", "labels shuffled: 0.5 is expected"),
     "sign_agreement": ("agreement", "share of the signs that agree with ablation"),
     "calibration_error": ("error", "of predicted effects: 0 is exact, 1 as good as predicting none"),
@@ -33,11 +41,12 @@ def plot(
     Args:
         result: the scores.
         theme: "light" or "dark".
-        question: "edges", "finds", "writes" or "branches".
+        question: "edges", "attention", "output" or "branches".
         quantity: "auroc", "precision", "auroc_shuffled", "sign_agreement" or "calibration_error".
         numbers: whether to write the value into each cell.
     """
     methods, values = result.of(question, quantity)
+    question = FORMER_QUESTIONS.get(question, question)
     word, meaning = QUANTITIES.get(quantity, (quantity, ""))
     return grid(
         values.numpy(),
@@ -52,5 +61,5 @@ def plot(
         limit=1.0 if quantity != "effects" else None,
         numbers=numbers,
         height=180 + 34 * len(result.settings),
-        title=f"The {question} of planted circuits, {word}{f' ({meaning})' if meaning else ''}",
+        title=f"The {PARTS.get(question, question)} planted circuits: {word}{f' ({meaning})' if meaning else ''}",
     )

@@ -30,8 +30,8 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None
     """
     heads = [str(head) for head in range(len(result.a))]
     colours = THEMES[theme]
-    what = "score" if result.stage == "pre" else "attention"
-    names = BRANCH_NAMES | {BRANCHES["skip"].hook: f"own {what}"}
+    quantity = "score" if result.stage == "pre" else "attention"
+    names = BRANCH_NAMES | {BRANCHES["skip"].hook: f"own {quantity}"}
     bars = [
         go.Bar(
             x=heads,

@@ -12,7 +12,7 @@ KIND = ""
 
 
 def plot(result: CompositionImportance, *, theme: str = "light") -> go.Figure:
-    """One group of bars a layer and stage, stacked by branch; the diamond is their sum with its interval.
+    """One bar per layer and stage, stacked by branch; the diamond is their sum with its interval.
 
     Args:
         result: the scores.

@@ -15,7 +15,7 @@ KIND = ""
 def plot(
     result: CompositionMap, *, theme: str = "light", part: str = "total", selected: tuple[int, int] | None = None
 ) -> go.Figure:
-    """Rows lend, columns receive.
+    """Rows are heads that share their attention, columns heads that borrow it.
 
     Args:
         result: the map.

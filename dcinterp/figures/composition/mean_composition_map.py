@@ -11,22 +11,22 @@ from dcinterp.support.errors import UserError
 RESULT = "MeanCompositionMap"
 KIND = ""
 
-QUANTITIES = {"added": "mean weight added", "spread": "spread over pairs", "shared": "attention lent per query"}
+QUANTITIES = {"added": "mean weight added", "spread": "spread over pairs", "shared": "attention shared per query"}
 
 
 def plot(
     result: MeanCompositionMap, *, theme: str = "light", show: str = "added", selected: tuple[int, int] | None = None
 ) -> go.Figure:
-    """Rows lend, columns receive; the skip is left out.
+    """Rows are heads that share their attention, columns heads that borrow it; the skip is left out.
 
     Args:
         result: the map.
         theme: "light" or "dark".
-        show: "added" for the mean, "spread" for how much it changes from pair to pair, "shared" for attention moved.
+        show: "added" for the mean, "spread" for its change from pair to pair, "shared" for the attention shared.
         selected: (head_from, head_to) to outline.
     """
     if show not in QUANTITIES:
-        raise UserError(f"A mean map has no {show!r} to show; choose 'added', 'spread' or 'lent'.")
+        raise UserError(f"A mean map has no {show!r} to show; choose 'added', 'spread' or 'shared'.")
     heads = [str(head) for head in range(len(result.total))]
     return grid(
         getattr(result, show).numpy(),

@@ -20,7 +20,7 @@ LETTERS = {
 
 
 def plot(result: CompositionMap, *, theme: str = "light", share: float = 0.5, many: int = 3) -> go.Figure:
-    """Rows lend, columns receive; the skip is left out, and only entries of a motif carry a mark.
+    """Rows are heads that share, columns heads that borrow; no skip; only entries of a motif carry a mark.
 
     Args:
         result: the map.

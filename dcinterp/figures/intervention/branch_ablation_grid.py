@@ -1,4 +1,4 @@
-"""What accuracy each part of the composition is worth, by QK pattern."""
+"""The change of accuracy without each part of the composition, by QK pattern."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KIND = ""
 
 
 def plot(result: BranchAblation, *, theme: str = "light") -> go.Figure:
-    """Rows are parts removed, columns patterns; blue is worse, a star marks an interval that leaves out zero.
+    """Rows are parts removed, columns patterns; blue is worse, a star marks an interval that excludes zero.
 
     Args:
         result: the accuracies.
@@ -25,7 +25,7 @@ def plot(result: BranchAblation, *, theme: str = "light") -> go.Figure:
         y=[f"without {part}" if result.kind == "zero" else f"{part} rotated" for part in result.parts[1:]],
         x_title="QK pattern",
         y_title="",
-        quantity="change of accuracy (points)",
+        quantity="change in accuracy (percentage points)",
         theme=theme,
         height=150 + 34 * len(change),
     )

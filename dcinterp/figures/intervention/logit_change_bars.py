@@ -13,12 +13,12 @@ KIND = ""
 
 
 def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go.Figure:
-    """Two marks a token, open before and filled after, joined by a line; the most likely token before on top.
+    """Two marks per token, open before and filled after, joined by a line; the most likely token before on top.
 
     Args:
         result: the effect.
         theme: "light" or "dark".
-        k: how many tokens: the answer and its foil, then the most likely ones of either run in turn.
+        k: how many tokens: the answer and its foil, then the most likely ones of the two runs in turn.
     """
     ranks = [
         p.argsort(descending=True, stable=True).argsort() for p in (result.probability_before, result.probability_after)

@@ -16,7 +16,7 @@ KIND = ""
 def plot(
     result: TrainingStrengths, *, theme: str = "light", layer: int | None = None, checkpoint: int | None = None
 ) -> go.Figure:
-    """One line a branch, solid before the softmax and dashed after it.
+    """One line per branch, solid before the softmax and dashed after it.
 
     Args:
         result: the strengths.
@@ -32,7 +32,7 @@ def plot(
     for stage in range(stages):
         for number, branch in enumerate(result.labels("branch") or []):
             line = values[:, stage, number]
-            # The untouched attention is the measure, at 1.
+            # The attention before composition is the unit, at 1.
             if branch == BRANCHES["skip"].hook or bool(line.isnan().all()):
                 continue
             name = f"{(result.labels('stage') or [])[stage]} {BRANCH_NAMES[branch]}"
@@ -50,5 +50,5 @@ def plot(
     if checkpoint is not None:
         figure.add_vline(x=int(result.step[checkpoint]), line_width=1, line_dash="dot", line_color=THEMES[theme].text)
     figure.update_xaxes(title="step", rangemode="tozero")
-    figure.update_yaxes(title="size, relative to the attention", rangemode="tozero")
+    figure.update_yaxes(title="size relative to the attention before composition", rangemode="tozero")
     return finish(figure, theme, height=380)

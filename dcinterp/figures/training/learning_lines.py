@@ -14,7 +14,7 @@ KIND = ""
 
 
 def plot(result: TrainingCurves, *, theme: str = "light", examples: int | None = None) -> go.Figure:
-    """One line a pattern, and a thick one over all.
+    """One line per pattern, and a thick one over all.
 
     Args:
         result: the curves.
@@ -41,7 +41,7 @@ def plot(result: TrainingCurves, *, theme: str = "light", examples: int | None =
         )
     figure.update_xaxes(title="tokens read", rangemode="tozero")
     figure.update_yaxes(
-        title=f"right answers, {examples} {'example' if examples == 1 else 'examples'} a row",
+        title=f"right answers, {examples} {'example' if examples == 1 else 'examples'} per row",
         range=[0, 1.02],
         tickformat=".0%",
     )

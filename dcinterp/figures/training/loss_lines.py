@@ -36,10 +36,10 @@ def plot(result: LossCurves, *, theme: str = "light") -> go.Figure:
             hovertemplate=f"{name}: %{{y:.3f}} after %{{x:,}} tokens<extra></extra>",
         )
     figure.update_xaxes(title="tokens read", rangemode="tozero")
-    figure.update_yaxes(title="loss, nats per token")
+    figure.update_yaxes(title="loss (nats per token)")
     return finish(figure, theme, height=380)
 
 
 def points_of(count: int) -> str:
-    """Lines with a mark at every measurement, as long as these can be told apart."""
+    """Lines with a mark at every measurement, unless there are too many to tell apart."""
     return "lines+markers" if count <= MARKED_AT_MOST else "lines"

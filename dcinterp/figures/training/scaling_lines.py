@@ -60,6 +60,6 @@ def plot(result: ScalingFit, *, theme: str = "light") -> go.Figure:
             f"({float(result.multiplier_low[0]):.2f} to {float(result.multiplier_high[0]):.2f})<extra></extra>"
         ),
     )
-    figure.update_xaxes(title="compute of training, FLOPs", type="log", exponentformat="power")
-    figure.update_yaxes(title="loss, nats per token", type="log")
+    figure.update_xaxes(title="training compute (FLOPs)", type="log", exponentformat="power")
+    figure.update_yaxes(title="loss (nats per token)", type="log")
     return finish(figure, theme, height=380)

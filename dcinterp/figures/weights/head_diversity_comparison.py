@@ -12,7 +12,7 @@ KIND = ""
 
 
 def plot(result: HeadDiversityComparison, *, theme: str = "light") -> go.Figure:
-    """The slower line of two belongs to the more diverse heads.
+    """The lower of two lines belongs to the more diverse heads.
 
     Args:
         result: the shares.

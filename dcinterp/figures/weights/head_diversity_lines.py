@@ -1,4 +1,4 @@
-"""How fast the directions of a model's heads are used up: one thin line a layer, their mean, and random weights."""
+"""How few directions explain a model's heads: one thin line per layer, their mean, and random weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plot(result: HeadDiversity, *, theme: str = "light") -> go.Figure:
         if layers > 1:
             for layer, curve in enumerate(curves):
                 colour = COLOURS[layer % len(COLOURS)]
-                # With many layers the mean is the message, and the legend has no room for all of them.
+                # With many layers the mean matters most, and the legend has no room for all of them.
                 name = f"layer {layer}" if layers <= len(COLOURS) else "one layer"
                 add_line(figure, panel, curve.tolist(), name=name, colour=colour, width=1.5, opacity=0.9)
         mean = THEMES[theme].text

@@ -13,7 +13,7 @@ KIND = ""
 
 
 def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Figure:
-    """Rows are words read, columns ranks; a cell names the promoted token, its colour is the logit.
+    """Rows are source words, columns ranks; a cell names the promoted token, its colour is the logit.
 
     Args:
         result: the tokens.
@@ -26,7 +26,7 @@ def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Fi
         x=[str(place + 1) for place in range(places)],
         y=[word.strip() for word in result.words],
         x_title="rank",
-        y_title="reads",
+        y_title="source word",
         quantity="logit",
         theme=theme,
     )

@@ -12,7 +12,7 @@ KIND = ""
 
 
 def plot(result: OVTransformations, *, theme: str = "light", selected: int | None = None) -> go.Figure:
-    """Colour is the score minus its shuffled-pairs control; a number stands where the intervals of both part.
+    """Colour is the score minus its shuffled-pairs control; a number marks scores that are above it.
 
     Args:
         result: the scores.
@@ -20,16 +20,16 @@ def plot(result: OVTransformations, *, theme: str = "light", selected: int | Non
         selected: a head, counted through all layers, whose column to outline.
     """
     layers, heads, relations = result.score.shape
-    logit_difference = (result.score - result.control).permute(2, 0, 1).reshape(relations, layers * heads)
+    margin = (result.score - result.control).permute(2, 0, 1).reshape(relations, layers * heads)
     above = result.above_control.permute(2, 0, 1).reshape(relations, layers * heads)
     score = result.score.permute(2, 0, 1).reshape(relations, layers * heads)
     figure = grid(
-        logit_difference.numpy(),
+        margin.numpy(),
         x=[f"L{layer}H{head}" for layer in range(layers) for head in range(heads)],
         y=list(result.relations),
         x_title="head",
         y_title="relation",
-        quantity="score less control",
+        quantity="score minus control",
         theme=theme,
         selected=(0, selected, relations, 1) if selected is not None else None,
         limit=1.0,

@@ -21,4 +21,4 @@ def circuits() -> Mapping[str, Circuit]:
 
 
 FORMER = {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"}
-"""Names that circuits had in version 0.1; links and results that say them go on working."""
+"""Names that circuits had in version 0.1; old links and results still work."""

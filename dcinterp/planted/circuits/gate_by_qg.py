@@ -1,10 +1,10 @@
-"""Two heads that find the thing by themselves and would both answer: the query gate silences the one not asked for.
+"""Two heads that attend to the thing and would both answer: the query gate silences the one not asked for.
 
     <bos> Ann cherry Bob frog Carl topaz type Bob  ->  animal        (item: frog)
 
-`classifier` writes the kind, `copier` the thing itself; without the gate both answers are equally likely. The question
-drives w_qg to -1 on the other head, so its attention and its gate cancel: two edges of opposite sign that no score of
-whole heads can see.
+`classifier` promotes the kind, `copier` the thing itself; without the gate both answers are equally likely. The
+question drives w_qg to -1 on the other head, so its attention and its gate cancel: two edges of opposite sign
+that scores of whole heads cannot show.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dcinterp.planted.circuit import (
 from dcinterp.planted.words import FACTS, KIND, OBJECTS
 
 NAME = "gate-by-qg"
-SUMMARY = "two heads read the thing, and the query gate silences the one that is not asked for"
+SUMMARY = "two heads attend to the thing, and the query gate silences the one that is not asked for"
 QUESTIONS = ("type", "item")
 ROLES = ("classifier", "copier")
-READER = dict(zip(QUESTIONS, ROLES, strict=True))
+HEAD_OF = dict(zip(QUESTIONS, ROLES, strict=True))
 
 
 def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
@@ -51,10 +51,10 @@ def ask(draw: random.Random) -> PlantedExample:
 
 
 def edges(question: str, heads: Heads) -> list[Edge]:
-    speaks = READER[question]
-    silent = next(role for role in ROLES if role != speaks)
+    active = HEAD_OF[question]
+    silent = next(role for role in ROLES if role != active)
     return [
-        *own_edges("o_b", heads[speaks], +1),
+        *own_edges("o_b", heads[active], +1),
         *own_edges("o_b", heads[silent], -1),
         *own_edges("o_qg", heads[silent], +1),
     ]

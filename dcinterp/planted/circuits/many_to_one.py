@@ -1,10 +1,10 @@
-"""Two heads that each find one thing, and one that adds up what the things have in common: many lenders to one.
+"""Two heads that each attend to one thing, and one that borrows from both and adds up what the things have in common.
 
     <bos> Ann cherry Bob frog Carl ruby both Ann Carl  ->  red
 
 `first finder` looks for the name before the last word, `second finder` for the last word. At things, the key projection
-lends both to `reader`, which writes the kind and the colour of what it attends to: what both things share is written
-twice. Without either lender the answer is a tie.
+shares the attention of both with `reader`, which promotes the kind and the colour of what it attends to: what both
+things have in common is promoted twice. Without either of the two finders the answer is a tie.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from dcinterp.planted.circuit import (
 from dcinterp.planted.words import COLOUR, COLOURS, FACTS, KIND, KINDS, OBJECTS
 
 NAME = "many-to-one"
-SUMMARY = "the key projection lends two finders' attention to one head, which adds up what the things share"
+SUMMARY = (
+    "through the key projection two heads share their attention with one, which adds up what the things have in common"
+)
 QUESTIONS = ("both",)
 ROLES = ("first finder", "second finder", "reader")
 

@@ -1,9 +1,9 @@
-"""A head that finds the thing, and another that knows its kind: at things, the key projection lends the attention.
+"""A head that attends to the thing, and another that knows its kind: the key projection shares the attention.
 
     <bos> Ann cherry Bob frog Carl topaz kind Bob  ->  animal
 
-`finder` attends from the asked name to that person's thing and writes nothing that is read. `transformer` rests on
-<bos>, and writes the kind of whatever it attends to. At every thing, w_k1 gathers `finder` and w_k2 shares with
+`finder` attends from the asked name to that person's thing; its own output has no effect. `transformer` attends to
+<bos>, and promotes the kind of whatever it attends to. At every thing, w_k1 gathers `finder` and w_k2 shares with
 `transformer`.
 """
 
@@ -27,7 +27,7 @@ from dcinterp.planted.circuit import (
 from dcinterp.planted.words import FACTS, KIND, KINDS, OBJECTS
 
 NAME = "share-by-kp"
-SUMMARY = "the key projection lends a finder's attention to the head that knows the kind"
+SUMMARY = "through the key projection a head shares its attention with the head that knows the kind"
 QUESTIONS = ("kind",)
 ROLES = ("finder", "transformer")
 

@@ -1,4 +1,4 @@
-"""One head that finds the thing, and three that can use it: the query projection lends to the one that is asked for.
+"""One head that attends to the thing, and three that can use it: the query projection shares with the one asked for.
 
     <bos> Ann cherry Bob frog Carl topaz colour Bob  ->  green        (class: animal; copy: frog)
 
@@ -26,11 +26,11 @@ from dcinterp.planted.circuit import (
 from dcinterp.planted.words import COLOUR, FACTS, KIND, OBJECTS
 
 NAME = "share-by-qp"
-SUMMARY = "the query projection lends a finder's attention to the head that the question asks for"
+SUMMARY = "through the query projection a head shares its attention with the head that the question asks for"
 MEANINGS = {"class": KIND, "colour": COLOUR, "copy": {thing: thing for thing in OBJECTS}}
 QUESTIONS = tuple(MEANINGS)
 ROLES = ("finder", "classifier", "painter", "copier")
-READER = dict(zip(QUESTIONS, ROLES[1:], strict=True))
+HEAD_OF = dict(zip(QUESTIONS, ROLES[1:], strict=True))
 
 
 def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
@@ -38,11 +38,11 @@ def build(plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
     for finder in heads["finder"]:
         find_for_others(plan, finder, QUESTIONS)
     for question, meaning in MEANINGS.items():
-        readers = heads[READER[question]]
-        for reader in readers:
-            plan.rest_on_bos(1, reader)
-            copy_by(plan, reader, meaning, 1.0)
-        plan.share("query", plan.stream.at("question", question), heads["finder"], readers, 1 / copies**2, ranks)
+        users = heads[HEAD_OF[question]]
+        for head in users:
+            plan.rest_on_bos(1, head)
+            copy_by(plan, head, meaning, 1.0)
+        plan.share("query", plan.stream.at("question", question), heads["finder"], users, 1 / copies**2, ranks)
 
 
 def ask(draw: random.Random) -> PlantedExample:
@@ -55,4 +55,4 @@ def ask(draw: random.Random) -> PlantedExample:
 
 
 def edges(question: str, heads: Heads) -> list[Edge]:
-    return grid_edges("o_qp", heads["finder"], heads[READER[question]])
+    return grid_edges("o_qp", heads["finder"], heads[HEAD_OF[question]])

@@ -47,7 +47,7 @@ def test_ratios_are_of_medians() -> None:
     assert timings[1].ratio == timings[1].seconds / timings[0].seconds
 
 
-def test_models_are_raced_against_their_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_raced_against_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     monkeypatch.setattr(models, "SMALL", small)
     for result in (models.measure_training(2, 8, rounds=1), models.measure_decoding(8, tokens=2, rounds=1)):

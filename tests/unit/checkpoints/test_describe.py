@@ -24,7 +24,7 @@ def test_files_and_bridge_agree(name):
     assert described.weights_bytes == 4 * described.parameters
 
 
-def test_what_composing_takes_is_the_difference_to_the_twin():
+def test_what_composing_takes_is_the_difference_to_the_baseline():
     composed, plain = describe("dcformer++"), describe("transformer++")
     assert composed.parameters - composed.composition_parameters == plain.parameters
     assert composed.composition.startswith("scores (pre) and weights (post)")

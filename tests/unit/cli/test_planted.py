@@ -37,10 +37,10 @@ def test_table_prints_what_it_saves(tmp_path):
     assert done.exit_code == 0
     scores = MethodScores.load(folder)
     assert scores.markdown("edges", "auroc") in done.stdout
-    assert "Intervals over fewer than 5 models" in done.stdout
+    assert "Intervals over fewer than 5 models are unreliable" in done.stdout
 
 
 def test_a_misspelt_circuit_is_refused():
-    done = runner.invoke(verbs, ["planted", "show", "lend-by-kq"])
+    done = runner.invoke(verbs, ["planted", "show", "share-by-kq"])
     assert done.exit_code != 0
     assert "did you mean" in str(done.exception)

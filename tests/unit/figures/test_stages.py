@@ -11,11 +11,11 @@ from dcinterp.figures import plot
 PROMPT = "Ruth has a piano. Carol has a tiger. Ruth has a"
 
 
-@pytest.mark.parametrize(("stage", "what"), [("pre", "score"), ("post", "attention")])
-def test_before_the_softmax_there_are_scores(bridge, stage, what):
+@pytest.mark.parametrize(("stage", "quantity"), [("pre", "score"), ("post", "attention")])
+def test_before_the_softmax_there_are_scores(bridge, stage, quantity):
     breakdown = dcinterp.compose_breakdown(bridge, PROMPT, layer=1, query=-1, key=2, stage=stage)
-    assert plot(breakdown).data[0].name == f"own {what} (o_b)"
-    assert plot(breakdown, kind="lending", selected=1).layout.yaxis.title.text == f"{what} added to head 1"
+    assert plot(breakdown).data[0].name == f"own {quantity} (o_b)"
+    assert plot(breakdown, kind="sharing", selected=1).layout.yaxis.title.text == f"{quantity} added to head 1"
 
 
 def test_where_nothing_is_composed_attention_has_one_row(bridge, twin):
@@ -36,3 +36,15 @@ def test_points_of_the_check_stand_between_lines_at_zero(bridge):
         drawn = np.concatenate([np.asarray(trace[letter], dtype=float) for trace in points])
         assert sorted(drawn) == pytest.approx(sorted(values.tolist()))
         assert low < drawn.min() <= drawn.max() < high
+
+
+def test_edges_are_labelled_by_the_two_heads(bridge):
+    from dcinterp.figures.base.style import edge_name
+
+    assert edge_name("edge 1.post.kp.6>1") == "L1H6 → L1H1 (kp)"
+    assert edge_name("head 1.6") == "head 1.6"
+    edges = dcinterp.attribute_edges(bridge, PROMPT, "tiger", "piano", method="gradient", check=2)
+    (first, *_) = edges.top(1)
+    assert first.label == f"L{first.layer}H{first.head_from} → L{first.layer}H{first.head_to} ({first.branch})"
+    assert first.label == edge_name(first.intervention.unit)
+    assert first.label in {name for trace in plot(edges).data for name in trace.y}

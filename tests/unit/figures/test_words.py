@@ -12,25 +12,25 @@ def said(*traces, **layout) -> str:
     return describe(go.Figure(list(traces), layout)).alternative
 
 
-def test_points_beside_names_are_told_by_their_values():
+def test_points_beside_names_are_described_by_their_values():
     # Names like "2.7" (layer.head) are no numbers.
     heads = ["2.7", "1.0", "0.3", "0.4", "1.1", "1.2", "2.2"]
-    told = said(
+    text = said(
         go.Scatter(x=[5.0, -1.0, 2.0, 0.0, 1.0, 1.5, 0.5], y=heads, mode="markers", name="score"),
         xaxis={"title": {"text": "logits"}},
         yaxis={"title": {"text": "head"}},
     )
-    assert told == "Points of logits by head. score: 7 values, largest 5 at head 2.7, smallest -1 at head 1.0."
+    assert text == "Points of logits by head. score: 7 values, largest 5 at head 2.7, smallest -1 at head 1.0."
 
 
-def test_spans_are_told_from_where_to_where():
-    told = said(go.Bar(x=[3.0], base=[-1.0], y=["a"], orientation="h", name="control"))
-    assert told.endswith("control: a from -1 to 2.")
+def test_spans_are_described_from_where_to_where():
+    text = said(go.Bar(x=[3.0], base=[-1.0], y=["a"], orientation="h", name="control"))
+    assert text.endswith("control: a from -1 to 2.")
 
 
-def test_lines_are_told_from_end_to_end():
-    told = said(go.Scatter(x=[1, 2, 3], y=[0.25, 0.5, 1.0], mode="lines", name="mean"))
-    assert told.endswith("mean: 0.25 at 1, 0.5 at 2, 1 at 3.")
+def test_lines_are_described_from_end_to_end():
+    text = said(go.Scatter(x=[1, 2, 3], y=[0.25, 0.5, 1.0], mode="lines", name="mean"))
+    assert text.endswith("mean: 0.25 at 1, 0.5 at 2, 1 at 3.")
 
 
 def test_words_in_cells_are_read_out_and_marks_are_listed():
@@ -40,12 +40,12 @@ def test_words_in_cells_are_read_out_and_marks_are_listed():
     figure.data[0].update(text=[["play", "music"]])
     assert "reads violin: play, music." in describe(figure).alternative
     figure.data[0].update(z=[[1.0, 1.0, 1.0]], text=[["", "", "G"]])
-    told = describe(figure).alternative
-    assert "1 row (reads) by 3 columns (rank). Every value is 1." in told
-    assert told.endswith("Marked cells: G at reads violin, rank 3.")
+    text = describe(figure).alternative
+    assert "1 row (reads) by 3 columns (rank). Every value is 1." in text
+    assert text.endswith("Marked cells: G at reads violin, rank 3.")
 
 
 def test_widest_bands_are_named_with_their_labels():
     link = {"source": [0, 1], "target": [1, 2], "value": [1.0, 2.0], "label": ["kp: +1", "for it: +2"]}
-    told = said(go.Sankey(node={"label": ["a", "b", "c"]}, link=link))
-    assert "from b to c (for it: +2); from a to b (kp: +1)" in told
+    text = said(go.Sankey(node={"label": ["a", "b", "c"]}, link=link))
+    assert "from b to c (for it: +2); from a to b (kp: +1)" in text

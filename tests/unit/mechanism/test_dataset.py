@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from dcinterp import UserError
-from dcinterp.mechanism.dataset import drawn, other_answers, prompts, questions
+from dcinterp.mechanism.dataset import draw_examples, other_answers, prompts, read_questions
 from synthetic_tasks import find, generate
 
 
 def test_the_text_form_spreads_examples_evenly_over_the_tasks(bridge):
-    made = questions(bridge, "same-person n=20 seed=4")
+    made = read_questions(bridge, "same-person n=20 seed=4")
     counts = {q.task: sum(p.task == q.task for p in made) for q in made}
     assert len(made) == 20
     assert set(counts.values()) == {1, 2}
     assert {find(task).qk for task in counts} == {"same-person"}
-    assert [q.prompt for q in questions(bridge, "same-person n=5 seed=4")] == [q.prompt for q in made[:5]]
+    assert [q.prompt for q in read_questions(bridge, "same-person n=5 seed=4")] == [q.prompt for q in made[:5]]
 
 
 def test_prompts_with_shots_are_the_rows_of_the_tasks_up_to_the_answer():
     row = generate("task2", 1, 0, examples=3)[0]
-    ((example, prompt),) = drawn("task2 n=1 shots=2")
+    ((example, prompt),) = draw_examples("task2 n=1 shots=2")
     assert example == row.examples[-1]
     assert row.prompt == f"{prompt} {example.answer}\n"
 
@@ -32,14 +32,14 @@ def test_the_foil_is_what_another_fact_would_answer(bridge):
             others = other_answers(example)
             assert others
             assert not set(others) & set(example.accepted)
-            (question,) = questions(bridge, [example])
+            (question,) = read_questions(bridge, [example])
             foil = bridge.tokenizer.decode([question.foil])
             assert any(other.startswith(foil) for other in others)
             assert question.foil != question.target
 
 
 def test_pairs_of_ones_own(bridge):
-    made = questions(bridge, [("Ruth has a", "violin"), ["Ruth has a", "violin", "lime"]])
+    made = read_questions(bridge, [("Ruth has a", "violin"), ["Ruth has a", "violin", "lime"]])
     assert [(q.target, q.foil) for q in made] == [("violin", None), ("violin", "lime")]
 
 
@@ -60,9 +60,9 @@ def test_a_reference_set_is_prompts_or_a_text(bridge):
         ("all n=1000000000000", "from 1 to 100,000"),
         ("all split=dev", "split must be"),
         ([], "no examples"),
-        (["just a text"], "is no question"),
+        (["just a text"], "is not a valid question"),
     ],
 )
 def test_refusals(bridge, text, message):
     with pytest.raises(UserError, match=message):
-        questions(bridge, text)
+        read_questions(bridge, text)

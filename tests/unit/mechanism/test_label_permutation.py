@@ -1,4 +1,4 @@
-"""The control of other answers: adjacent twins never get their own, and few other answers are said to be few."""
+"""The label-permutation control: examples with the same facts never get their own labels, and few labels are said."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcinterp import UserError, attribute_edges, attribute_edges_over, attribute_heads, attribute_heads_over
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 from dcinterp.mechanism.label_permutation import label_warnings, other_answers, other_places
 
 # Two questions, each put twice, side by side: what sets of the tasks look like.
@@ -45,11 +45,11 @@ def test_pairs_share_as_few_words_as_can_be():
 
 
 @pytest.mark.parametrize("text", ["same-person n=16", "different-in-set n=20"])
-def test_the_sets_of_the_tasks_come_in_twins_that_do_not_get_their_own(bridge, text):
-    asked = questions(bridge, text)
-    answers = [(question.target, question.foil) for question in asked]
+def test_examples_of_the_same_facts_do_not_get_their_own_labels(bridge, text):
+    questions = read_questions(bridge, text)
+    answers = [(question.target, question.foil) for question in questions]
     assert sum(a == b for a, b in zip(answers, answers[1:], strict=False)) >= 8, "what a shift by one would pair"
-    others = [(question.target, question.foil) for question in other_answers(bridge, asked, seed=0)]
+    others = [(question.target, question.foil) for question in other_answers(bridge, questions, seed=0)]
     assert not any(own == other for own, other in zip(answers, others, strict=True))
     assert sorted(map(str, others)) == sorted(map(str, answers))
 
@@ -75,7 +75,7 @@ def test_edges_are_compared_with_other_answers_only(bridge):
     assert ((found.control_low >= low - 1e-5) & (found.control_high <= high + 1e-5)).all()
 
 
-def test_where_all_have_one_answer_there_is_no_control_and_a_banner_says_so(bridge):
+def test_where_all_have_one_answer_there_is_no_control_and_a_warning_says_so(bridge):
     for attribute in (attribute_heads_over, attribute_edges_over):
         found = attribute(bridge, [FRUIT, FRUIT], control="labels", **QUICK)
         assert found.control == "none"

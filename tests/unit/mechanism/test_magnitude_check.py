@@ -1,4 +1,4 @@
-"""The banner of scores that are not the size of the effects."""
+"""The warning that scores differ in size from the effects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NAMES = ["head 1.2", "head 0.1", "head 2.3"]
 def test_names_the_worst_of_the_strongest_with_both_numbers():
     said = magnitude_warnings(NAMES, [5.72, 3.0, 0.1], [0.2, 2.5, 0.0], method="ig")
     assert len(said) == 1
-    assert said[0].startswith("Attribution says 5.72 logits for head 1.2, taking it out alone costs 0.20; 1 of the 2 ")
-    assert "believe the ablation" in said[0]
+    assert said[0].startswith("Attribution gives head 1.2 5.72 logits, but its measured effect is 0.20; 1 of the 2 ")
+    assert "trust the ablation" in said[0]
 
 
 def test_an_effect_that_the_score_misses_is_named_too():
     (said,) = magnitude_warnings(NAMES, [1.0, 0.1, 0.2], [1.1, 4.0, 0.2], method="gradient", unit="nats")
-    assert "0.10 nats for head 0.1, taking it out alone costs 4.00" in said
-    assert "slope" in said
+    assert "head 0.1 0.10 nats, but its measured effect is 4.00" in said
+    assert "small changes" in said
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_an_effect_that_the_score_misses_is_named_too():
     [
         ([2.0, 1.0, 0.5], [1.0, 2.0, 0.5]),  # within three times
         ([5.0, 0.9, 0.2], [5.0, 0.01, 0.0]),  # only weak ones differ
-        ([5.0, 1.0, 0.0], [-5.0, 0.5, 0.0]),  # the sign has a banner of its own
+        ([5.0, 1.0, 0.0], [-5.0, 0.5, 0.0]),  # the sign has a warning of its own
         ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
     ],
 )
@@ -41,4 +41,4 @@ def test_nothing_compared_is_nothing_said():
 
 
 def test_no_effect_at_all_is_infinitely_apart():
-    assert "costs 0.00" in magnitude_warnings(NAMES, [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], method="ig")[0]
+    assert "effect is 0.00" in magnitude_warnings(NAMES, [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], method="ig")[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dcinterp.mechanism.method_tally import Answer, Case, Tally, collect
+from dcinterp.analysis.circuits.method_benchmark import _collect
+from dcinterp.mechanism.method_tally import Answer, Case, Tally
 
 LABELS = torch.tensor([True, True, False, False, False, False])
 MEASURED = torch.tensor([4.0, -2.0, 0.0, 0.0, 0.0, 0.01])
@@ -41,12 +42,12 @@ def test_traces_below_a_hundredth_of_the_largest_are_ties():
 
 def test_numbers_are_means_over_models_and_the_table_shows_them():
     made = tally(MEASURED, -MEASURED.flip(0))
-    result = collect(["here"], [{("some method", "edges"): made}], [0.5], seeds=2, examples=1)
+    result = _collect(["here"], [{("some method", "edges"): made}], [0.5], seeds=2, examples=1)
     assert float(result.auroc) == pytest.approx((1 + made.aurocs[1]) / 2)
     assert float(result.auroc_low) <= float(result.auroc) <= float(result.auroc_high)
     table = result.markdown("edges", "precision").splitlines()
     assert table[0] == "| planted | answers right | some method |"
     assert table[2].startswith("| here | 50% | ")
-    assert any("answer 50%" in sentence for sentence in result.warnings())
+    assert any("answer only 50%" in sentence for sentence in result.warnings())
     assert any("fewer than 5" in sentence for sentence in result.warnings())
     assert list(result.to_dataframe()["score_label"]) == ["some method: edges"]

@@ -46,7 +46,7 @@ def test_theorem_2_composed_weights_are_expanded_projections(draw) -> None:
 
 def test_the_theorems_on_two_heads_by_hand() -> None:
     w_q = torch.tensor([[[1.0], [0.0]], [[0.0], [1.0]]])  # head 0 reads the first number, head 1 the second
-    head_map = torch.tensor([[1.0, 0.0], [2.0, 1.0]])  # head 1 lends its scores to head 0, twice
+    head_map = torch.tensor([[1.0, 0.0], [2.0, 1.0]])  # head 1 shares its scores with head 0, twice
     wide_q, wide_k = expand_qk(w_q, w_q, head_map)
     assert wide_q[0].tolist() == [[1, 0], [0, 2]]
     assert wide_q[1].tolist() == [[0, 0], [0, 1]]

@@ -18,8 +18,8 @@ KNOBS = [{}, {"redundancy": 2}, {"redundancy": 3}, {"rank": 3}, {"circuits": 4},
 def answer_by_reading(text: str) -> str:
     """What a person answers, written without looking at the circuits."""
     _, *words = text.split()
-    told, question, asked = words[:6], words[6], words[7:]
-    has = dict(zip(told[::2], told[1::2], strict=True))
+    facts, question, asked = words[:6], words[6], words[7:]
+    has = dict(zip(facts[::2], facts[1::2], strict=True))
     things = [has[name] for name in asked]
     if question == "both":
         shared = {KIND[things[0]], COLOUR[things[0]]} & {KIND[things[1]], COLOUR[things[1]]}
@@ -76,12 +76,14 @@ def test_the_truth_names_the_roles():
     planted = plant("gate-by-qg", seed=2)
     example = next(e for e in planted.examples(20) if e.question == "type")
     truth = planted.truth(example)
-    (speaks,), (silenced,) = (planted.roles["gate-by-qg"][role] for role in ("classifier", "copier"))
-    assert truth.edges[1, HOOKS.index("o_qg"), silenced, silenced] == 1
-    assert truth.edges[1, HOOKS.index("o_b"), silenced, silenced] == -1
-    assert truth.writes[1, speaks] == 1
-    assert truth.writes[1, silenced] == 0, "a silenced head writes nothing"
-    assert truth.finds[1, silenced]
+    (active,), (silenced,) = (planted.roles["gate-by-qg"][role] for role in ("classifier", "copier"))
+    assert truth.edges[1, BRANCHES.index("o_qg"), silenced, silenced] == 1
+    assert truth.edges[1, BRANCHES.index("o_b"), silenced, silenced] == -1
+    assert truth.output[1, active] == 1
+    assert truth.output[1, silenced] == 0, "a silenced head has no effect"
+    assert truth.attention[1, silenced]
+    with pytest.warns(DeprecationWarning, match="finds is called attention now"):
+        assert truth.finds.equal(truth.attention)
     assert int(truth.edges.ne(0).sum()) == 2 + 3
 
 
@@ -100,7 +102,7 @@ def test_a_line_says_what_to_plant():
         read = read_plant(text)
         assert (read.knobs, read.seed) == (same.knobs, same.seed)
         assert all(torch.equal(p, q) for p, q in zip(read.model.parameters(), same.model.parameters(), strict=True))
-    with pytest.raises(UserError, match="'rank' sets no knob"):
+    with pytest.raises(UserError, match="'rank' is not a valid setting"):
         read_plant("share-by-qp rank")
 
 
@@ -113,13 +115,13 @@ def test_load_plants_too():
     assert answer.top_tokens[0] == example.target
     assert bridge.source == "planted:share-by-qp,seed=3"
     with pytest.raises(UserError, match="no planted circuit"):
-        dcinterp.load("planted:lend-by-magic")
+        dcinterp.load("planted:share-by-magic")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"circuit": "lend-by-kq"}, "did you mean"),
+        ({"circuit": "share-by-kq"}, "did you mean"),
         ({"circuit": "share-by-kp", "nois": 0.1}, "no knob 'nois'; did you mean noise"),
         ({"circuit": "share-by-kp", "noise": -1}, "noise is -1"),
         ({"circuit": "share-by-kp", "rank": 0}, "rank is 0"),

@@ -65,10 +65,10 @@ def test_solve(tmp_path: Path) -> None:
     assert "animal" in run("solve", "--file", "-", given=LINE + "\n")
 
 
-def test_twins() -> None:
-    twins = json.loads(run("twins", LINE, "--json"))
-    assert twins["relation"]["accepted"] == ["dog"]
-    assert "polarity" in run("twins", LINE)
+def test_counterfactuals() -> None:
+    made = json.loads(run("counterfactuals", LINE, "--json"))
+    assert made["relation"]["accepted"] == ["dog"]
+    assert "polarity" in run("counterfactuals", LINE)
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,9 @@ def test_bad_input_is_one_sentence(shipped):
     ):
         with pytest.raises(UserError, match=words):
             dcinterp.task_accuracy(shipped, **arguments)
+
+
+def test_the_former_name_of_a_baseline_still_works(scores):
+    with pytest.warns(DeprecationWarning, match="polarity_blind is called ignores_negation now"):
+        assert scores.polarity_blind.equal(scores.ignores_negation)
+    assert not scores.ignores_negation.isnan().any()

@@ -10,7 +10,7 @@ import torch
 
 from dcinterp import UserError, attribute_edges, attribute_heads
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.intervention_hooks import measured
+from dcinterp.mechanism.intervention_hooks import measure_effects
 from dcinterp.mechanism.interventions import all_units
 
 TARGET, FOIL = "fruit", "animal"
@@ -107,7 +107,7 @@ def test_gradient_times_edge_is_the_slope_of_scaling_the_edge(double, prompt, st
     ids, e = double.to_tokens(prompt), 1e-4
     edges = [edge for edge in all_units(double, "edge", stage) if (edge.layer + edge.head + edge.head_from) % 5 == 0]
     rows = [[replace(edge, kind="scale", factor=1 + sign * e)] for edge in edges for sign in (1, -1)]
-    up, down = measured(double, ids, rows, lambda logits: difference(double, logits)).reshape(-1, 2).T
+    up, down = measure_effects(double, ids, rows, lambda logits: difference(double, logits)).reshape(-1, 2).T
     slopes = (down - up) / (2 * e)
     mine = torch.stack([scores[x.layer, NAMES.index(x.name), x.head_from, x.head] for x in edges])
     assert len(edges) > 50
@@ -199,7 +199,7 @@ def test_top_edges_are_the_largest_and_are_ablated(double, prompt):
 
         after = metric_under(double, prompt, [(f"blocks.{edge.layer}.attn.hook_pattern", without)])
         assert effect == pytest.approx(result.metric - after, abs=1e-4)
-    assert all(edge.shared for edge in result.top(10_000)), "a gate, or what a head lends itself, is not lent"
+    assert all(edge.shared for edge in result.top(10_000)), "a gate, or a head's own attention, is not shared"
     added = result.table()
     assert set(added["edge"][~added["shared"]].str.split(".").str[2]) == {"qp", "kp", "qg", "kg"}
     assert all(edge.shared == (edge.head_from != edge.head_to) for edge in result.top(10_000, shared=False))
@@ -207,16 +207,16 @@ def test_top_edges_are_the_largest_and_are_ablated(double, prompt):
     assert {(edge.layer, edge.head_to) for edge in into} == {(1, 5)}
 
 
-def test_what_a_reader_must_know_is_said(double, prompt):
+def test_warnings_say_what_to_know(double, prompt):
     result = attribute_edges(double, prompt, TARGET, FOIL)
-    assert any("does not win" in banner for banner in result.warnings())
+    assert any("not the largest" in warning for warning in result.warnings())
     fine = replace(result, answer=result.target, predicted=result.measured)
     assert fine.warnings() == []
     assert "misses" in replace(fine, gap=fine.gap + 100).warnings()[0]
-    assert "The edges miss" in replace(fine, mismatch=fine.mismatch + 1).warnings()[0]
+    assert "The edges do not add up" in replace(fine, mismatch=fine.mismatch + 1).warnings()[0]
     large = replace(fine, predicted=10 * fine.measured).warnings()
     assert len(large) == 1
-    assert "strongest differ by more than 3 times: integrated gradients share out" in large[0]
+    assert "differ from the effect by more than a factor of 3: integrated gradients divide" in large[0]
     assert "disagree in sign for 8 of the 8" in replace(fine, predicted=-fine.measured).warnings()[0]
 
 

@@ -50,11 +50,11 @@ def test_an_edge_that_always_wins_stands_out_of_exchanged_ones():
     assert noise.mean(0)[0, 2, 1, 3] > high[0, 2, 1, 3]
 
 
-def test_what_a_reader_must_know_is_said(bridge):
+def test_warnings_say_what_to_know(bridge):
     many = attribute_edges_over(bridge, QUESTIONS, control="heads", check=2, **QUICK)
     said = " ".join(many.warnings())
     assert "wrong in 2 of 2" in said
-    assert "2 examples are few" in said
+    assert "There are only 2 examples" in said
     turned = replace(many, ablation=-_signs(many))
     assert "disagree in sign for 2 of the 2" in " ".join(turned.warnings())
     table = many.table()

@@ -163,7 +163,7 @@ def test_a_foil_is_compared_where_the_answers_first_differ(bridge, prompt):
     assert torch.allclose(result.scores, same.scores)
 
 
-def test_banners_say_what_a_reader_must_know(bridge, prompt):
+def test_warnings_say_what_to_know(bridge, prompt):
     wrong = attribute_heads(bridge, prompt, "fruit", "animal", method="gradient", tolerance=0)
     said = " ".join(wrong.warnings())
     assert "The model answers" in said

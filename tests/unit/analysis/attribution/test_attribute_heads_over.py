@@ -7,7 +7,7 @@ import torch
 
 import dcinterp
 from dcinterp import UserError, attribute_heads, attribute_heads_over
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 from dcinterp.mechanism.label_permutation import other_answers
 from dcinterp.mechanism.statistics import bootstrap_interval, exchanged_extremes
 from dcinterp.support.progress import Cancelled
@@ -17,9 +17,9 @@ TEXT = "same-person,different-in-set n=6 seed=3"
 
 
 def test_every_row_is_the_analysis_of_that_example(bridge):
-    asked = questions(bridge, TEXT)
+    questions = read_questions(bridge, TEXT)
     result = attribute_heads_over(bridge, TEXT, steps=16)
-    for row, question in enumerate(asked[:2]):
+    for row, question in enumerate(questions[:2]):
         one = attribute_heads(bridge, question.prompt, question.target, question.foil, steps=16)
         assert torch.allclose(one.scores, result.per_example[row], atol=1e-5)
         assert torch.allclose(one.ablation, result.ablation[row], atol=1e-5)
@@ -33,26 +33,32 @@ def test_every_row_is_the_analysis_of_that_example(bridge):
     assert torch.allclose(total, result.metric_difference, atol=1e-4)
 
 
-def test_the_twin_baseline_is_the_counterfactual_prompt(bridge):
-    asked = questions(bridge, "same-person n=2 seed=1")
+def test_the_counterfactual_baseline_is_the_counterfactual_prompt(bridge):
+    questions = read_questions(bridge, "same-person n=2 seed=1")
     result = attribute_heads_over(
-        bridge, "same-person n=2 seed=1", baseline="twin", counterfactual="asked", control="none"
+        bridge, "same-person n=2 seed=1", baseline="counterfactual", counterfactual="question", control="none"
     )
-    twin = corrupt(asked[0].example, "asked", tokenizer=bridge.tokenizer).corrupt
+    other = corrupt(questions[0].example, "question", tokenizer=bridge.tokenizer).corrupt
     one = attribute_heads(
-        bridge, asked[0].prompt, asked[0].target, asked[0].foil, baseline=twin.prompt, steps=8, max_steps=256
+        bridge,
+        questions[0].prompt,
+        questions[0].target,
+        questions[0].foil,
+        baseline=other.prompt,
+        steps=8,
+        max_steps=256,
     )
     assert torch.allclose(one.scores, result.per_example[0], atol=1e-5)
     assert not result.stands_out.any()
 
 
-def test_examples_without_a_twin_are_counted_and_left_out(bridge):
+def test_examples_without_a_counterfactual_are_counted_and_left_out(bridge):
     # Which is different? names nothing that could be asked otherwise.
     with pytest.raises(UserError, match="choose another kind"):
-        attribute_heads_over(bridge, "task57 n=2", baseline="twin")
-    result = attribute_heads_over(bridge, "task57,task2 n=4", baseline="twin", control="none")
+        attribute_heads_over(bridge, "task57 n=2", baseline="counterfactual")
+    result = attribute_heads_over(bridge, "task57,task2 n=4", baseline="counterfactual", control="none")
     assert (result.n, result.skipped) == (2, 2)
-    assert any("no counterfactual twin" in sentence for sentence in result.warnings())
+    assert any("no counterfactual prompt" in sentence for sentence in result.warnings())
 
 
 def test_the_mean_baseline_differs_from_zero(bridge):
@@ -79,10 +85,10 @@ def test_exchangeable_heads_stay_inside_the_control():
 
 def test_other_labels_score_other_answers(bridge):
     result = attribute_heads_over(bridge, "task2 n=3", control="labels")
-    asked = questions(bridge, "task2 n=3")
+    questions = read_questions(bridge, "task2 n=3")
     others = [
         attribute_heads(bridge, question.prompt, other.target, other.foil, steps=8).scores
-        for question, other in zip(asked, other_answers(bridge, asked, seed=0), strict=True)
+        for question, other in zip(questions, other_answers(bridge, questions, seed=0), strict=True)
     ]
     low, high = bootstrap_interval(torch.stack(others))
     assert torch.allclose(result.control_low, low.float(), atol=1e-5)
@@ -113,8 +119,8 @@ def test_on_the_shipped_model_scores_and_measured_effects_agree_in_sign(shipped)
     [
         ({"baseline": "one"}, "no baseline 'one'"),
         ({"control": "cats"}, "no control 'cats'"),
-        ({"baseline": "twin", "twin": "same"}, "no twin 'same'"),
-        ({"examples": [("Ruth has a", "violin")], "baseline": "twin"}, "Only examples of the tasks"),
+        ({"baseline": "counterfactual", "counterfactual": "same"}, "no counterfactual 'same'"),
+        ({"examples": [("Ruth has a", "violin")], "baseline": "counterfactual"}, "Only examples of the tasks"),
     ],
 )
 def test_refusals(bridge, arguments, message):
@@ -126,3 +132,14 @@ def test_public(bridge):
     result = dcinterp.attribute_heads_over(bridge, [("Ruth has a", "violin", "lime"), ("Ruth has", "a")])
     assert result.foils == ("lime", "")
     assert "few" in " ".join(result.warnings())
+
+
+def test_the_former_names_of_the_baseline_still_work(bridge):
+    now = {"baseline": "counterfactual", "counterfactual": "question"}
+    result = attribute_heads_over(bridge, "task2 n=2", control="none", method="gradient", **now)
+    with pytest.warns(DeprecationWarning, match="twin= is called counterfactual= now"):
+        former = attribute_heads_over(
+            bridge, "task2 n=2", control="none", method="gradient", baseline="twin", twin="asked"
+        )
+    assert former == result
+    assert result.baseline == "counterfactual (question)"

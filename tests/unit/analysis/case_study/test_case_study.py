@@ -1,4 +1,4 @@
-"""The five-step story: its evidence is that of the analyses, and it says when it does not hold."""
+"""The case study: its evidence is that of the analyses, and it says when a step does not hold."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ def example():
 
 
 @pytest.fixture(scope="module")
-def story(make_bridge, example):
-    """That of the same weights as `bridge` has."""
+def study(make_bridge, example):
+    """The case study of the weights that `bridge` has."""
     return dcinterp.case_study(make_bridge(), example)
 
 
-def lead_under(bridge, story, prompt, hooks):
-    """The answer's lead under hooks, without any code of the story."""
+def logit_difference_under(bridge, study, prompt, hooks):
+    """The logit difference under hooks, without any code of the case study."""
     target, foil = (
-        bridge.tokenizer.convert_tokens_to_ids(w) for w in (story.attribution.target, story.attribution.foil)
+        bridge.tokenizer.convert_tokens_to_ids(w) for w in (study.attribution.target, study.attribution.foil)
     )
     with torch.no_grad():
         logits = bridge.run_with_hooks(bridge.to_tokens(prompt), fwd_hooks=hooks)[0, -1]
     return float(logits[target] - logits[foil])
 
 
-def test_follows_the_head_that_writes_most_directly_to_the_source(bridge, story, example):
-    there = story.attribution.by_position[:, :, -1]
+def test_follows_the_head_with_the_largest_direct_effect_to_the_source(bridge, study, example):
+    there = study.attribution.by_position[:, :, -1]
     candidates = there >= 0.1 * there.max()
-    assert candidates[story.layer, story.head]
-    assert float(story.direct[story.layer, story.head]) == float(story.direct[candidates].max())
-    assert "writes most directly" in story.step("head").sentence
-    assert story.prediction.tokens[story.key] in synthetic_tasks.words(example.facts[example.source].item)
-    assert [step.title[-1] for step in story.steps] == ["?"] * 7
-    assert story.breakdown.key == story.key
+    assert candidates[study.layer, study.head]
+    assert float(study.direct[study.layer, study.head]) == float(study.direct[candidates].max())
+    assert "has the largest direct effect (of the heads" in study.step("head").sentence
+    assert study.prediction.tokens[study.key] in synthetic_tasks.words(example.facts[example.source].item)
+    assert [step.title[-1] for step in study.steps] == ["?"] * 7
+    assert study.breakdown.key == study.key
 
 
 def test_numbers_in_the_sentences_are_those_of_the_evidence(bridge, example):
-    story = dcinterp.case_study(bridge, example, layer=1, head=2)
-    assert f"give it {float(story.attribution.by_position[1, 2, -1]):+.2f}" in story.step("head").sentence
-    assert f"to {story.logit_difference - float(story.direct[1, 2]):.2f} logits" in story.step("head").sentence
-    assert f"it costs {float(story.attribution.ablation[1, 2]):+.2f}" in story.step("head").sentence
-    assert f"{float(story.breakdown.out[2]):.2f}" in story.step("source").sentence
-    assert story.head_from != 2
+    study = dcinterp.case_study(bridge, example, layer=1, head=2)
+    assert f"attribute {float(study.attribution.by_position[1, 2, -1]):+.2f}" in study.step("head").sentence
+    assert f"to {study.logit_difference - float(study.direct[1, 2]):.2f} logits" in study.step("head").sentence
+    ablation = float(study.attribution.ablation[1, 2])
+    verb = "reduces" if round(ablation, 2) >= 0 else "increases"
+    assert f"at all positions {verb} the difference by {abs(ablation):.2f}" in study.step("head").sentence
+    assert f"{float(study.breakdown.out[2]):.2f}" in study.step("source").sentence
+    assert study.head_from != 2
 
 
-def test_a_direct_effect_is_what_goes_with_the_head_while_later_heads_stay(bridge, story, example):
+def test_a_direct_effect_is_what_goes_with_the_head_while_later_heads_stay(bridge, study, example):
     _, cache = bridge.run_with_cache(example.prompt)
     for layer, head in ((0, 1), (0, 3), (1, 2)):
 
@@ -64,50 +66,52 @@ def test_a_direct_effect_is_what_goes_with_the_head_while_later_heads_stay(bridg
 
         later = [(f"blocks.{n}.attn.hook_z", lambda z, hook, n=n: cache[f"blocks.{n}.attn.hook_z"]) for n in (1,)]
         hooks = [(f"blocks.{layer}.attn.hook_z", silenced), *(later if layer == 0 else [])]
-        cost = story.logit_difference - lead_under(bridge, story, example.prompt, hooks)
+        cost = study.logit_difference - logit_difference_under(bridge, study, example.prompt, hooks)
         assert cost != 0
-        assert float(story.direct[layer, head]) == pytest.approx(cost, abs=1e-4)
+        assert float(study.direct[layer, head]) == pytest.approx(cost, abs=1e-4)
 
 
-def test_layer_and_head_alone_choose_the_best_of_the_rest(bridge, story, example):
-    told = dcinterp.case_study(bridge, example, layer=0, attribution=story.attribution)
-    there = story.attribution.by_position[0, :, -1]
+def test_layer_and_head_alone_choose_the_best_of_the_rest(bridge, study, example):
+    found = dcinterp.case_study(bridge, example, layer=0, attribution=study.attribution)
+    there = study.attribution.by_position[0, :, -1]
     if float(there.max()) > 0:
-        assert float(told.direct[0, told.head]) == float(told.direct[0][there >= 0.1 * there.max()].max())
-    assert told.layer == 0
-    assert dcinterp.case_study(bridge, example, head=3, attribution=story.attribution).head == 3
+        assert float(found.direct[0, found.head]) == float(found.direct[0][there >= 0.1 * there.max()].max())
+    assert found.layer == 0
+    assert dcinterp.case_study(bridge, example, head=3, attribution=study.attribution).head == 3
 
 
-def test_what_a_loan_is_worth_is_the_effect_of_its_line(bridge, story, example):
-    head = story.head
-    words = (story.attribution.target, story.attribution.foil)
-    effect = dcinterp.intervene(bridge, example.prompt, story.edge_line, *words)
+def test_the_effect_of_shared_attention_is_that_of_its_line(bridge, study, example):
+    head = study.head
+    words = (study.attribution.target, study.attribution.foil)
+    effect = dcinterp.intervene(bridge, example.prompt, study.edge_line, *words)
     assert effect.effect != 0
-    assert float(story.shared_effect[story.head_from]) == pytest.approx(effect.effect, abs=1e-4)
-    edge = f"edge {story.layer}.post.added.{story.head_from}>{head} zero"
+    assert float(study.shared_effect[study.head_from]) == pytest.approx(effect.effect, abs=1e-4)
+    edge = f"edge {study.layer}.post.added.{study.head_from}>{head} zero"
     effect = dcinterp.intervene(bridge, example.prompt, edge, *words)
-    assert float(story.shared_effect_everywhere[story.head_from]) == pytest.approx(effect.effect, abs=1e-4)
+    assert float(study.shared_effect_everywhere[study.head_from]) == pytest.approx(effect.effect, abs=1e-4)
     for head_from in (head_from for head_from in range(8) if head_from != head):
         shared = float(
-            story.breakdown.shared("key")[head_from, head] + story.breakdown.shared("query")[head_from, head]
+            study.breakdown.shared("key")[head_from, head] + study.breakdown.shared("query")[head_from, head]
         )
 
         def take(attention, hook, shared=shared):
             attention = attention.clone()
-            attention[0, head, -1, story.key] -= shared
+            attention[0, head, -1, study.key] -= shared
             return attention
 
-        taken = lead_under(bridge, story, example.prompt, [(f"blocks.{story.layer}.attn.post.hook_out", take)])
-        assert float(story.shared_effect[head_from]) == pytest.approx(story.logit_difference - taken, abs=1e-4)
-    assert float(story.shared_effect[head]) == 0
+        taken = logit_difference_under(
+            bridge, study, example.prompt, [(f"blocks.{study.layer}.attn.post.hook_out", take)]
+        )
+        assert float(study.shared_effect[head_from]) == pytest.approx(study.logit_difference - taken, abs=1e-4)
+    assert float(study.shared_effect[head]) == 0
 
 
-def test_a_wrong_answer_is_said_and_a_right_one_too(bridge, story, example):
-    first, *others = (token for token in story.prediction.top_tokens if token.isalpha())
-    for answer, holds in ((first, first == story.prediction.top_tokens[0]), (others[0], False)):
-        told = dcinterp.case_study(bridge, example.prompt, answer, attribution=story.attribution)
-        assert told.step("answer").holds == holds
-        assert ("wrong" in told.step("answer").sentence) != holds
+def test_a_wrong_answer_is_said_and_a_right_one_too(bridge, study, example):
+    first, *others = (token for token in study.prediction.top_tokens if token.isalpha())
+    for answer, holds in ((first, first == study.prediction.top_tokens[0]), (others[0], False)):
+        found = dcinterp.case_study(bridge, example.prompt, answer, attribution=study.attribution)
+        assert found.step("answer").holds == holds
+        assert ("wrong" in found.step("answer").sentence) != holds
 
 
 def test_a_head_that_attends_by_itself_is_said(make_bridge, example):
@@ -116,43 +120,43 @@ def test_a_head_that_attends_by_itself_is_said(make_bridge, example):
         for name, parameter in bridge.original_model.named_parameters():
             if ".post" in name:
                 parameter.zero_()
-    story = dcinterp.case_study(bridge, example)
-    most = int(story.rows.weights[story.head].argmax())
-    again = {"layer": story.layer, "head": story.head, "attribution": story.attribution}
-    story = dcinterp.case_study(bridge, example, key=most, **again)
-    assert "by itself" in story.step("source").sentence
-    assert "No other head" in story.step("lender").sentence
-    assert "No head lends" in story.summary
-    assert "its own attention" in story.summary
-    assert not story.step("source").holds
+    study = dcinterp.case_study(bridge, example)
+    most = int(study.rows.weights[study.head].argmax())
+    again = {"layer": study.layer, "head": study.head, "attribution": study.attribution}
+    study = dcinterp.case_study(bridge, example, key=most, **again)
+    assert "by itself" in study.step("source").sentence
+    assert "No other head shares" in study.step("sharing").sentence
+    assert "No head shares" in study.summary
+    assert "its own attention" in study.summary
+    assert not study.step("source").holds
 
 
-def test_a_source_that_the_head_does_not_read_is_said(bridge, story, example):
-    composed = story.rows.composed[story.head].abs() + story.rows.weights[story.head]
+def test_a_source_that_the_head_does_not_read_is_said(bridge, study, example):
+    composed = study.rows.composed[study.head].abs() + study.rows.weights[study.head]
     unread = int(composed.argmin())
-    again = {"layer": story.layer, "head": story.head, "attribution": story.attribution}
-    story = dcinterp.case_study(bridge, example, key=unread, **again)
-    assert "hardly attends" in story.step("source").sentence
-    assert "hardly attends" in story.summary
-    assert not story.step("source").holds
+    again = {"layer": study.layer, "head": study.head, "attribution": study.attribution}
+    study = dcinterp.case_study(bridge, example, key=unread, **again)
+    assert "hardly attends" in study.step("source").sentence
+    assert "hardly attends" in study.summary
+    assert not study.step("source").holds
 
 
-def test_a_plain_transformer_has_a_story_without_lending(twin, example):
-    story = dcinterp.case_study(twin, example)
-    assert story.breakdown is None
-    assert story.head_from is None
-    assert story.edge_line is None
-    assert "not composed" in story.step("source").sentence
-    assert "not composed" in story.summary
-    unread = int(story.rows.weights[story.head].argmin())
-    again = dcinterp.case_study(twin, example, layer=story.layer, head=story.head, key=unread)
-    assert float(again.rows.weights[story.head, unread]) < 0.1
+def test_a_plain_transformer_has_a_case_study_without_sharing(twin, example):
+    study = dcinterp.case_study(twin, example)
+    assert study.breakdown is None
+    assert study.head_from is None
+    assert study.edge_line is None
+    assert "not composed" in study.step("source").sentence
+    assert "not composed" in study.summary
+    unread = int(study.rows.weights[study.head].argmin())
+    again = dcinterp.case_study(twin, example, layer=study.layer, head=study.head, key=unread)
+    assert float(again.rows.weights[study.head, unread]) < 0.1
     assert "hardly attends" in again.summary
 
 
-def planted_loan(bridge, story, key, size):
-    """Make one head lend another so much attention to one token, by the query's dynamic weights alone."""
-    head_from, head, at = story.head_from, story.head, f"blocks.{story.layer}.attn.post.hook_"
+def planted_sharing(bridge, study, key, size):
+    """Make one head share so much attention to one token with another, by the query's dynamic weights alone."""
+    head_from, head, at = study.head_from, study.head, f"blocks.{study.layer}.attn.post.hook_"
 
     def look(attention, hook):
         attention = attention.clone()
@@ -174,49 +178,57 @@ def planted_loan(bridge, story, key, size):
 
 
 @pytest.mark.parametrize("size", [1.5, -1.5])
-def test_the_verdict_names_a_planted_loan_and_what_it_is_worth(bridge, story, example, size):
-    with bridge.hooks(fwd_hooks=planted_loan(bridge, story, story.key, size)):
-        told = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=story.key)
-    assert told.head_from == story.head_from
-    assert told.side == "query"
-    verb = "lends" if size > 0 else "takes 1.50 of attention"
-    assert f"Head {story.head_from} {verb}" in told.summary
-    assert f"{size:+.2f} through the query projection)" in told.summary
-    without = told.logit_difference - float(told.shared_effect[told.head_from])
-    assert f"from {told.logit_difference:.2f} to {without:.2f} logits" in told.summary
-    # All that is lent here is lent to one token by one branch: with it, all composition of this entry goes.
-    assert without == pytest.approx(told.logit_difference_without, abs=1e-4)
+def test_the_summary_names_planted_sharing_and_its_effect(bridge, study, example, size):
+    with bridge.hooks(fwd_hooks=planted_sharing(bridge, study, study.key, size)):
+        found = dcinterp.case_study(bridge, example, layer=study.layer, head=study.head, key=study.key)
+    assert found.head_from == study.head_from
+    assert found.side == "query"
+    verb = "shares its attention to" if size > 0 else "takes 1.50 of attention"
+    assert f"Head {study.head_from} {verb}" in found.summary
+    assert f"{size:+.2f} through the query projection)" in found.summary
+    sentence = found.step("sharing").sentence
+    assert f"{size:+.2f} through the query projection" in sentence
+    effect = float(found.shared_effect[found.head_from])
+    verb = "reduces" if round(effect, 2) >= 0 else "increases"
+    assert f"Removing this attention {verb} the logit difference by {abs(effect):.2f}" in sentence
+    without = found.logit_difference - float(found.shared_effect[found.head_from])
+    assert f"from {found.logit_difference:.2f} to {without:.2f} logits" in found.summary
+    # All attention that is shared here goes to one token by one branch: with it, all composition of this entry goes.
+    assert without == pytest.approx(found.logit_difference_without, abs=1e-4)
 
 
-def test_effects_are_small_or_large_against_the_lead():
-    from dcinterp.analysis.case_study.steps import matters, share_of
+def test_effects_are_small_or_large_against_the_logit_difference():
+    from dcinterp.analysis.case_study.steps import matters, reduces, share_of
 
-    assert share_of(0.5, 10) == " (5% of the lead)"
-    assert share_of(-0.001, 10) == " (0% of the lead)"
-    assert share_of(30, 10) == " (3.0 times the lead)"
+    assert share_of(0.5, 10) == " (5% of the difference)"
+    assert share_of(-0.001, 10) == " (0% of the difference)"
+    assert share_of(30, 10) == " (3.0 times the difference)"
     assert share_of(0.5, -1) == ""
+    assert reduces(1.34, 10) == "reduces it by 1.34 (13% of the difference)"
+    assert reduces(-0.5, 10, "the sum") == "increases the sum by 0.50 (5% of the difference)"
+    assert reduces(-0.001, 0) == "reduces it by 0.00"
     assert matters(1.0, 10)
     assert not matters(0.99, 10)
     assert not matters(-0.1, -1)
 
 
-def test_an_attribution_far_from_the_measurement_is_said(bridge, story, example):
+def test_an_attribution_far_from_the_measurement_is_said(bridge, study, example):
     from dataclasses import replace
 
-    layer, head = story.layer, story.head
-    for factor, said in ((1.0, ""), (0.2, "5.0 times apart"), (-1.0, "disagree in sign")):
-        scores = replace(story.attribution, ablation=story.attribution.scores * factor)
+    layer, head = study.layer, study.head
+    for factor, said in ((1.0, ""), (0.2, "a factor of 5.0"), (-1.0, "disagree in sign")):
+        scores = replace(study.attribution, ablation=study.attribution.scores * factor)
         sentence = (
             dcinterp.case_study(bridge, example, attribution=scores, layer=layer, head=head).step("head").sentence
         )
         assert said in sentence
-        assert ("apart" in sentence or "disagree" in sentence) == bool(said)
+        assert ("factor" in sentence or "disagree" in sentence) == bool(said)
 
 
 def test_a_bare_prompt_needs_no_answer(bridge, prompt):
-    story = dcinterp.case_study(bridge, prompt)
-    assert story.attribution.target == story.prediction.top_tokens[0]
-    assert story.key == int(story.rows.composed[story.head].abs().argmax())
+    study = dcinterp.case_study(bridge, prompt)
+    assert study.attribution.target == study.prediction.top_tokens[0]
+    assert study.key == int(study.rows.composed[study.head].abs().argmax())
 
 
 def test_the_source_of_a_multi_word_item_is_its_last_token(bridge):
@@ -245,12 +257,12 @@ def test_names_the_planted_transformation(make_bridge, example):
     bridge = make_bridge()
     word = synthetic_tasks.words(example.facts[example.source].item)[-1]
     plant_copy(bridge, 1, 2, word)
-    story = dcinterp.case_study(bridge, example.prompt, word, layer=1, head=2, key=source_position(bridge, example))
-    assert int(story.copy_rank[1, 2]) == 1
-    assert "(rank 1 of" in story.step("transformation").sentence
-    assert "the word itself" in story.step("transformation").sentence
-    assert story.step("transformation").holds
-    wrong = dcinterp.case_study(bridge, example, layer=1, head=2, attribution=story.attribution)
+    study = dcinterp.case_study(bridge, example.prompt, word, layer=1, head=2, key=source_position(bridge, example))
+    assert int(study.copy_rank[1, 2]) == 1
+    assert "(rank 1 of" in study.step("transformation").sentence
+    assert "the word itself" in study.step("transformation").sentence
+    assert study.step("transformation").holds
+    wrong = dcinterp.case_study(bridge, example, layer=1, head=2, attribution=study.attribution)
     assert "does not promote the answer" in wrong.step("transformation").sentence
     assert f'but "{word}", the word itself (rank 1)' in wrong.step("transformation").sentence
     assert not wrong.step("transformation").holds
@@ -263,10 +275,10 @@ def test_finds_the_gate_that_silences_a_copying_head(make_bridge, example):
     key = source_position(bridge, example)
     look = [("blocks.1.attn.post.hook_in", lambda a, hook: _looking(a, 2, key, 0.9))]
     with bridge.hooks(fwd_hooks=look):
-        story = dcinterp.case_study(bridge, example)
-        assert float(story.before[1, 2]) == pytest.approx(0.9)
-        gates = float(story.query_gate[1, 2] + story.key_gate[1, 2])
-        silent = "nothing silences it" in story.step("gate").sentence
+        study = dcinterp.case_study(bridge, example)
+        assert float(study.before[1, 2]) == pytest.approx(0.9)
+        gates = float(study.query_gate[1, 2] + study.key_gate[1, 2])
+        silent = "nothing silences it" in study.step("gate").sentence
         assert silent == (gates > -0.09)
     closed = [
         *look,
@@ -274,11 +286,11 @@ def test_finds_the_gate_that_silences_a_copying_head(make_bridge, example):
         ("blocks.1.attn.post.hook_w_kg", lambda w, hook: torch.zeros_like(w)),
     ]
     with bridge.hooks(fwd_hooks=closed):
-        story = dcinterp.case_study(bridge, example)
-    assert float(story.query_gate[1, 2]) == pytest.approx(-0.9)
-    assert "Head 2 of layer 1 copies" in story.step("gate").sentence
-    assert "the query gate adds -0.90" in story.step("gate").sentence
-    assert story.step("gate").holds
+        study = dcinterp.case_study(bridge, example)
+    assert float(study.query_gate[1, 2]) == pytest.approx(-0.9)
+    assert "Head 2 of layer 1 copies" in study.step("gate").sentence
+    assert "the query gate adds -0.90" in study.step("gate").sentence
+    assert study.step("gate").holds
 
 
 def _looking(attention, head, key, weight):
@@ -287,52 +299,54 @@ def _looking(attention, head, key, weight):
     return attention
 
 
-def test_every_head_at_the_source_is_what_the_taps_hold(bridge, story, example):
+def test_every_head_at_the_source_is_what_the_taps_hold(bridge, study, example):
     _, cache = bridge.run_with_cache(example.prompt)
     for layer in range(2):
         at = f"blocks.{layer}.attn."
         for name, tap in (("before", "post.hook_in"), ("after", "hook_pattern"), ("key_gate", "post.hook_o_kg")):
-            assert torch.equal(getattr(story, name)[layer], cache[at + tap][0, :, -1, story.key])
+            assert torch.equal(getattr(study, name)[layer], cache[at + tap][0, :, -1, study.key])
 
 
-def test_what_the_composed_attention_is_worth_is_measured(bridge, story, example):
-    own = float(story.breakdown.o_b[story.head])
+def test_what_the_composed_attention_is_worth_is_measured(bridge, study, example):
+    own = float(study.breakdown.o_b[study.head])
 
     def put_back(z, hook):
         """The same by the values: what the head reads changes by (own - composed) times the source's value."""
-        v = kept["v"][:, story.key, story.head]
+        v = kept["v"][:, study.key, study.head]
         z = z.clone()
-        z[:, -1, story.head] += (own - float(story.breakdown.out[story.head])) * v
+        z[:, -1, study.head] += (own - float(study.breakdown.out[study.head])) * v
         return z
 
     kept = {}
-    at = f"blocks.{story.layer}.attn.hook_"
+    at = f"blocks.{study.layer}.attn.hook_"
     hooks = [(at + "v", lambda v, hook: kept.update(v=v)), (at + "z", put_back)]
-    assert story.logit_difference_without == pytest.approx(lead_under(bridge, story, example.prompt, hooks), abs=1e-4)
-    assert story.logit_difference == pytest.approx(story.attribution.metric, abs=1e-4)
+    assert study.logit_difference_without == pytest.approx(
+        logit_difference_under(bridge, study, example.prompt, hooks), abs=1e-4
+    )
+    assert study.logit_difference == pytest.approx(study.attribution.metric, abs=1e-4)
 
 
-def test_saved_and_read_back_with_its_steps(bridge, story, example, tmp_path):
-    again = dcinterp.load_result(story.save(tmp_path / "story"))
-    assert again.steps == story.steps
-    assert again.summary == story.summary
-    assert again.table()["sentence"][0] == story.summary
-    assert again.step("head").sentence == story.step("head").sentence
-    assert torch.equal(again.attribution.scores, story.attribution.scores)
-    assert again.breakdown.shared().equal(story.breakdown.shared())
+def test_saved_and_read_back_with_its_steps(bridge, study, example, tmp_path):
+    again = dcinterp.load_result(study.save(tmp_path / "study"))
+    assert again.steps == study.steps
+    assert again.summary == study.summary
+    assert again.table()["sentence"][0] == study.summary
+    assert again.step("head").sentence == study.step("head").sentence
+    assert torch.equal(again.attribution.scores, study.attribution.scores)
+    assert again.breakdown.shared().equal(study.breakdown.shared())
     with pytest.raises(UserError, match="transformation"):
-        story.step("transform")
+        study.step("transform")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "neox"])
-def test_any_other_model_has_a_story(foreign, family):
-    story = dcinterp.case_study(foreign(family), "Ruth has a violin. Who has the", "Ruth", key=1)
-    assert story.breakdown is None
-    assert not story.holds
-    assert "not composed" in story.step("source").sentence
+def test_any_other_model_has_a_case_study(foreign, family):
+    study = dcinterp.case_study(foreign(family), "Ruth has a violin. Who has the", "Ruth", key=1)
+    assert study.breakdown is None
+    assert not study.holds
+    assert "not composed" in study.step("source").sentence
 
 
-def test_parts_computed_before_are_used_again_and_change_nothing(bridge, example, story, monkeypatch):
+def test_parts_computed_before_are_used_again_and_change_nothing(bridge, example, study, monkeypatch):
     whole = dcinterp.case_study(bridge, example, layer=1, head=2)
 
     def again(*arguments, **named):
@@ -340,7 +354,7 @@ def test_parts_computed_before_are_used_again_and_change_nothing(bridge, example
 
     for name in ("attribute_heads", "direct_effects"):
         monkeypatch.setattr(f"dcinterp.analysis.case_study.case_study.{name}", again)
-    parts = {"attribution": story.attribution, "direct": story.direct}
+    parts = {"attribution": study.attribution, "direct": study.direct}
     assert dcinterp.case_study(bridge, example, layer=1, head=2, **parts) == whole
 
 
@@ -354,30 +368,39 @@ def test_of_a_source_of_several_tokens_the_one_that_the_head_reads_is_followed(b
             assert dcinterp.case_study(bridge, example, layer=1, head=2).key == read
 
 
-def test_a_largest_weight_below_zero_is_no_looking(bridge, story, example):
-    unread = int((story.rows.composed[story.head].abs() + story.rows.weights[story.head]).argmin())
+def test_a_largest_weight_below_zero_is_not_attending(bridge, study, example):
+    unread = int((study.rows.composed[study.head].abs() + study.rows.weights[study.head]).argmin())
     other = next(at for at in range(4) if at != unread)
-    name = f"blocks.{story.layer}.attn.post.hook_out"
-    with bridge.hooks(fwd_hooks=[(name, lambda a, hook: _looking(a, story.head, other, -5.0))]):
-        told = dcinterp.case_study(bridge, example, layer=story.layer, head=story.head, key=unread)
-    for said in (told.summary, told.step("source").sentence):
-        assert f'a negative one, on "{story.rows.tokens[other]}" (position {other}, -5.00)' in said
-        assert "looks most at" not in said
+    name = f"blocks.{study.layer}.attn.post.hook_out"
+    with bridge.hooks(fwd_hooks=[(name, lambda a, hook: _looking(a, study.head, other, -5.0))]):
+        found = dcinterp.case_study(bridge, example, layer=study.layer, head=study.head, key=unread)
+    for said in (found.summary, found.step("source").sentence):
+        assert f'weight is negative, on "{study.rows.tokens[other]}" (position {other}, -5.00)' in said
+        assert "attends most to" not in said
 
 
-def test_the_lead_without_the_layers_composition_is_measured(bridge, story, example):
+def test_the_logit_difference_without_the_layers_composition_is_measured(bridge, study, example):
     own = {}
     hooks = [
-        (f"blocks.{story.layer}.attn.post.hook_in", lambda a, hook: own.update(attention=a)),
-        (f"blocks.{story.layer}.attn.post.hook_out", lambda a, hook: own["attention"]),
+        (f"blocks.{study.layer}.attn.post.hook_in", lambda a, hook: own.update(attention=a)),
+        (f"blocks.{study.layer}.attn.post.hook_out", lambda a, hook: own["attention"]),
     ]
-    logit_difference = lead_under(bridge, story, example.prompt, hooks)
-    assert abs(logit_difference - story.logit_difference) > 1e-4
-    assert story.logit_difference_uncomposed == pytest.approx(logit_difference, abs=1e-4)
-    assert f"would lead by {logit_difference:+.2f} logits" in story.step("lender").sentence
+    logit_difference = logit_difference_under(bridge, study, example.prompt, hooks)
+    assert abs(logit_difference - study.logit_difference) > 1e-4
+    assert study.logit_difference_uncomposed == pytest.approx(logit_difference, abs=1e-4)
+    assert f"the logit difference would be {logit_difference:+.2f} instead of" in study.step("sharing").sentence
 
 
-def test_a_head_with_a_larger_score_is_named(story):
-    top = story.attribution.best
-    named = f"Head {top[1]} of layer {top[0]} has the largest score"
-    assert (named in story.step("head").sentence) == (top != (story.layer, story.head))
+def test_a_head_with_a_larger_score_is_named(study):
+    top = study.attribution.best
+    named = f"Head {top[1]} of layer {top[0]} has the largest attribution score"
+    assert (named in study.step("head").sentence) == (top != (study.layer, study.head))
+
+
+def test_the_former_name_of_a_step_still_works(study):
+    from dataclasses import replace
+
+    with pytest.warns(DeprecationWarning, match="the step lender is called sharing now"):
+        assert study.step("lender") == study.step("sharing")
+    old = replace(study, steps=tuple(("lender", *step[1:]) if step[0] == "sharing" else step for step in study.steps))
+    assert old.step("sharing") == study.step("sharing")

@@ -8,7 +8,7 @@ from captum.attr import IntegratedGradients
 
 from dcinterp import UserError, composition_importance
 from dcinterp.analysis.composition.composition_importance import ADDED
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 
 TEXT = "task2 n=2 seed=1"
 
@@ -30,7 +30,7 @@ def silenced(bridge, layer, stage):
 
 def test_branches_add_up_to_what_switching_them_off_costs(bridge):
     result = composition_importance(bridge, TEXT)
-    for row, question in enumerate(questions(bridge, TEXT)):
+    for row, question in enumerate(read_questions(bridge, TEXT)):
         for layer in range(2):
             for place, stage in enumerate(("pre", "post")):
                 measured = difference(bridge, question, silenced(bridge, layer, stage))
@@ -44,7 +44,7 @@ def test_branches_add_up_to_what_switching_them_off_costs(bridge):
 def test_the_joint_path_adds_all_compositions_at_once(bridge):
     result = composition_importance(bridge, TEXT, path="joint")
     hooks = [hook for layer in range(2) for stage in ("pre", "post") for hook in silenced(bridge, layer, stage)]
-    for row, question in enumerate(questions(bridge, TEXT)):
+    for row, question in enumerate(read_questions(bridge, TEXT)):
         measured = difference(bridge, question, hooks)
         total = float(result.scores[row].sum() + result.gap[row, 0, 0])
         assert total == pytest.approx(measured, abs=1e-3)
@@ -52,7 +52,7 @@ def test_the_joint_path_adds_all_compositions_at_once(bridge):
 
 
 def test_agrees_with_captum_on_the_composed_matrix(bridge):
-    (question, *_) = questions(bridge, TEXT)
+    (question, *_) = read_questions(bridge, TEXT)
     result = composition_importance(bridge, [question.example], steps=32)
     ids = bridge.to_tokens(question.prompt)
     names = [f"blocks.0.attn.post.hook_{name}" for name in ("out", "o_b")]

@@ -9,13 +9,13 @@ from safetensors.torch import load_file, save_file
 import dcinterp
 from dcinterp import UserError, composition_map, load_result, mean_composition_map, static_composition_map
 from dcinterp.mechanism.branches import FORMER_PARTS
-from dcinterp.mechanism.dataset import questions
+from dcinterp.mechanism.dataset import read_questions
 
 TEXT = "task2 n=3"
 
 
 def test_the_mean_is_that_of_all_pairs_one_by_one(bridge):
-    asked = questions(bridge, TEXT)[:2]
+    asked = read_questions(bridge, TEXT)[:2]
     result = mean_composition_map(bridge, [q.example for q in asked], 1, "post")
     maps = []
     for question in asked:

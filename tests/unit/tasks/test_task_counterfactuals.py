@@ -1,4 +1,4 @@
-"""Counterfactual twins: one thing changes, the solver confirms the new answer, and the token counts agree."""
+"""Counterfactual prompts: one thing changes, the solver confirms the new answer, and the token counts agree."""
 
 import pytest
 from hypothesis import given, settings
@@ -26,15 +26,15 @@ def one_example(task: str, seed: int) -> Example:
     return generate(task, 1, seed, examples=1)[0].examples[0]
 
 
-def changes(clean: Example, twin: Example) -> set[str]:
+def changes(clean: Example, changed: Example) -> set[str]:
     """What differs between two examples, read off their parts."""
-    one, other = find(clean.task_id), find(twin.task_id)
+    one, other = find(clean.task_id), find(changed.task_id)
     found = set()
-    if clean.facts != twin.facts:
-        same_facts = sorted(clean.facts) == sorted(twin.facts)
+    if clean.facts != changed.facts:
+        same_facts = sorted(clean.facts) == sorted(changed.facts)
         found.add("position" if same_facts else "facts")
-    if clean.asked != twin.asked:
-        found.add("asked")
+    if clean.asked != changed.asked:
+        found.add("question")
     if one.relation != other.relation:
         found.add("relation")
     if one.grammar.pattern.negated != other.grammar.pattern.negated:
@@ -47,27 +47,27 @@ def changes(clean: Example, twin: Example) -> set[str]:
 @given(task=any_task, seed=seeds)
 def test_exactly_one_thing_changes_and_the_solver_confirms(task: str, seed: int) -> None:
     clean = one_example(task, seed)
-    for kind, twin in counterfactuals(clean).items():
-        if isinstance(twin, NoCounterfactual):
-            assert kind in str(twin)
+    for kind, other in counterfactuals(clean).items():
+        if isinstance(other, NoCounterfactual):
+            assert kind in str(other)
             continue
         expected = {"source": "facts"}.get(kind, kind)
-        assert changes(clean, twin.corrupt) == {expected}
+        assert changes(clean, other.corrupt) == {expected}
         if kind == "source":
-            differing = [p for p, (a, b) in enumerate(zip(clean.facts, twin.corrupt.facts, strict=True)) if a != b]
-            assert differing == [clean.source] == [twin.corrupt.source]
-        solution = solve(twin.corrupt.prompt, twin.corrupt.task_id)
-        assert set(solution.accepted) == set(twin.corrupt.accepted)
-        assert twin.answer in solution.accepted
-        grammar = find(twin.corrupt.task_id).grammar
+            differing = [p for p, (a, b) in enumerate(zip(clean.facts, other.corrupt.facts, strict=True)) if a != b]
+            assert differing == [clean.source] == [other.corrupt.source]
+        solution = solve(other.corrupt.prompt, other.corrupt.task_id)
+        assert set(solution.accepted) == set(other.corrupt.accepted)
+        assert other.answer in solution.accepted
+        grammar = find(other.corrupt.task_id).grammar
         answers = {grammar.accepted(*solution.facts[place]) for place in solution.sources}
-        assert twin.unique == (len(answers) == 1)
-        assert twin.foil not in clean.accepted
+        assert other.unique == (len(answers) == 1)
+        assert other.foil not in clean.accepted
         if kind == "position":
-            assert twin.answer == clean.answer
-            assert twin.corrupt.source != clean.source
+            assert other.answer == clean.answer
+            assert other.corrupt.source != clean.source
         else:
-            assert twin.foil == twin.answer
+            assert other.foil == other.answer
 
 
 @settings(max_examples=100, deadline=None)
@@ -75,9 +75,9 @@ def test_exactly_one_thing_changes_and_the_solver_confirms(task: str, seed: int)
 def test_token_counts_agree_under_a_tokenizer(task: str, seed: int) -> None:
     clean = one_example(task, seed)
     for tokenizer in (words, list):  # words, and characters as the finest tokens there are
-        for twin in counterfactuals(clean, tokenizer=tokenizer).values():
-            if not isinstance(twin, NoCounterfactual):
-                assert len(tokenizer(twin.corrupt.prompt)) == len(tokenizer(clean.prompt))
+        for other in counterfactuals(clean, tokenizer=tokenizer).values():
+            if not isinstance(other, NoCounterfactual):
+                assert len(tokenizer(other.corrupt.prompt)) == len(tokenizer(clean.prompt))
 
 
 LINE = "< Ruth has a lime. Karen has a pear. John has a dog. >. John has"
@@ -87,56 +87,56 @@ SHIFTED = "< Mary arrived in May. Ruth arrived in July. John arrived in March. >
 @pytest.mark.parametrize(
     ("line", "kind", "tokenizer", "answers"),
     [
-        (LINE, "asked", None, {("lime",), ("pear",)}),
+        (LINE, "question", None, {("lime",), ("pear",)}),
         (LINE, "relation", None, {("animal",)}),
         (LINE, "polarity", None, {("lime", "pear")}),
         (LINE, "position", words, {("dog",)}),
         (SHIFTED, "relation", words, {("February",)}),  # `just after` is as long as `just before`
     ],
 )
-def test_worked_twins(line: str, kind: str, tokenizer, answers: set) -> None:
+def test_worked_counterfactuals(line: str, kind: str, tokenizer, answers: set) -> None:
     assert corrupt(solve(line).example(), kind, tokenizer=tokenizer).corrupt.accepted in answers
 
 
 def test_polarity_with_two_facts_has_one_answer() -> None:
     example = solve("John has an apple. Mary has a dog. So John has a kind of").example()
-    twin = corrupt(example, "polarity")
-    assert twin.unique
-    assert twin.answer == "animal"
-    assert twin.corrupt.prompt == "John has an apple. Mary has a dog. So John does not have a kind of"
+    other = corrupt(example, "polarity")
+    assert other.unique
+    assert other.answer == "animal"
+    assert other.corrupt.prompt == "John has an apple. Mary has a dog. So John does not have a kind of"
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "tokenizer", "statement"),
     [
         (LINE, "polarity", words, "has as many tokens"),
-        ("There are a cat, a cat, a bus. Which is different? The", "asked", None, "the question names nothing"),
+        ("There are a cat, a cat, a bus. Which is different? The", "question", None, "the question names nothing"),
         ("There are a cat, a cat, a bus. Which is not cat? The", "polarity", None, "both with and without `not`"),
     ],
 )
-def test_missing_twins_are_stated(line: str, kind: str, tokenizer, statement: str) -> None:
+def test_missing_counterfactuals_are_stated(line: str, kind: str, tokenizer, statement: str) -> None:
     with pytest.raises(NoCounterfactual, match=statement):
         corrupt(solve(line).example(), kind, tokenizer=tokenizer)
 
 
-def test_source_twins_keep_articles_and_gender() -> None:
+def test_source_counterfactuals_keep_articles_and_gender() -> None:
     for seed in range(40):
         clean = one_example("task0", seed)
-        twin = corrupt(clean, "source")
-        assert len(words(twin.corrupt.prompt)) == len(words(clean.prompt)) or " " in twin.answer
-        assert [f.person for f in twin.corrupt.facts] == [f.person for f in clean.facts]
+        other = corrupt(clean, "source")
+        assert len(words(other.corrupt.prompt)) == len(words(clean.prompt)) or " " in other.answer
+        assert [f.person for f in other.corrupt.facts] == [f.person for f in clean.facts]
 
 
-def test_twins_are_reproducible_and_vary_with_the_seed() -> None:
+def test_counterfactuals_are_reproducible_and_vary_with_the_seed() -> None:
     example = one_example("task10", 0)
     assert str(counterfactuals(example)) == str(counterfactuals(example))
     assert len({corrupt(example, "source", seed=seed).corrupt.text for seed in range(8)}) > 4
 
 
 def test_unknown_kind() -> None:
-    with pytest.raises(ValueError, match="no corruption is called 'colour'"):
+    with pytest.raises(ValueError, match="there is no kind of counterfactual 'colour'"):
         corrupt(one_example("task0", 0), "colour")  # type: ignore[arg-type]
-    assert KINDS == ("asked", "source", "relation", "polarity", "position")
+    assert KINDS == ("question", "source", "relation", "polarity", "position")
 
 
 def test_tokenizers_of_both_libraries_count_alike() -> None:
@@ -151,11 +151,11 @@ def test_tokenizers_of_both_libraries_count_alike() -> None:
     made = 0
     for task in TASKS:
         clean = one_example(task, 1)
-        for kind, twin in counterfactuals(clean, tokenizer=bare).items():
-            if isinstance(twin, NoCounterfactual):
+        for kind, other in counterfactuals(clean, tokenizer=bare).items():
+            if isinstance(other, NoCounterfactual):
                 continue
             made += 1
-            lengths = [len(bare.encode(one.prompt).ids) for one in (clean, twin.corrupt)]
+            lengths = [len(bare.encode(one.prompt).ids) for one in (clean, other.corrupt)]
             assert lengths[0] == lengths[1]
-            assert corrupt(clean, kind, tokenizer=wrapped) == twin
+            assert corrupt(clean, kind, tokenizer=wrapped) == other
     assert made > 150
