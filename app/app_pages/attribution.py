@@ -15,8 +15,9 @@ ADDS = {
 
 st.title("Attribution", anchor=False)
 st.markdown(
-    "How much does each head contribute to the answer? A head's score is the part of the answer's logit, compared with "
-    "the logit of a wrong token, that comes from the head's output."
+    "How much does each head contribute to the answer? A head's score is the part of the logit difference between the "
+    "answer and a wrong token that comes from the head's output.",
+    help=tip("logit difference"),
 )
 name = st.session_state.model
 question = inputs.question(name)

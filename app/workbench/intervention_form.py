@@ -23,7 +23,7 @@ BRANCHES = {
     "kg": "the key gate",
     "skip": "",
 }
-STAGES = {"pre": "scores", "post": "weights"}
+STAGES = {"pre": "attention scores", "post": "attention weights"}
 CHANGES = {
     "zero": "is set to zero",
     "scale=2": "is multiplied by 2",
