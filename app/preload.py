@@ -16,7 +16,7 @@ def heavy_imports() -> None:
         import torch
 
         import dcinterp.analysis.case_study
-        import dcinterp.bridge
+        import dcinterp.bridge.wrapping
         import dcinterp.figures
 
         dcinterp.figures.kinds()

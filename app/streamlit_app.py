@@ -5,9 +5,9 @@ import streamlit as st
 import preload
 
 PAGES = {
-    "Look": {
+    "Inspect": {
         "case_study": "Case study",
-        "attention": "Prompt and attention",
+        "attention": "Attention patterns",
         "composition": "Composition",
         "attribution": "Attribution",
         "edges": "Edges",
@@ -16,7 +16,7 @@ PAGES = {
     },
     "Test": {
         "interventions": "Interventions",
-        "compare": "Compare",
+        "compare": "Compare models",
         "planted": "Planted circuits",
     },
     "Data and training": {
@@ -34,9 +34,9 @@ PAGES = {
 st.set_page_config(page_title="dcinterp", layout="wide")
 st.html(
     "<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {padding-top: 3.2rem}"
-    # Captions say what to look for: Streamlit's own grey is too faint to read.
+    # Captions explain figures: Streamlit's own grey is too faint to read.
     " [data-testid=stCaptionContainer] {opacity: 0.8}"
-    # On a laptop's screen the model and running work are to stand under the list of pages without scrolling.
+    # On a laptop's screen the model and running work should be visible under the list of pages without scrolling.
     " [data-testid=stSidebarHeader] {height: 2.75rem; margin-bottom: 0} [data-testid=stSidebarNavLink] {margin: 0}"
     " [data-testid=stSidebarNavSeparator] {padding-top: 0.5rem}"
     " [data-testid=stSidebarUserContent] {padding-top: 0; padding-bottom: 2rem}"
@@ -70,7 +70,7 @@ page = st.navigation(
 links.begin(page.title)
 
 with st.sidebar:
-    with st.container(gap=None):  # they have no height, and are to cost none
+    with st.container(gap=None):  # they have no height and should take no space
         follow_theme()
         begin_at_top(page.title)
     models.choose_model()

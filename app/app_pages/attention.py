@@ -1,4 +1,4 @@
-"""Where every head looks: any head, before and after composition, scores and weights; point at a token to follow it."""
+"""Attention patterns: any head, before and after composition, scores and weights; point at a token to follow it."""
 
 import streamlit as st
 
@@ -18,21 +18,21 @@ WHICH = {
 }
 
 VERBS = {
-    "weights": "looks at",
-    "composed": "looks at",
+    "weights": "attends to",
+    "composed": "attends to",
     "change": "changes most at",
     "scores": "scores",
     "composed_scores": "scores",
 }
 
-st.title("Prompt and attention", anchor=False)
+st.title("Attention patterns", anchor=False)
 st.markdown(
-    "Where does a head look, and what does composition make of it? Point at a token to see where the head looks from "
-    "there; click it to keep it. The grid below the prompt is the same head's whole matrix."
+    "What does a head attend to, and how does composition change that? Point at a token to see what the head attends "
+    "to from there; click it to keep it. The grid below the prompt is the same head's whole pattern."
 )
 
 name = st.session_state.model
-asked = inputs.question(name, with_answer=False)
+question = inputs.question(name, with_answer=False)
 where = [*st.columns([1, 1, 2, 2])]
 layer = inputs.layer(name, where=where[0])
 head = inputs.head(name, where=where[1])
@@ -46,8 +46,8 @@ which = links.choose(
     help=tip("scores", "weights", "composition"),
 )
 try:
-    prediction = analyses.run("predict", name, prompt=asked.prompt)
-    patterns = analyses.run("attention_patterns", name, prompt=asked.prompt, layer=layer)
+    prediction = analyses.run("predict", name, prompt=question.prompt)
+    patterns = analyses.run("attention_patterns", name, prompt=question.prompt, layer=layer)
 except UserError as problem:
     inputs.refuse(problem)
 if not patterns.stages:
@@ -55,7 +55,7 @@ if not patterns.stages:
 
 words = patterns.tokens
 query = inputs.position("From the token", words, key="query", help=tip("query"), where=where[2])
-key = inputs.position("to the token", words, key="key", default=asked.source or 0, help=tip("key"), where=where[3])
+key = inputs.position("To the token", words, key="key", default=question.source or 0, help=tip("key"), where=where[3])
 
 
 def follow(position):
@@ -72,7 +72,7 @@ token_chips(
     key="attention-tokens",
     weights=matrix[head],
     chosen=query,
-    marks={len(words) - 1: "answer", **({asked.source: "source"} if asked.source is not None else {})},
+    marks={len(words) - 1: "answer", **({question.source: "source"} if question.source is not None else {})},
     verb=VERBS[which],
     on_pick=follow,
     dark=theme() == "dark",
@@ -84,15 +84,16 @@ view(
     which=which,
     selected=(query, min(query, key)),
     on_pick=follow_cell,
-    caption="A row looks, a column is looked at; what lies ahead of a token is empty. Click a cell, or walk with the "
-    "arrow keys, to choose its pair of tokens: the page Composition then takes that pair apart.",
+    caption="Each row is a token that attends, each column a token that is attended to; a token cannot attend to later "
+    "ones, so those cells are empty. Click a cell, or move with the arrow keys, to choose a pair of tokens: the page "
+    "Composition then shows what its attention is made of.",
 )
 
 st.subheader(
-    f'Where every head of layer {layer} looks from "{inputs.shown(words[query])}"', anchor=False, help=tip("head")
+    f'What every head of layer {layer} attends to from "{inputs.shown(words[query])}"', anchor=False, help=tip("head")
 )
 try:
-    rows = analyses.run("attention_rows", name, prompt=asked.prompt, layer=layer, query=query)
+    rows = analyses.run("attention_rows", name, prompt=question.prompt, layer=layer, query=query)
 except UserError as problem:
     inputs.refuse(problem)
 
@@ -109,8 +110,8 @@ view(
     which="composed" if after else "weights",
     selected=head,
     on_pick=follow_head,
-    caption=f"A row a head, {'after' if after else 'before'} composition; framed: where the chosen head looks most. "
-    "Click a row to choose that head.",
+    caption=f"One row per head, {'after' if after else 'before'} composition. The frame marks the chosen head's "
+    "largest weight. Click a row to choose that head.",
 )
-st.subheader("What the model says next", anchor=False, help=tip("logit"))
+st.subheader("What the model predicts next", anchor=False, help=tip("logit"))
 view(prediction, "prediction", caption="The five most likely tokens after the prompt.")

@@ -1,30 +1,31 @@
-"""Which heads write the answer: integrated gradients of one example, with what they leave out."""
+"""How much every head contributes to the answer: attribution on one example or a set, and what it leaves out."""
 
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, stories
+from workbench import analyses, case_studies, inputs, links, sentences
 from workbench.glossary import tip
 from workbench.view import view
 
 METHODS = {"ig": "integrated gradients", "gradient": "gradient x activation"}
 ADDS = {
-    "ig": "Scores of one layer add up to what its heads do together; those of different layers overlap.",
-    "gradient": "A gradient says what a small change would do; the scores of a layer need not add up to anything.",
+    "ig": "The scores of one layer sum to what its heads do together; scores of different layers overlap.",
+    "gradient": "A gradient predicts what a small change would do; the scores of a layer need not sum to anything.",
 }
 
 st.title("Attribution", anchor=False)
 st.markdown(
-    "Which heads write the answer? A head's score is how much of the answer's logit, against that of a wrong token, "
-    "comes from its output."
+    "How much does each head contribute to the answer? A head's score is the part of the logit difference between the "
+    "answer and a wrong token that comes from the head's output.",
+    help=tip("logit difference"),
 )
 name = st.session_state.model
-asked = inputs.question(name)
+question = inputs.question(name)
 try:
-    prediction = analyses.run("predict", name, prompt=asked.prompt, answer=inputs.first_word(name, asked.answer))
+    prediction = analyses.run("predict", name, prompt=question.prompt, answer=inputs.first_word(name, question.answer))
 except UserError as problem:
     inputs.refuse(problem)
-target = prediction.answer_id if asked.answer else int(prediction.top_ids[0])
+target = prediction.answer_id if question.answer else int(prediction.top_ids[0])
 foils = [int(token) for token in prediction.top_ids if int(token) != target]
 names = dict(zip(prediction.top_ids.tolist(), prediction.top_tokens, strict=True))
 
@@ -33,11 +34,11 @@ method = links.choose(
     "Method", METHODS, key="method", format=METHODS.__getitem__, help=tip("attribution"), where=across[0]
 )
 foil = links.choose(
-    "Against",
+    "Compared with",
     [*foils, -1],
     key="foil",
     default=foils[0],
-    help=tip("foil"),
+    help=tip("foil", "logit difference"),
     where=across[1],
     format=lambda token: "nothing: the logit alone" if token < 0 else inputs.shown(names[token]),
 )
@@ -50,7 +51,7 @@ try:
         scores = analyses.run(
             "attribute_heads",
             name,
-            prompt=asked.prompt,
+            prompt=question.prompt,
             target=inputs.word(name, target),
             foil=None if foil < 0 else inputs.word(name, foil),
             method=method,
@@ -70,14 +71,17 @@ def follow(layer, head):
 
 top_layer, top_head = scores.best
 st.markdown(
-    f"Head {top_head} of layer {top_layer} contributes most: **{float(scores.scores[scores.best]):+.2f}** logits of "
-    f"{stories.answer_words(scores)}. Switched off alone, it costs {float(scores.ablation[scores.best]):+.2f}."
+    f"Head {top_head} of layer {top_layer} contributes most: **{float(scores.scores[scores.best]):+.2f}** to "
+    f"{sentences.explained(scores)}. Ablating this head alone "
+    f"{sentences.change_by(float(scores.ablation[scores.best]), scores)}.",
+    help=tip("attribution", "ablation"),
 )
-wrote = stories.writer(name, asked, scores)
-if wrote and wrote[:2] != scores.best:
+direct = case_studies.most_direct_head(name, question, scores)
+if direct and direct[:2] != scores.best:
     st.markdown(
-        f"Most directly, all other heads held still, head {wrote[1]} of layer {wrote[0]} writes the answer "
-        f"({wrote[2]:+.2f}): that is the head which the case study follows."
+        f"The largest direct effect on the answer, with all other heads unchanged, is that of head {direct[1]} of "
+        f"layer {direct[0]} ({direct[2]:+.2f}). The case study follows that head.",
+        help=tip("direct effect"),
     )
 slot = st.container()
 cell = links.choose("Head to follow", cells, key="cell", default=best, help=tip("head"))
@@ -88,7 +92,7 @@ with slot:
         "heads",
         selected=(layer, head),
         on_pick=follow,
-        caption=f"Click a cell, or walk with the arrow keys, to follow that head. {ADDS[method]}",
+        caption=f"Click a cell, or move with the arrow keys, to follow that head. {ADDS[method]}",
     )
 st.subheader(f"Where in the prompt layer {layer}, head {head} contributes", anchor=False, help=tip("attribution"))
 view(
@@ -97,17 +101,18 @@ view(
     kind="positions",
     layer=layer,
     selected=head,
-    banners=False,
+    warnings=False,
     table=False,
-    caption="Every head of this layer by the position that it writes to; framed: where the chosen head counts most.",
+    caption="The contribution of every head of this layer, by the position whose output it changes. The frame marks "
+    "where the chosen head contributes most.",
 )
 
 st.subheader("Over a set of examples", anchor=False, help=tip("clustered interval", "ablation"))
 texts = links.text(
     "Examples",
     key="set",
-    default=f"{asked.task or 'all'} n=10",
-    help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
+    default=f"{question.task or 'all'} n=10",
+    help="A QK pattern, a transformation or task numbers, followed by any of n=, seed=, shots=, split=.",
 )
 try:
     many = analyses.long(
@@ -132,11 +137,11 @@ try:
             many,
             "intervals",
             kind="intervals",
-            banners=False,
+            warnings=False,
             table=False,
-            caption="The heads with the largest means. A head stands out where its whole interval lies outside the "
-            "grey span, which holds the largest mean of its layer when heads change places at random. The diamond is "
-            "what switching the head off costs.",
+            caption="The heads with the largest means. A head stands out if its whole interval lies outside the grey "
+            "bar, the range of the largest mean in its layer when heads change places at random. The diamond is the "
+            "effect of ablating the head.",
         )
 except UserError as problem:
     inputs.refuse(problem)

@@ -1,52 +1,54 @@
-"""The story of one answer, step by step: from a prompt to the head that borrowed attention."""
+"""The case study of one answer in seven steps: from a prompt to the heads that shared their attention."""
 
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import inputs, links, stories, task_tools
+from workbench import case_studies, inputs, links, sentences
 from workbench.glossary import tip
+from workbench.markdown import escape
 from workbench.theme import theme
 from workbench.tokens import tokens as token_chips
 from workbench.view import footer, view
 
 BEST, SOURCE = "strongest", "source"
 
-st.title("Whose attention wrote this answer?", anchor=False)
+st.title("Case study", anchor=False)
 st.markdown(
-    "DCFormer lets heads lend each other their attention. Follow one answer, step by step, to the head that wrote it "
-    "and to the heads whose attention it borrowed."
+    "DCFormer lets attention heads share their attention with each other. Follow one answer in seven steps, to the "
+    "head with the largest direct effect on it and to the heads from which that head borrows attention."
 )
 
 name = st.session_state.model
-asked = inputs.question(name)
+question = inputs.question(name)
 try:
-    with st.spinner("Looking for the head that writes the answer ..."):
-        scores = stories.attribution(name, asked)
+    with st.spinner("Looking for the head with the largest direct effect ..."):
+        scores = case_studies.head_scores(name, question)
 except UserError as problem:
     inputs.refuse(problem)
 layers, heads = scores.scores.shape
 words = scores.tokens
 
 
-def heading(number, name, *terms):
-    step = told.step(name)
+def heading(number, *terms):
+    step = study.steps[number - 1]
     st.subheader(f"{number}. {step.title}", help=tip(*terms), anchor=f"step-{number}")
     if step.holds:
         st.markdown(step.sentence)
     else:
         st.markdown(
             f":material/info: {step.sentence}",
-            help="Here this example differs from what the paper describes, or the effect is less than a tenth.",
+            help="This step is not supported: the example differs from what the paper describes, or the effect is "
+            "smaller than a tenth.",
         )
 
 
 def cell_label(cell):
-    return "the one that writes most directly" if cell == BEST else cell
+    return "the one with the largest direct effect" if cell == BEST else cell
 
 
 def position_label(position):
     if position == SOURCE:
-        return "the source of the answer" if asked.source is not None else "where the head looks most"
+        return "the source of the answer" if question.source is not None else "the token with the head's largest weight"
     return f"{position}: {inputs.shown(words[int(position)])}"
 
 
@@ -63,7 +65,7 @@ places = [st.container() for _ in range(8)]
 with places[1]:
     slot_2 = st.container()
     cells = [BEST, *(f"L{layer}H{head}" for layer in range(layers) for head in range(heads))]
-    cell = links.choose("Head to follow", cells, key="cell", format=cell_label, help=tip("head"))
+    cell = links.choose("Head to follow", cells, key="cell", format=cell_label, help=tip("head", "direct effect"))
 with places[3]:
     slot_4 = st.container()
     position = links.choose(
@@ -77,136 +79,139 @@ layer, head = (None, None) if cell == BEST else map(int, cell[1:].split("H"))
 key = None if position == SOURCE else int(position)
 
 try:
-    with summary_place, st.spinner("Telling the story ..."):
-        told = stories.told(name, asked, layer, head, key)
+    with summary_place, st.spinner("Running the case study ..."):
+        study = case_studies.run_case_study(name, question, layer, head, key)
 except UserError as problem:
     inputs.refuse(problem)
 
-prediction, breakdown = told.prediction, told.breakdown
+prediction, breakdown = study.prediction, study.breakdown
 with summary_place:
-    st.info(task_tools.plain(told.summary), icon=":material/arrow_forward:")
-    if told.unread and told.looked != told.key:
+    st.info(escape(study.summary), icon=":material/arrow_forward:")
+    if study.unread and study.looked != study.key:
         st.button(
-            f'Follow "{inputs.shown(words[told.looked])}" instead, where it has its largest weight',
+            f'Follow "{inputs.shown(words[study.looked])}" instead, the token with the largest weight',
             on_click=follow_token,
-            args=(told.looked,),
+            args=(study.looked,),
             icon=":material/subdirectory_arrow_right:",
         )
 with places[0]:
     if prediction.answer and prediction.rank != 1:
         st.warning(
-            f"This model answers this example wrongly (the right answer has rank {prediction.rank}).",
+            f"The model answers this example wrongly (the right answer has rank {prediction.rank}).",
             icon=":material/warning:",
         )
-    heading(1, "answer", "logit")
+    heading(1, "logit")
     token_chips(
         words,
         key="prompt-tokens",
-        marks={told.key: "source", len(words) - 1: "answer"},
-        chosen=told.key,
+        marks={study.key: "source", len(words) - 1: "answer"},
+        chosen=study.key,
         on_pick=follow_token,
         dark=theme() == "dark",
     )
     st.caption(
-        "Underlined in orange: the source token, whose attention is followed below; click another one to follow it. In "
-        "blue: the last token, where the answer is read off."
+        "Underlined in orange: the source token, to which attention is followed below; click another token to follow "
+        "that one. In blue: the last token, after which the model answers."
     )
     view(
         prediction,
         "answer",
-        banners=False,
+        warnings=False,
         caption=f"The most likely next tokens{'; orange: the expected answer' if prediction.answer else ''}.",
     )
 with slot_2:
-    heading(2, "head", "attribution")
+    heading(2, "attribution", "direct effect")
     view(
         scores,
         "heads",
-        selected=(told.layer, told.head),
+        selected=(study.layer, study.head),
         on_pick=follow,
-        caption=f'What each head adds to the logit of "{inputs.shown(scores.target).strip()}"'
-        + (f' over that of "{inputs.shown(scores.foil).strip()}"' if scores.foil else "")
-        + ", over all positions. Click a cell, or use the arrow keys, to follow that head.",
+        caption=f"What each head contributes to {sentences.explained(scores)}, over all positions. Click a cell, or "
+        "move with the arrow keys, to follow that head.",
     )
 with places[2]:
-    heading(3, "transformation", "OV circuit")
+    heading(3, "OV circuit")
     view(
-        told.circuit,
+        study.circuit,
         "circuit",
-        caption="From left to right: the tokens that this head promotes most when it reads the source word alone.",
+        caption="From left to right: the tokens that this head promotes most when it attends to the source word alone.",
     )
 with slot_4:
-    heading(4, "source", "branches")
+    heading(4, "branches")
     if breakdown is not None:
         view(
             breakdown,
             "branches",
-            selected=told.head,
-            caption="Every head's attention from the last token to the source: grey is its own; blue and cyan are what "
-            "the query token adds, orange and yellow what the key token adds; the diamond is the sum, with which the "
-            "head reads. The band marks the head that is followed.",
+            selected=study.head,
+            caption="Every head's attention from the last token to the source. Grey is its own; blue and cyan are what "
+            "the query token adds, orange and yellow what the key token adds; the diamond is the sum, which the head "
+            "uses. The band marks the head that is followed.",
         )
 with places[4]:
-    heading(5, "lender", "lending")
+    heading(5, "sharing", "edge")
     if breakdown is not None:
-        pair = st.grid(2, min_column_width=420)
-        with pair.container():
+        beside = st.grid(2, min_column_width=420)
+        with beside.container():
             view(
                 breakdown,
-                "lending",
+                "sharing",
                 kind="sharing",
-                selected=told.head,
-                banners=False,
+                selected=study.head,
+                warnings=False,
                 table=False,
-                caption=f"What each head's attention adds to head {told.head}'s; below zero it takes away.",
+                caption=f"How much attention each head shares with head {study.head}. Below zero it reduces that "
+                "head's attention.",
             )
-        with pair.container():
-            side = told.side
+        with beside.container():
+            side = study.side
             view(
                 breakdown,
                 "weights",
                 kind="weights",
                 side=side,
-                selected=told.head,
-                banners=False,
+                selected=study.head,
+                warnings=False,
                 table=False,
-                caption=f"The {side} token's dynamic weights, as numbers: from which heads it gathers attention, to "
-                f"which it shares it (framed: to head {told.head}), and its gate.",
+                caption=f"The {side} token's dynamic weights: from which heads it gathers attention, to which heads it "
+                f"distributes it (framed: head {study.head}), and its gate.",
             )
         st.page_link(
             "app_pages/interventions.py",
-            label=f"Take out what head {told.head_from} lends head {told.head} here, and see what changes",
-            help=f"Opens the page Interventions with: {told.edge_line}",
+            label=f"Remove the attention that head {study.head_from} shares with head {study.head} here, and see what "
+            "changes",
+            help=f"Opens the page Interventions with the line: {study.edge_line}",
             icon=":material/content_cut:",
-            query_params=inputs.carried({"what": told.edge_line}),
+            query_params=inputs.link_choices({"what": study.edge_line}),
         )
-        edge = {"layer": told.layer, "branch": f"{side[0]}p", "lender": told.head_from, "head": told.head}
+        edge = {"layer": study.layer, "branch": f"{side[0]}p", "lender": study.head_from, "head": study.head}
         st.page_link(
             "app_pages/edges.py",
-            label=f"The edge from head {told.head_from} to head {told.head} among all edges, over all tokens",
-            help="Opens the page Edges at this edge. Step 5 is about one token; an edge is the sum over all.",
+            label=f"Compare the edge L{study.layer}H{study.head_from} -> L{study.layer}H{study.head} with all other "
+            "edges",
+            help="Opens the page Edges at this edge. Step 5 is about one token; the score of an edge is the sum over "
+            "all tokens.",
             icon=":material/account_tree:",
-            query_params=inputs.carried({key: str(value) for key, value in edge.items()}),
+            query_params=inputs.link_choices({key: str(value) for key, value in edge.items()}),
         )
 with places[5]:
-    heading(6, "attention", "softmax")
+    heading(6, "softmax")
     view(
-        told.rows,
+        study.rows,
         "rows",
-        head=told.head,
-        head_from=told.head_from,
-        key=told.key,
-        caption="Each row is where a head looks from the last token. "
+        head=study.head,
+        head_from=study.head_from,
+        key=study.key,
+        caption="Each row is what a head attends to from the last token. "
         + (
-            "Before composition a row adds up to 1 and has no blue; after it neither holds. "
+            "Before composition a row sums to 1 and is nowhere negative (blue); after it neither is true. "
             if breakdown is not None
             else ""
         )
-        + "Framed: the source.",
+        + "The frame marks the source.",
     )
 with places[6]:
-    heading(7, "gate", "o_kg", "o_qg")
+    heading(7, "o_kg", "o_qg")
 with places[7]:
     st.divider()
-    st.markdown("**The whole story** as numbers, a folder, and code:")
-    footer(told, "story")
+    st.markdown("**The whole case study** as numbers, a folder, and code:")
+    footer(study, "study")

@@ -1,4 +1,4 @@
-"""Two models on one prompt, side by side: what they say, where a head looks, which heads write the answer."""
+"""Two models on one prompt, side by side: their answers, their attention, their head scores."""
 
 import streamlit as st
 
@@ -9,10 +9,11 @@ from workbench.view import view
 
 WHICH = {"weights": "weights before", "composed": "weights after", "scores": "scores before"}
 
-st.title("Compare", anchor=False)
+st.title("Compare models", anchor=False)
 st.markdown(
-    "One prompt, two models. The shipped DCFormer and its plain twin were trained on the same documents, so that what "
-    "differs between them comes from composing the heads, or from chance."
+    "One prompt, two models. The shipped DCFormer and its baseline model were trained on the same documents, so a "
+    "difference between them is due to composing the heads, or to chance.",
+    help=tip("baseline model"),
 )
 name = st.session_state.model
 others = [other for other in models.known() if other != name]
@@ -20,8 +21,8 @@ if not others:
     st.info("Open another model on the page Models first.", icon=":material/info:")
     links.end_page()
 other = links.choose("The other model", others, key="other", format=models.short)
-asked = inputs.question(name)
-inputs.written_out(asked)
+question = inputs.question(name)
+inputs.write_out(question)
 models.require(other)
 both = (name, other)
 layers = min(models.model(each).cfg.n_layers for each in both)
@@ -39,25 +40,28 @@ def side_by_side(draw):
                 st.error(str(problem), icon=":material/error:")
 
 
-def prediction(each, number):
-    said = analyses.run("predict", each, prompt=asked.prompt, answer=inputs.first_word(each, asked.answer))
-    if asked.answer:
-        st.caption(f'The expected "{asked.answer}": rank {said.rank}, probability {said.answer_probability:.1%}.')
-    view(said, f"answer-{number}")
+def draw_prediction(each, number):
+    prediction = analyses.run("predict", each, prompt=question.prompt, answer=inputs.first_word(each, question.answer))
+    if question.answer:
+        st.caption(
+            f'The expected "{question.answer}": rank {prediction.rank}, probability '
+            f"{prediction.answer_probability:.1%}."
+        )
+    view(prediction, f"answer-{number}")
 
 
-def pattern(each, number):
-    whole = analyses.run("attention_patterns", each, prompt=asked.prompt, layer=layer)
-    shown, words = which, "Each model has its own scale."
+def draw_pattern(each, number):
+    whole = analyses.run("attention_patterns", each, prompt=question.prompt, layer=layer)
+    shown, words = which, "Each model has its own colour scale."
     if which == "composed" and not whole.stages:
-        shown, words = "weights", "The heads of this model are not composed: its weights are those of the softmax."
+        shown, words = "weights", "The heads of this model are not composed: these are the weights after the softmax."
     view(whole, f"pattern-{number}", head=head, which=shown, caption=words)
 
 
-def attribution(each, number):
-    target, foil = inputs.target_and_foil(each, asked)
+def draw_scores(each, number):
+    target, foil = inputs.target_and_foil(each, question)
     with st.spinner("Integrating ..."):
-        scores = analyses.run("attribute_heads", each, prompt=asked.prompt, target=target, foil=foil, steps=16)
+        scores = analyses.run("attribute_heads", each, prompt=question.prompt, target=target, foil=foil, steps=16)
     view(scores, f"heads-{number}", selected=(layer, head), on_pick=pick)
 
 
@@ -66,9 +70,9 @@ def pick(row, column):
         st.session_state.layer, st.session_state.head = row, column
 
 
-st.subheader("What they say", anchor=False, help=tip("logit"))
-side_by_side(prediction)
-st.subheader("Where a head looks", anchor=False, help=tip("attention", "composition"))
+st.subheader("What they answer", anchor=False, help=tip("logit"))
+side_by_side(draw_prediction)
+st.subheader("What a head attends to", anchor=False, help=tip("attention", "composition"))
 across = st.columns([1, 1, 3])
 layer = links.choose("Layer", range(layers), key="layer", default=layers - 1, help=tip("layer"), where=across[0])
 head = links.choose("Head", range(heads), key="head", default=0, help=tip("head"), where=across[1])
@@ -80,10 +84,10 @@ which = links.choose(
     format=WHICH.__getitem__,
     style="segmented_control",
     where=across[2],
-    help="Before or after composition; where heads are not composed both are the same. " + tip("scores"),
+    help="Before or after composition. Where heads are not composed, both are the same.\n\n" + tip("scores", "weights"),
 )
-st.caption("Heads of two models have nothing to do with each other, even where they have the same number.")
-side_by_side(pattern)
-st.subheader("Which heads write the answer", anchor=False, help=tip("attribution"))
-st.caption("Click a head to see above where it looks.")
-side_by_side(attribution)
+st.caption("Heads of different models do not correspond to each other, even where they have the same number.")
+side_by_side(draw_pattern)
+st.subheader("Which heads contribute to the answer", anchor=False, help=tip("attribution"))
+st.caption("Click a head to see its attention above.")
+side_by_side(draw_scores)

@@ -1,4 +1,4 @@
-"""How many directions the heads of a layer span together: the shared directions of their QK and OV maps."""
+"""Head diversity: how many directions the QK and OV maps of a layer's heads span together."""
 
 import streamlit as st
 
@@ -9,38 +9,43 @@ from workbench.view import view
 
 st.title("Head diversity", anchor=False, help=tip("diversity"))
 st.markdown(
-    "Do the heads of a layer do different things? Take all their maps together, QK (what looks at what) and OV (what "
-    "is written), and count how many directions they need. Read off the weights alone, with no prompt."
+    "Do the heads of a layer do different things? Take all their maps together, QK (which token attends to which) and "
+    "OV (what is written), and count how many directions they need. This uses the weights alone, without a prompt."
 )
 HOW = (
-    "How much of the variance of all maps the first directions hold. A line that rises slowly belongs to heads that "
-    "use many directions: diverse heads. The dashed or dotted line is what random weights of this shape give."
+    "The share of the variance of all maps that the first directions explain. A line that rises slowly means that the "
+    "heads use many directions and so are diverse. The dashed or dotted line is what random weights of this shape give."
 )
 name = st.session_state.model
 models.require(name)
 others = [other for other in models.known() if other != name]
 other = links.choose(
-    "Beside",
+    "Compare with",
     ["nothing", *others],
     key="beside",
     default=others[0] if others else "nothing",
     format=models.short,
-    help="Another model, drawn in the same figure.",
+    help="Another model, drawn in a second figure together with this one.",
 )
 centre = links.switch(
-    "Take the mean away first",
+    "Subtract the mean first",
     key="centre",
     default=True,
-    help="As principal components do: what all maps have in common is then not counted.",
+    help="As principal component analysis does: what all maps have in common is then not counted.",
 )
 try:
     own = analyses.long(
-        "head_diversity", name, title=f"Take {models.short(name)} apart", key="own", at_once=True, centre=centre
+        "head_diversity",
+        name,
+        title=f"Measure the diversity of {models.short(name)}",
+        key="own",
+        at_once=True,
+        centre=centre,
     )
     if own is not None:
         view(own, "own", caption=HOW)
     if other != "nothing":
-        st.subheader(f"Beside {models.short(other)}", anchor=False)
+        st.subheader(f"Compared with {models.short(other)}", anchor=False)
         models.require(other)
         pair = analyses.long(
             "compare_head_diversity", name, title="Compare", key="pair", at_once=True, other=other, centre=centre

@@ -1,10 +1,10 @@
-"""Whose attention was lent to whose values, through which branch, and what it did for the answer."""
+"""Edges: which head's attention another head uses, through which branch, and what that contributes to the answer."""
 
 import streamlit as st
 
 from dcinterp.mechanism.branches import ADDED, BRANCHES
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, stories
+from workbench import analyses, case_studies, inputs, links, sentences
 from workbench.glossary import tip
 from workbench.view import show_warnings, view
 
@@ -14,25 +14,25 @@ WAYS = {
     "all": "everything",
 }
 ENDS = {
-    "pre": "Left: the head whose scores are lent; middle: the head whose softmax takes them",
-    "post": "Left: the head that computed the attention; middle: the head that reads with it",
+    "pre": "Left: the head that shares its scores; middle: the head whose softmax uses them",
+    "post": "Left: the head that computed the attention; middle: the head that uses it with its values",
 }
 CELLS = {
-    "pre": "Rows lend their scores, columns put them through their softmax",
-    "post": "Rows attend, columns use it with their values",
+    "pre": "Rows share their scores, columns use them in their softmax",
+    "post": "Rows share their attention, columns use it with their values",
 }
 METHODS = {"ig": "integrated gradients", "gradient": "gradient x edge"}
 
 st.title("Edges", anchor=False)
 st.markdown(
-    "Which head lends its attention to the head that writes the answer? An edge is one head's attention used with "
-    "another head's values; its score is what that did for the answer."
+    "Which heads share their attention with the heads that contribute to the answer? An edge is one head's attention "
+    "used with another head's values; its score is what that contributes to the answer."
 )
 name = st.session_state.model
 inputs.needs_composition(name)
-asked = inputs.question(name)
+question = inputs.question(name)
 try:
-    target, foil = inputs.target_and_foil(name, asked)
+    target, foil = inputs.target_and_foil(name, question)
 except UserError as problem:
     inputs.refuse(problem)
 across = st.columns([2, 2, 2])
@@ -48,7 +48,7 @@ try:
         title="Score all edges",
         key="edges",
         at_once=True,
-        prompt=asked.prompt,
+        prompt=question.prompt,
         target=target,
         foil=foil,
         stage=stage,
@@ -62,41 +62,42 @@ if edges is None:
 show_warnings(edges)
 strongest = edges.top(1)
 if strongest:
-    wrote = stories.writer(name, asked, edges)
-    into = stories.writer_sentence(edges, wrote) if wrote else ""
-    st.markdown(f"{stories.edge_sentence(edges, strongest[0])} {into}")
-st.subheader("From the head that attends to the answer", anchor=False, help=tip("edge", "branches"))
+    direct = case_studies.most_direct_head(name, question, edges)
+    into = sentences.describe_strongest_edge_into(edges, *direct[:2]) if direct else ""
+    st.markdown(f"{sentences.describe_strongest_edge(edges, strongest[0])} {into}")
+st.subheader("From attention to the answer", anchor=False, help=tip("edge", "branches"))
 view(
     edges,
     "flow",
     kind="flow",
     k=shown,
-    banners=False,
-    caption=f"The {shown} strongest edges. {ENDS[stage]}; right: whether that spoke for the answer. Blue (projection) "
-    "and cyan (gate) edges are chosen by the query token, orange and yellow ones by the key token.",
+    warnings=False,
+    caption=f"The {shown} strongest edges. {ENDS[stage]}; right: whether that is for or against the answer. Blue "
+    "(projection) and cyan (gate) edges depend on the query token, orange and yellow ones on the key token.",
 )
 st.subheader("The strongest edges", anchor=False, help=tip("edge", "ablation"))
 view(
     edges,
     "bars",
     k=shown,
-    banners=False,
+    warnings=False,
     table=False,
-    caption="Each line names layer, branch, the head that lends and the head that uses it. Bars: the score; diamonds, "
-    "where it was measured: what taking the edge out costs.",
+    caption="Each line names an edge: its branch, the head that shares and the head that uses its attention. Bars are "
+    "scores; diamonds are what removing the edge was measured to do.",
 )
 
-st.subheader("From head to head", anchor=False, help=tip("lending"))
+st.subheader("From head to head", anchor=False, help=tip("sharing"))
 across = st.columns([1, 2, 1, 1])
 first = strongest[0] if strongest else None
 layer = inputs.layer(name, default=first.layer if first else -1, where=across[0])
 branch = links.choose("Branch", WAYS, key="branch", format=WAYS.__getitem__, help=tip("branches"), where=across[1])
+# The address calls it as version 0.1 did.
 head_from = inputs.head(name, key="lender", default=first.head_from if first else 0, label="From head", where=across[2])
 head = inputs.head(name, default=first.head_to if first else 0, label="To head", where=across[3])
 
 
 def pick(row, column):
-    st.session_state.head_from, st.session_state.head = row, column
+    st.session_state.lender, st.session_state.head = row, column
 
 
 view(
@@ -107,9 +108,9 @@ view(
     branch=branch,
     selected=(head_from, head),
     on_pick=pick,
-    banners=False,
+    warnings=False,
     table=False,
-    caption=f"{CELLS[stage]}; the diagonal stays within a head. Click a cell to choose its edge.",
+    caption=f"{CELLS[stage]}; the diagonal is a head with itself. Click a cell to choose its edge.",
 )
 if branch in ("qp", "kp") or head_from == head:
     line = f"edge {layer}.{stage}.{branch if branch != 'all' else 'added'}.{head_from}>{head} zero"
@@ -117,19 +118,19 @@ else:
     line = f"edge {layer}.{stage}.added.{head_from}>{head} zero"
 st.page_link(
     "app_pages/interventions.py",
-    label=f"Take the edge from head {head_from} to head {head} out, and see what changes",
-    help=f"Opens the page Interventions with: {line}",
+    label=f"Remove the edge L{layer}H{head_from} -> L{layer}H{head}, and see what changes",
+    help=f"Opens the page Interventions with the line: {line}",
     icon=":material/content_cut:",
-    query_params=inputs.carried({"what": line}),
+    query_params=inputs.link_choices({"what": line}),
 )
-st.subheader("Which tokens the attention was lent for", anchor=False, help=tip("key"))
+st.subheader("By the token that is attended to", anchor=False, help=tip("key"))
 view(
     edges,
     "sources",
     kind="sources",
-    banners=False,
+    warnings=False,
     table=False,
-    caption="The strongest edges, each split by the token that is looked at.",
+    caption="The strongest edges, each split by the token that is attended to.",
 )
 if len(edges.checked):
     st.subheader("Attribution against ablation", anchor=False, help=tip("ablation"))
@@ -137,8 +138,8 @@ if len(edges.checked):
         edges,
         "check",
         kind="check",
-        banners=False,
+        warnings=False,
         table=False,
-        caption="On the dashed line a score is what taking that edge out costs. In the upper left or the lower right "
-        "quarter the two differ in sign: a score to distrust.",
+        caption="On the dashed line a score equals the measured effect of removing that edge. In the upper left and "
+        "lower right quarters the two differ in sign: do not rely on those scores.",
     )

@@ -1,15 +1,15 @@
-"""Every term of the field that the pages use, in one sentence each."""
+"""Every term of the field that the pages use, in a sentence or two each."""
 
 import streamlit as st
 
 from workbench import links
-from workbench.glossary import TERMS
+from workbench.glossary import find_terms
 
 st.title("Glossary", anchor=False)
-st.markdown("Every term that the pages use, in a sentence; the same words stand behind the question marks.")
-wanted = links.text("Search", key="search", placeholder="lending, foil, shots ...").lower()
-found = {term: TERMS[term] for term in sorted(TERMS, key=str.lower) if wanted in f"{term} {TERMS[term]}".lower()}
+st.markdown("The terms that the pages use. The same sentences appear behind the question marks.")
+wanted = links.text("Search", key="search", placeholder="sharing, foil, shots ...")
+found = find_terms(wanted)
 if not found:
-    st.info(f"No term has {wanted!r} in it.")
-for term, words in found.items():
-    st.markdown(f"**{term}**  \n{words}")
+    st.info(f"No term contains {wanted!r}.")
+for term, sentence in found.items():
+    st.markdown(f"**{term}**  \n{sentence}")

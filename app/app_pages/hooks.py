@@ -5,7 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import inputs, links, models
 from workbench.glossary import tip
-from workbench.hook_tools import code_for, hooks
+from workbench.hook_search import code_for_hook, find_hooks
 
 st.title("Hooks", anchor=False)
 st.markdown(
@@ -20,19 +20,20 @@ words = links.text(
     key="search",
     where=across[0],
     placeholder="post.hook_o, pattern, resid ...",
-    help="All words must be in the name, an alias or the meaning; * and ? make a pattern for a whole name.",
+    help="Finds hooks that have all these words in their name, an alias or their meaning. With * or ? the text is a "
+    "pattern for the whole name.",
 )
 layer = links.choose(
     "Layer", ["all", *range(bridge.cfg.n_layers)], key="in", default="all", help=tip("layer"), where=across[1]
 )
 try:
-    found = hooks(name, words, None if layer == "all" else int(layer))
+    found = find_hooks(name, words, None if layer == "all" else int(layer))
 except UserError as problem:
     inputs.refuse(problem)
 st.caption(f"{len(found)} hooks", help=tip("hook"))
 names = [hook.name for hook in found]
 # The chosen hook is part of the link; the table only shows and sets it.
-chosen = links.choose("Hook", names, key="hook", help="Or click the box at the left of its row.")
+chosen = links.choose("Hook", names, key="hook", help="Or click the box at the left of its row in the table.")
 
 
 def pick():
@@ -42,7 +43,7 @@ def pick():
 
 st.dataframe(
     [
-        {"hook": h.name, "meaning": h.meaning, "shape": h.shape, "also": ", ".join(h.aliases), "needs": h.switch}
+        {"hook": h.name, "meaning": h.meaning, "shape": h.shape, "aliases": ", ".join(h.aliases), "needs": h.switch}
         for h in found
     ],
     hide_index=True,
@@ -53,9 +54,11 @@ st.dataframe(
     selection_default={"selection": {"rows": [names.index(chosen)]}},
     key="hook-table",
     column_config={
-        "also": st.column_config.Column(help="Other names that TransformerLens knows it by."),
-        "needs": st.column_config.Column(help="The switch of the bridge that turns it on; off, the hook never fires."),
+        "aliases": st.column_config.Column(help="Other names that TransformerLens knows the hook by."),
+        "needs": st.column_config.Column(
+            help="The bridge's switch that turns the hook on; without it, it never fires."
+        ),
     },
 )
-st.markdown("**Read it, and put zero in its place**")
-st.code(code_for(name, found[names.index(chosen)]), language="python", wrap_lines=True)
+st.markdown("**Read the value, or replace it with zero**")
+st.code(code_for_hook(name, found[names.index(chosen)]), language="python", wrap_lines=True)

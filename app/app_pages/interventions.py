@@ -1,38 +1,39 @@
-"""Take a head, branch, edge or dynamic weight out, or put another value in, and see what becomes of the answer."""
+"""Remove or replace a head, branch, edge or dynamic weight, and see how the answer changes."""
 
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, models, surgery, task_tools
+from workbench import analyses, inputs, intervention_form, links, models
 from workbench.glossary import tip
+from workbench.markdown import escape
 from workbench.view import view
 
 st.title("Interventions", anchor=False)
 st.markdown(
-    "Change a part inside the model while it reads this prompt, and compare its answer before and after. The model "
-    "itself stays as it is."
+    "Change a part of the model while it processes this prompt, and compare its answer before and after. The model "
+    "itself is not changed."
 )
 name = st.session_state.model
-asked = inputs.question(name)
-inputs.written_out(asked)
+question = inputs.question(name)
+inputs.write_out(question)
 try:
-    target, foil = inputs.target_and_foil(name, asked)
+    target, foil = inputs.target_and_foil(name, question)
 except UserError as problem:
     inputs.refuse(problem)
 
 st.subheader("What to change", anchor=False, help=tip("ablation", "patching"))
-surgery.builder(name)
-what = links.text(
+intervention_form.line_builder(name)
+lines = links.text(
     "Interventions",
     key="what",
-    default=surgery.default(name),
+    default=intervention_form.default_line(name),
     follows=True,
     area=True,
-    help="One a line; all act together. `head 1.3 zero`, `branch 1.post.kp mean`, `edge 1.post.kp.2>3 zero`, "
-    "`weight 1.post.w_k1.2 scale=2`; `query=-1` or `key=7` behind it confines it to a position.",
+    help="One per line; all act together. Examples: `head 1.3 zero`, `branch 1.post.kp mean`, `edge 1.post.kp.2>3 "
+    "zero`, `weight 1.post.w_k1.2 scale=2`. `query=-1` or `key=7` at the end of a line restricts it to that position.",
 )
 try:
-    st.caption(task_tools.plain(surgery.in_words(what)))
+    st.caption(escape(intervention_form.in_words(lines)))
 except UserError as problem:
     inputs.refuse(problem)
 across = st.columns(2)
@@ -44,51 +45,51 @@ if models.composed(name):
         key="weights",
         style="segmented_control",
         where=across[0],
-        help="Frozen: later compositions keep the weights they have on the untouched prompt, so that the effect is "
-        "what flows through values. " + tip("dynamic weights"),
+        help="Frozen: later compositions keep the dynamic weights that they have on the unchanged prompt, so that the "
+        "effect is what passes through values.\n\n" + tip("dynamic weights"),
     )
-twin = surgery.counterfactual(name, asked, what, where=across[1])
+counterfactual = intervention_form.counterfactual_prompt(name, question, lines, where=across[1])
 try:
     effect = analyses.run(
         "intervene",
         name,
-        prompt=asked.prompt,
-        interventions="; ".join(filter(None, map(str.strip, what.splitlines()))),
+        prompt=question.prompt,
+        interventions="; ".join(filter(None, map(str.strip, lines.splitlines()))),
         target=target,
         foil=foil,
         dynamic_weights=weights,
-        counterfactual=twin,
-        reference=surgery.reference(what, asked),
+        counterfactual=counterfactual,
+        reference=intervention_form.mean_examples(lines, question),
     )
 except UserError as problem:
     inputs.refuse(problem)
 
-st.markdown(effect.sentence(strong="**"), help=tip("logit", "target", "foil"))
-predicted = surgery.predicted(name, asked.prompt, target, foil, what)
+st.markdown(effect.sentence(strong="**"), help=tip("logit difference", "target", "foil"))
+predicted = intervention_form.predicted_effect(name, question.prompt, target, foil, lines)
 if predicted is not None:
     words = f"Attribution (integrated gradients) predicted {predicted:+.2f} for this head."
     if predicted * effect.effect >= 0:
         st.caption(words)
     else:
-        st.warning(f"{words} It disagrees in sign with the ablation.", icon=":material/warning:")
+        st.warning(f"{words} Its sign differs from that of the measured effect.", icon=":material/warning:")
 view(effect, "logits", table=False)
 with st.expander("The tokens as a table", icon=":material/table:"):
     st.dataframe(effect.table().round(4), hide_index=True)
-st.subheader("Whose attention changed", anchor=False, help=tip("attention"))
+st.subheader("Change of attention", anchor=False, help=tip("attention"))
 view(
     effect,
     "attention",
     kind="attention",
-    banners=False,
-    caption="The change of a head is the sum of |after - before| over the keys, its mean over the queries."
+    warnings=False,
+    caption="The change of a head is the sum of |after - before| over the keys, averaged over the queries."
     if effect.attention_change.any()
-    else "No head looks elsewhere: what was changed acts behind the attention of all heads.",
+    else "No head's attention changes: the intervention acts after the attention of all heads.",
 )
 
-st.subheader("Predicted against measured", anchor=False, help=tip("ablation", "clustered interval"))
+st.subheader("Predicted and measured effects", anchor=False, help=tip("ablation", "clustered interval"))
 st.caption(
-    "Every unit of one sort is put to zero alone, and the measured effect is held against what attribution predicts "
-    "for it."
+    "Every unit of one kind is set to zero, one at a time, and the measured effect is compared with what attribution "
+    "predicts."
 )
 left, right = st.columns(2)
 with left.container(horizontal=True):
@@ -104,10 +105,10 @@ with left.container(horizontal=True):
 examples = links.text(
     "Examples",
     key="part_set",
-    default=f"{asked.task or 'all'} n=3",
+    default=f"{question.task or 'all'} n=3",
     follows=True,
     where=right,
-    help="A pattern, a transformation or task numbers, then n=, seed=, shots=, split=.",
+    help="A QK pattern, a transformation or task numbers, followed by any of n=, seed=, shots=, split=.",
 )
 try:
     calibration = analyses.long(
@@ -115,7 +116,7 @@ try:
         name,
         title="Predict and measure",
         key="calibration",
-        cost="some ten seconds an example, for edges twenty",
+        cost="about ten seconds per example, twenty for edges",
         examples=examples,
         part=part,
         stage=stage,
@@ -124,8 +125,8 @@ try:
         view(
             calibration,
             "calibration",
-            caption="A point is one unit; on the dotted line the prediction is exact, vertical lines are 95 % "
-            "intervals over the examples. Frozen: the dynamic weights stay as they are on the untouched prompt.",
+            caption="Each point is one unit. On the dotted line the prediction is exact; vertical lines are 95 % "
+            "intervals over the examples. Frozen: the dynamic weights stay as they are on the unchanged prompt.",
         )
 except UserError as problem:
     inputs.refuse(problem)

@@ -1,21 +1,22 @@
-"""The models that are open, and opening others: a folder, typed or chosen, or a hub id, with its size told first."""
+"""The models that are open, and opening others, from a folder or the hub, with their size shown first."""
 
 from pathlib import Path
 
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import links, models, task_tools
+from workbench import links, models
+from workbench.markdown import escape
 
 st.title("Models", anchor=False)
 st.markdown(
-    f"The pages look into the model that is chosen in the sidebar. At most {models.LOADED_AT_MOST} are in memory at a "
-    f"time; {models.readable(models.available_memory(), 'B')} of memory are free."
+    f"All pages show the model that is chosen in the sidebar. At most {models.LOADED_AT_MOST} models are in memory at "
+    f"a time; {models.readable(models.available_memory(), 'B')} of memory are free."
 )
 
 
 def facts(found):
-    """What is known of a model before it is loaded; its name stands above already."""
+    """What is known of a model before it is loaded; its name is shown above."""
     first, *others = found.sentences()
     st.markdown("  \n".join([f"family: {first.removeprefix(f'{found.name}: ')}", *others]))
     if not models.fits(found.loading_bytes):
@@ -23,13 +24,11 @@ def facts(found):
 
 
 st.subheader("Open models", anchor=False)
-st.caption(
-    "What loading takes is counted with the libraries (500 MB), which are in memory already once a model is open."
-)
+st.caption("The memory for loading includes the libraries (500 MB), which are already in memory once a model is open.")
 for number, name in enumerate(models.known()):
     with st.container(border=True):
         left, right = st.columns([4, 1])
-        left.markdown(f"**{task_tools.plain(name)}**")
+        left.markdown(f"**{escape(name)}**")
         with left:
             try:
                 facts(models.estimate(name))
@@ -53,7 +52,7 @@ for number, name in enumerate(models.known()):
                 disabled=name == st.session_state.model,
             )
 
-st.subheader("Open another", anchor=False)
+st.subheader("Open another model", anchor=False)
 root = st.text_input(
     "Look for model folders in", str(Path.cwd()), key="root", help="Up to three folders deep, newest first."
 )
@@ -74,8 +73,8 @@ typed = links.text(
     default=st.session_state.get("_wanted", ""),
     follows=True,
     placeholder="runs/mine/model or EleutherAI/pythia-70m",
-    help="A hub id that is not on this machine is asked of the hub when you press Enter; nothing else in the app uses "
-    "the network.",
+    help="For a hub id that is not on this machine, the hub is asked when you press Enter. Nothing else in the app "
+    "uses the network.",
 )
 wanted = typed.strip() or chosen
 if wanted:
@@ -87,7 +86,7 @@ if wanted:
         st.error(str(problem).splitlines()[0], icon=":material/error:")
     else:
         with st.container(border=True):
-            st.markdown(f"**{task_tools.plain(wanted)}**")
+            st.markdown(f"**{escape(wanted)}**")
             facts(found)
             if wanted in models.known():
                 st.caption("This model is open.")

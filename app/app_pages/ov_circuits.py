@@ -1,4 +1,4 @@
-"""What every head writes when it reads a word, whatever made it look there."""
+"""OV circuits: what every head writes when it attends to a word, whatever made it attend there."""
 
 import streamlit as st
 
@@ -9,8 +9,8 @@ from workbench.view import view
 
 st.title("OV circuits", anchor=False)
 st.markdown(
-    "What does a head write when it reads a word? Its values and output weights together are a map from the word it "
-    "reads to the words it promotes, whatever made it look there."
+    "What does a head write when it attends to a word? Its value and output weights together map the word to the "
+    "tokens that it promotes, whatever made the head attend there."
 )
 name = st.session_state.model
 bridge = models.require(name)
@@ -19,13 +19,13 @@ across = st.columns([1, 1, 3, 1])
 layer = inputs.layer(name, where=across[0])
 head = inputs.head(name, where=across[1])
 words = links.text(
-    "Words it reads",
+    "Words attended to",
     key="words",
     default="violin, lime, beetle, gun, jacket",
     where=across[2],
-    help="With commas between them; each must be one token of this model.",
+    help="Separated by commas; each must be a single token of this model.",
 )
-k = links.number("Tokens", 1, 1000, key="k", default=10, help="How many promoted tokens.", where=across[3])
+k = links.number("Tokens", 1, 1000, key="k", default=10, help="How many promoted tokens are listed.", where=across[3])
 listed = [word.strip() for word in words.split(",") if word.strip()]
 st.subheader(f"What layer {layer}, head {head} promotes", anchor=False, help=tip("OV circuit"))
 try:
@@ -33,8 +33,8 @@ try:
         analyses.run("ov_top_tokens", name, layer=layer, head=head, words=listed, k=k),
         "tokens",
         shown=min(k, 12),
-        caption="One row a word that is read; from left to right, the tokens that get the largest logits. A head that "
-        "copies puts the word itself first; one that transforms puts its class, its country or its use there.",
+        caption="One row per word; from left to right, the tokens with the largest logits. A head that copies puts the "
+        "word itself first; one that transforms puts its class, its country or its use first.",
     )
 except UserError as problem:
     st.error(str(problem), icon=":material/error:")
@@ -62,11 +62,11 @@ if table is not None:
         table,
         "transformations",
         on_pick=pick,
-        banners=False,
+        warnings=False,
         selected=layer * bridge.cfg.n_heads + head,
         caption="How often the right value of a relation (the class of a thing, the country of a city) is among the "
-        "tokens that a head promotes most, less what random pairs of words give. A number, in per cent, stands where "
-        "that is more than chance. Click a column to see that head above.",
+        "tokens that a head promotes most, minus the same for random pairs of words. A number (in percent) is shown "
+        "where that is more than chance. Click a column to see that head above.",
     )
     if left_out := table.warnings():
         with st.expander("Pairs of words that were left out"):

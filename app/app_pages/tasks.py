@@ -1,22 +1,22 @@
-"""The 74 synthetic tasks: browse them, make and corrupt examples, and see what a model can do of them."""
+"""The 74 synthetic tasks: browse them, generate examples and counterfactual prompts, and evaluate a model."""
 
 import streamlit as st
 
 import synthetic_tasks
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, task_tools
+from workbench import analyses, inputs, links, task_tables
 from workbench.glossary import tip
 from workbench.view import view
 
 st.title("Tasks", anchor=False)
 st.markdown(
-    "Every task pairs a QK pattern (how the question selects a fact) with a transformation (what is asked about it), "
-    "on a domain of words, in one wording."
+    "Every task combines a QK pattern (how the question selects a fact) with a transformation (what it asks about the "
+    "fact), in one domain of words and one wording."
 )
 name = st.session_state.model
 
-st.subheader("The grid", anchor=False, help=tip("QK pattern", "transformation"))
-patterns, transformations = task_tools.axes()
+st.subheader("All tasks", anchor=False, help=tip("QK pattern", "transformation"))
+patterns, transformations = task_tables.axes()
 
 
 def pick(row, column):
@@ -28,24 +28,26 @@ pattern = links.choose("QK pattern", patterns, key="pattern", help=tip("QK patte
 transformation = links.choose(
     "Transformation", transformations, key="transformation", help=tip("transformation"), where=across[1]
 )
-task_tools.grid(pattern, transformation, pick)
-st.caption("The number is how many tasks pair the two; click a cell to see them.")
-family = task_tools.family(pattern, transformation)
+task_tables.task_grid(pattern, transformation, pick)
+st.caption("The number is how many tasks combine the two. Click a cell to see them.")
+family = task_tables.family(pattern, transformation)
 if not family:
-    st.info(f"No task pairs {pattern} with {transformation}; choose a cell with a number.")
+    st.info(f"No task combines {pattern} with {transformation}; choose a cell with a number.")
 else:
     task = links.choose(
         "Task",
         family,
         key="member",
-        format=task_tools.label,
-        help="The tasks of the chosen cell: their words, and how they are put.",
+        format=task_tables.label,
+        help="The tasks of the chosen cell: their domain of words, and their wording.",
     )
 
     st.subheader("Examples", anchor=False, help=tip("held-out"))
     across = st.columns([1, 1, 2])
-    number = links.number("Row", 0, 9999, key="row", default=0, where=across[0], help="Rows are numbered seeds.")
-    size = links.number("Examples in it", 1, 12, key="size", default=4, where=across[1], help=tip("shots"))
+    number = links.number(
+        "Row", 0, 9999, key="row", default=0, where=across[0], help="The number of a row is the seed that generates it."
+    )
+    size = links.number("Examples in the row", 1, 12, key="size", default=4, where=across[1], help=tip("shots"))
     split = links.choose(
         "Facts", ["held-out", "train"], key="split", style="segmented_control", help=tip("held-out"), where=across[2]
     )
@@ -53,27 +55,27 @@ else:
         row = synthetic_tasks.generate(task, 1, seed=number, examples=size, split=split)[0]
     except ValueError as problem:
         inputs.refuse(problem)
-    task_tools.examples(row)
+    task_tables.write_examples(row)
 
-    st.subheader("Counterfactual twins of the last example", anchor=False, help=tip("counterfactual"))
+    st.subheader("Counterfactual prompts of the last example", anchor=False, help=tip("counterfactual"))
     st.caption(
-        "Exactly one thing is changed (in bold), and the answer is worked out anew. Patching and attribution compare "
-        "the example's own answer with the one in the last column."
+        "Exactly one thing changes (in bold), and the answer is worked out again. Patching and attribution compare the "
+        "example's own answer with the one in the last column."
     )
-    task_tools.counterfactuals(row.examples[-1], name)
+    task_tables.counterfactual_table(row.examples[-1], name)
 
-st.subheader("What the model can do", anchor=False, help=tip("shots", "clustered interval"))
+st.subheader("Accuracy of the model", anchor=False, help=tip("shots", "clustered interval"))
 scope = links.choose(
     "Evaluate",
     ["this family", "this pattern", "all 74 tasks"],
     key="scope",
     default="all 74 tasks",
     style="segmented_control",
-    help="The family is the cell of the grid that is chosen above, the pattern its row.",
+    help="This family: the cell that is chosen above. This pattern: its row.",
 )
 across = st.columns([1, 1, 2])
-rows = links.number("Rows a task", 1, 50, key="rows", default=2, where=across[0], help="Of eight examples each.")
-seed = links.number("Seed", 0, 9999, key="seed", default=0, where=across[1], help="Which rows are drawn.")
+rows = links.number("Rows per task", 1, 50, key="rows", default=2, where=across[0], help="Each row has eight examples.")
+seed = links.number("Seed", 0, 9999, key="seed", default=0, where=across[1], help="Decides which rows are generated.")
 chosen = {"this family": ",".join(family), "this pattern": pattern, "all 74 tasks": ""}[scope]
 if scope == "this family" and not family:
     links.end_page()
@@ -81,8 +83,8 @@ inputs.require_tokenizer(name)
 
 
 def so_far(scores):
-    st.caption(f"So far {len(scores.tasks)} tasks, {scores.accuracy:.1%} right.")
-    task_tools.accuracies(scores.table("pattern", resamples=200))
+    st.caption(f"So far {len(scores.tasks)} tasks; {scores.accuracy:.1%} of the answers are right.")
+    task_tables.accuracy_table(scores.table("pattern", resamples=200))
 
 
 try:
@@ -91,7 +93,7 @@ try:
         name,
         title=f"Evaluate {name}",
         key="evaluate",
-        cost="about 0.2 s a row",
+        cost="about 0.2 s per row",
         partial=so_far,
         tasks=chosen,
         rows=rows,
@@ -111,17 +113,17 @@ if scores is not None:
         selected=(drawn[0].index(pattern), drawn[1].index(transformation)) if inside else None,
         on_pick=lambda row, column: pick(patterns.index(drawn[0][row]), transformations.index(drawn[1][column])),
     )
-    st.markdown("**Beside readers without understanding**", help=tip("fact-unif", "clustered interval"))
-    by = links.choose("Grouped by", ["pattern", "transformation", "family"], key="by", style="segmented_control")
+    st.markdown("**Compared with baselines**", help=tip("task baselines", "clustered interval"))
+    by = links.choose("Group by", ["pattern", "transformation", "family"], key="by", style="segmented_control")
     view(
         scores,
         "accuracy-bars",
         kind="bars",
         by=by,
-        banners=False,
+        warnings=False,
         table=False,
-        caption="Where a reader without understanding does as well, a right answer says little about the model.",
+        caption="Where a baseline does as well as the model, right answers say little about the model.",
     )
-    task_tools.accuracies(scores.table(by))
+    task_tables.accuracy_table(scores.table(by))
     st.markdown("**With more solved examples before the question**", help=tip("shots"))
-    view(scores, "accuracy-shots", kind="shots", banners=False, table=False)
+    view(scores, "accuracy-shots", kind="shots", warnings=False, table=False)

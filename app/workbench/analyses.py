@@ -125,15 +125,15 @@ def long(
     partial: Callable[[Any], None] | None = None,
     **arguments: Any,
 ) -> Any | None:
-    """The result of an analysis that takes long: a button, then progress with a way to cancel, then the result.
+    """The result of a slow analysis: a button, then progress with a way to cancel, then the result.
 
     Args:
         analysis, model, arguments: as in `run`.
         title: of the work, for the button and the list of running work.
         key: of the widgets.
-        cost: how long it takes, said beside the button.
-        at_once: whether not to ask first where the model is small: what takes a second there needs no button.
-        partial: draws what there is so far.
+        cost: how long it takes, shown on the button.
+        at_once: whether to start without a button where the model is small, since it then takes a second.
+        partial: draws a partial result.
 
     Returns:
         The result, or None as long as there is none.
@@ -167,7 +167,7 @@ def long(
             icon=":material/play_arrow:",
         )
         if job is not None and job.partial is not None and partial is not None:
-            st.caption("What there was when it stopped:")
+            st.caption("The partial result when it stopped:")
             partial(job.partial)
         return None
     jobs.panel(job, key, partial)
@@ -175,7 +175,7 @@ def long(
 
 
 def small(model: str) -> bool:
-    """Whether a model is so small that a few passes through it take no time that a person would notice."""
+    """Whether a model is so small that a few passes through it take no noticeable time."""
     return sum(weight.numel() for weight in models.model(model).parameters()) <= SMALL
 
 

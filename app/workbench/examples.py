@@ -1,4 +1,4 @@
-"""Examples of the tasks in the app: numbered, held out, and one to start with that the model can do."""
+"""Held-out examples of the tasks by number, and one to start with that the model answers correctly."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ SHOWCASE_EXAMPLES, SHOWCASE_RIGHT = 10, 8
 
 
 def showcase(name: str) -> tuple[str, int]:
-    """(task, number) of a held-out example that the model answers rightly, of a task that it can do at all.
+    """(task, number) of a held-out example that the model answers correctly, of a task that it has learnt.
 
-    Retrieval by person comes first. A task counts as learnt with 8 of 10 right answers: a guess among three facts gets
-    there once in three hundred times.
+    Retrieval by person comes first. A task counts as learnt with 8 of 10 right answers: guessing among three facts
+    reaches that once in three hundred times.
     """
     return _showcase(name, models.stamp(name))
 
 
-@st.cache_data(max_entries=64, show_spinner="Looking for an example that this model can do ...")
+@st.cache_data(max_entries=64, show_spinner="Looking for an example that this model answers correctly ...")
 def _showcase(name: str, stamp: int) -> tuple[str, int]:
     bridge = models.model(name)
     with models.lock(name):
         for task in SHOWCASE_TASKS:
-            right = [number for number in range(SHOWCASE_EXAMPLES) if answers_rightly(bridge, task, number)]
+            right = [number for number in range(SHOWCASE_EXAMPLES) if answers_correctly(bridge, task, number)]
             if len(right) >= SHOWCASE_RIGHT:
                 return task, right[0]
     return SHOWCASE_TASKS[0], 0
 
 
-def answers_rightly(bridge: Any, task: str, number: int) -> bool:
+def answers_correctly(bridge: Any, task: str, number: int) -> bool:
     """Whether the model's most likely next token is the first word of the answer."""
     import dcinterp
     import synthetic_tasks

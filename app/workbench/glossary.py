@@ -1,64 +1,92 @@
-"""One sentence for every term of the field that the pages use; the tooltips come from here."""
+"""One or two sentences for every term of the field that the pages use; the tooltips come from here."""
 
 from __future__ import annotations
 
 TERMS = {
-    "head": "An attention head: one of several parallel readers of a layer. It decides where to look (attention) and "
-    "copies something from there (its values).",
-    "layer": "One block of the model: attention, then an MLP; its output is added to the residual stream.",
-    "residual stream": "The running sum at every position that all layers read from and write to.",
-    "attention": "The weight with which a head reads each earlier token: one row per query token, one column per key.",
-    "query": "The token that looks (the row of an attention matrix).",
-    "key": "The token that is looked at (the column of an attention matrix).",
-    "composition": "DCFormer mixes the heads' attention: a head can use attention that another head computed, "
-    "token by token.",
+    "head": "An attention head: one of several that work in parallel in a layer. It decides where to look (attention) "
+    "and copies information from there (its values).",
+    "layer": "One block of the model: attention, then an MLP. Its output is added to the residual stream.",
+    "residual stream": "The running sum at every position, which all layers read from and write to.",
+    "attention": "The weight that a head gives to each earlier token: one row per query token, one column per key "
+    "token.",
+    "query": "The token that attends: the row of an attention matrix.",
+    "key": "The token that is attended to: the column of an attention matrix.",
+    "composition": "DCFormer mixes the heads' attention: a head can use attention that another head computed. How much "
+    "is decided token by token.",
     "stage": "Composition happens twice: `pre` mixes the scores before the softmax, `post` the weights after it.",
     "scores": "q·k / sqrt(d): what a head computes for every pair of tokens before the softmax.",
-    "weights": "Scores after the softmax: positive, adding up to 1 over the keys. After composition they are neither.",
-    "softmax": "Before composition a head's attention is a softmax: positive, adding up to 1. After it, it is neither.",
-    "branches": "Composed attention = own attention + what projections and gates add. The query token and the key "
-    "token each have a projection (mixes heads) and a gate (scales a head).",
+    "weights": "Scores after the softmax: positive, and each row sums to 1. After composition neither is true.",
+    "softmax": "Before composition a head's attention is a softmax: positive, and each row sums to 1. After "
+    "composition neither is true.",
+    "branches": "Composed attention is a head's own attention plus what four branches add: the query token and the key "
+    "token each have a projection, which mixes heads, and a gate, which scales a head's own attention.",
     "o_b": "The head's own attention, through the skip connection (and the static map W_b, where a model has one).",
-    "o_qp": "What the query token's low-rank projection adds: attention lent by other heads, by the query's choice.",
-    "o_kp": "What the key token's low-rank projection adds: attention lent by other heads, by the key's choice.",
+    "o_qp": "What the query token's low-rank projection adds: attention borrowed from other heads, with weights "
+    "computed from the query token.",
+    "o_kp": "What the key token's low-rank projection adds: attention borrowed from other heads, with weights computed "
+    "from the key token.",
     "o_qg": "What the query token's gate adds: the head's own attention, scaled up or down.",
     "o_kg": "What the key token's gate adds: the head's own attention, scaled up or down.",
-    "dynamic weights": "w_1 gathers attention from heads, w_2 shares it to heads, w_g gates; all are computed from the "
-    "token, so composition differs from token to token.",
-    "lending": "At this pair of tokens, w_1 gathers attention from heads and w_2 shares it to heads. The product tells "
-    "which head lends how much to which.",
-    "composition map": "W[from, to]: by how much each head's attention enters each head's composed attention. It does "
-    "not say how much attention there was to lend.",
-    "motif": "A shape in a composition map with a name: mutual excitation, mutual inhibition, one-to-many, "
-    "many-to-one, self-gating.",
-    "edge": "One head's attention used by another head's values, through one branch of the composition.",
+    "dynamic weights": "w_1 gathers attention from heads, w_2 distributes it to heads, and w_g gates. All of them are "
+    "computed from the token, so composition differs from token to token.",
+    "sharing": "A head shares its attention with another head, which borrows it. At a pair of tokens, w_1 gathers "
+    "attention from heads and w_2 distributes it to heads; their product says how much each head shares with each "
+    "other head.",
+    "composition map": "W[from, to]: the weight with which each head's attention enters each head's composed "
+    "attention. It does not say how much attention there was to share.",
+    "motif": "A named pattern in a composition map: mutual excitation, mutual inhibition, one-to-many, many-to-one, "
+    "self-gating.",
+    "edge": "One head's attention used with another head's values, through one branch of the composition. "
+    "L1H6 -> L1H1: in layer 1, head 6 shares its attention with head 1.",
     "logit": "The score that a model gives to a possible next token, before scores are turned into probabilities.",
+    "logit difference": "The logit of the answer minus the logit of the token that it competes with (the foil).",
     "target": "The token whose logit is explained.",
-    "foil": "The token that the target competes with: what is explained is the difference of their logits.",
-    "attribution": "Integrated gradients: how much of the answer's logit (against the strongest wrong token) comes "
-    "from each head's output. All heads of a layer add up to what the layer does.",
-    "completeness": "Attributions of a layer must add up to what the layer changes; the gap is what the integral "
-    "missed.",
-    "baseline": "What attribution compares with: head outputs of zero, or those of a counterfactual prompt.",
-    "ablation": "Removing a part (to zero, its mean, or its counterfactual value) and measuring what changes.",
-    "patching": "Replacing a part's value by the one it has on another prompt.",
-    "counterfactual": "A twin prompt that differs in exactly one thing, so that its answer is another one.",
-    "OV circuit": "W_V W_O: what a head writes when it reads a token, whatever made it look there.",
+    "foil": "The token that the target competes with: what is explained is the difference between their logits.",
+    "attribution": "Integrated gradients: how much of the answer's logit (minus that of the strongest wrong token) "
+    "comes from each head's output. The scores of all heads of a layer sum to what the layer's heads do together.",
+    "direct effect": "What a head adds to the answer by itself: its output at the last token is removed while all "
+    "other heads keep theirs, so that no later head responds to the change.",
+    "completeness": "The attributions of a layer must sum to what the layer changes; the gap is what the numerical "
+    "integral missed.",
+    "baseline": "What attribution compares with: head outputs of zero, or those on a counterfactual prompt.",
+    "baseline model": "A model of the same shape whose heads are not composed. The shipped transformer++ is the "
+    "baseline of the shipped dcformer++: both were trained on the same documents.",
+    "ablation": "Removing a part (setting it to zero, to its mean, or to its value on a counterfactual prompt) and "
+    "measuring what changes.",
+    "patching": "Replacing a part's value with the one it has on another prompt.",
+    "counterfactual": "A prompt that differs from the example in exactly one thing, such as the name in the question, "
+    "and so usually has another answer.",
+    "OV circuit": "W_V W_O: what a head writes when it attends to a token, whatever made it attend there.",
     "QK pattern": "How the question selects a fact: same-person, the-other-person, same-object, ...",
     "transformation": "What is asked about the selected fact: its class, its country, its opposite, or a copy of it.",
     "shots": "Solved examples before the question (K of them), from which a model may learn the task in context.",
     "held-out": "Facts that no shipped model was trained on; the split is by a hash of the fact.",
-    "clustered interval": "95 % interval from a bootstrap over whole clusters (partner tasks share their facts).",
-    "fact-unif": "A reader without understanding: the right transformation, applied to a random fact.",
+    "clustered interval": "A 95 % interval from a bootstrap over whole clusters (partner tasks share their facts).",
+    "task baselines": "Simple rules to compare a model with. fact-unif: the right transformation of a random fact. "
+    "value-unif: one of the different possible answers, at random. ignores negation: reads the question except for its "
+    "`not`. odd-one-out: never reads the question and takes the fact that differs.",
     "loss": "Minus the log-probability of the right next token, in nats, averaged over tokens: 0 is certainty.",
-    "checkpoint": "A model in the middle of its training, saved with all that training needs to go on from there.",
+    "checkpoint": "The model as it was at one step of its training, saved with everything that is needed to continue "
+    "from there.",
     "hook": "A named place in the forward pass where a value can be read or replaced, as in TransformerLens.",
-    "diversity": "How many directions the heads' maps span together: fewer shared directions, more diverse heads.",
+    "diversity": "How many directions the heads' maps span together: the more directions, the more diverse the heads.",
     "perplexity": "exp of the mean negative log-probability of the answers' tokens: 1 is certainty.",
-    "share link": "The address of this view with every choice in it; opened anywhere with the same models, it shows "
+    "share link": "The address of this view with every choice in it. Opened anywhere with the same models, it shows "
     "the same numbers.",
-    "replay": "Recomputes a saved result and asserts that it is equal.",
+    "replay": "Recomputes a saved result and checks that it is equal.",
 }
+
+FORMER_TERMS = {
+    "lending": "sharing",
+    "loan": "sharing",
+    "lender": "sharing",
+    "taker": "sharing",
+    "lead": "logit difference",
+    "twin": "counterfactual",
+    "twin model": "baseline model",
+    "polarity-blind": "task baselines",
+}
+"""{term that version 0.1 used: the term now}, so that a link or a habit still finds it."""
 
 
 def tip(*terms: str) -> str:
@@ -70,3 +98,16 @@ def tip(*terms: str) -> str:
     if len(terms) == 1:
         return TERMS[terms[0]]
     return "\n\n".join(f"**{term}**: {TERMS[term]}" for term in terms)
+
+
+def find_terms(text: str) -> dict[str, str]:
+    """The terms that have a text in their name, in their sentence or in a name that they had before, by name."""
+    wanted = text.lower()
+    former: dict[str, list[str]] = {}
+    for old, new in FORMER_TERMS.items():
+        former.setdefault(new, []).append(old)
+    return {
+        term: TERMS[term]
+        for term in sorted(TERMS, key=str.lower)
+        if wanted in " ".join([term, TERMS[term], *former.get(term, [])]).lower()
+    }

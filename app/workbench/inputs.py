@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 import synthetic_tasks
-from workbench import analyses, examples, links, models, planting
+from workbench import analyses, examples, links, models, planted_models
 from workbench.glossary import tip
 
 TASK, TEXT = "task", "text"
@@ -19,7 +19,7 @@ KINDS = {TASK: "An example of a task", TEXT: "My own text"}
 
 @dataclass(frozen=True)
 class Question:
-    """What the model is asked. `task`, `number` and `source` (a position) are None for one's own text."""
+    """A prompt and its answer. `task`, `number` and `source` (a position) are None for one's own text."""
 
     prompt: str
     answer: str | None
@@ -29,7 +29,7 @@ class Question:
 
     @property
     def example(self) -> Any:
-        """The example of the tasks, or None."""
+        """The example of a task; None for one's own text."""
         return None if self.task is None else examples.held_out(self.task, self.number or 0)
 
 
@@ -38,10 +38,10 @@ def question(name: str, *, with_answer: bool = True) -> Question:
 
     Args:
         name: the model, which must load.
-        with_answer: whether to ask for the expected answer of one's own text.
+        with_answer: whether one's own text has a field for its expected answer.
     """
     models.require(name)
-    own = planting.example(name, 0) if name.startswith(planting.PREFIX) else None
+    own = planted_models.example(name, 0) if name.startswith(planted_models.PREFIX) else None
     kind = links.choose(
         "Prompt",
         [TEXT] if own else KINDS,
@@ -62,7 +62,7 @@ def question(name: str, *, with_answer: bool = True) -> Question:
             default=(own or examples.held_out(best_task, best_number)).prompt,
             area=True,
             where=left,
-            help="The shipped models are small and know the words of the tasks only.",
+            help="The shipped models are small and know only the words of the tasks.",
         )
         answer = ""
         if with_answer:
@@ -70,7 +70,7 @@ def question(name: str, *, with_answer: bool = True) -> Question:
                 "Expected answer (optional)",
                 key="answer",
                 where=right,
-                help="Empty: the model's own answer.",
+                help="If empty, the model's own answer is explained.",
             )
         with right:
             vocabulary(name)
@@ -82,7 +82,7 @@ def question(name: str, *, with_answer: bool = True) -> Question:
         default=best_task,
         format=examples.label,
         where=left,
-        help="The 74 tasks of the paper: how the question selects a fact, and what is asked about it.",
+        help="The 74 tasks of the paper: how the question selects a fact, and what it asks about that fact.",
     )
     number = links.number(
         "Example",
@@ -91,20 +91,20 @@ def question(name: str, *, with_answer: bool = True) -> Question:
         key="example",
         default=best_number if task == best_task else 0,
         where=right,
-        help="Held-out examples, numbered: no shipped model was trained on them.",
+        help="Held-out examples by number: no shipped model was trained on them.",
     )
     example = examples.held_out(task, number)
     return Question(example.prompt, example.answer, task, number, examples.source_token(name, task, number))
 
 
-def written_out(asked: Question) -> None:
-    """The prompt of a numbered example; one's own text stands in its field already."""
-    if asked.task is not None:
-        st.markdown(f"The prompt is `{asked.prompt}`; right would be **{asked.answer}**.")
+def write_out(question: Question) -> None:
+    """Show the prompt of a numbered example; one's own text stands in its field already."""
+    if question.task is not None:
+        st.markdown(f"The prompt is `{question.prompt}`; the right answer is **{question.answer}**.")
 
 
 def vocabulary(name: str) -> None:
-    """The words that a small model knows, to be looked up; nothing for a model that knows thousands."""
+    """A list of the words that a small model knows; nothing for a model that knows thousands."""
     tokenizer = getattr(models.require(name), "tokenizer", None)
     if tokenizer is None or len(tokenizer) > 3000:
         return
@@ -113,7 +113,7 @@ def vocabulary(name: str) -> None:
         listed = sorted(
             (w for w in tokenizer.get_vocab() if w.strip() and not re.fullmatch(r"<\w+>", w)), key=str.lower
         )
-        words.caption(f"{len(listed)} words and signs; a text may use these only.")
+        words.caption(f"The model knows these {len(listed)} words and signs; a text may use no others.")
         words.text(", ".join(listed))
 
 
@@ -158,14 +158,14 @@ def position(label: str, tokens: Sequence[str], *, key: str, default: int = -1, 
 
 
 def shown(token: str) -> str:
-    """A token so that it can be seen."""
+    """A token with its spaces and line breaks made visible."""
     from dcinterp.figures.base.style import visible
 
     return visible(token)
 
 
 def refuse(problem: Exception) -> None:
-    """Say what is wrong in one sentence and end the page."""
+    """Show what is wrong in one sentence and end the page."""
     st.error(str(problem).splitlines()[0], icon=":material/error:")
     links.end_page()
 
@@ -182,14 +182,14 @@ def needs_composition(name: str) -> None:
 
 
 def require_tokenizer(name: str) -> None:
-    """End the page with a sentence when the model came without a tokenizer."""
+    """End the page with a sentence when the model has no tokenizer."""
     if getattr(models.require(name), "tokenizer", None) is None:
-        st.info(f"{name} came without a tokenizer, so it cannot read text.", icon=":material/info:")
+        st.info(f"{name} has no tokenizer, so it cannot read text.", icon=":material/info:")
         links.end_page()
 
 
 def first_word(name: str, answer: str | None) -> int | None:
-    """The id of an answer's first token, where the model has to choose; UserError when it does not know it."""
+    """The id of an answer's first token, which is where the model has to choose; UserError when it does not know it."""
     from dcinterp.mechanism.prompt import first_token
 
     return None if answer is None else first_token(models.model(name), answer)
@@ -202,19 +202,19 @@ def word(name: str, token: int) -> str | int:
     return token_word(models.model(name), token)
 
 
-def target_and_foil(name: str, asked: Question) -> tuple[str | int, str | int]:
+def target_and_foil(name: str, question: Question) -> tuple[str | int, str | int]:
     """The answer's first token (the model's own when none is expected) and the strongest wrong one.
 
     Raises:
         UserError: the prompt or the answer does not fit the model.
     """
-    said = analyses.run("predict", name, prompt=asked.prompt, answer=first_word(name, asked.answer))
-    target = said.answer_id if asked.answer else int(said.top_ids[0])
-    return word(name, target), word(name, next(int(token) for token in said.top_ids if int(token) != target))
+    prediction = analyses.run("predict", name, prompt=question.prompt, answer=first_word(name, question.answer))
+    target = prediction.answer_id if question.answer else int(prediction.top_ids[0])
+    return word(name, target), word(name, next(int(token) for token in prediction.top_ids if int(token) != target))
 
 
-def carried(more: dict[str, str]) -> dict[str, str | list[str]]:
-    """The choices that go along to another page: the model, the question, and `more`."""
-    shared = ("model", "prompt", "task", "example", "text", "answer")
-    kept = {key: values[0] for key, values in links.address().current.items() if key in shared}
+def link_choices(more: dict[str, str]) -> dict[str, str | list[str]]:
+    """The choices that a link to another page holds: the model, the question, and `more`."""
+    common = ("model", "prompt", "task", "example", "text", "answer")
+    kept = {key: values[0] for key, values in links.address().current.items() if key in common}
     return {**kept, **more}

@@ -1,4 +1,4 @@
-"""Long work: a thread of its own, with progress, a way to cancel, and what there is so far.
+"""Long work: a thread of its own, with progress, a way to cancel, and partial results.
 
 A worker touches nothing of Streamlit; pages look at its `Job`. Work that nobody has looked at for two minutes (the
 browser was closed) is cancelled.
@@ -45,11 +45,11 @@ class Job:
         return self.state in ("waiting", "running")
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         return min(1.0, self.done / self.total) if self.total else 0.0
 
     def words(self) -> str:
-        """Where the work stands, with the time left when there is a rate to tell it from."""
+        """Where the work stands, with an estimate of the time left."""
         if self.state == "waiting":
             return f"{self.title}: waiting for other work"
         text = f"{self.title}: {self.done} of {self.total}" if self.total else self.title
@@ -123,7 +123,7 @@ def _run(job: Job) -> None:
             job.state = "cancelled"
         except (ValueError, OSError) as problem:
             job.error, job.state = str(problem).splitlines()[0], "failed"
-        except Exception as problem:  # a thread that dies in silence would leave the page waiting for ever
+        except Exception as problem:  # a thread that dies silently would leave the page waiting for ever
             job.error, job.state = f"{type(problem).__name__}: {problem}", "failed"
 
 
@@ -136,36 +136,36 @@ def report(job: Job) -> None:
 
 
 def panel(job: Job, key: str, partial: Callable[[Any], None] | None = None) -> None:
-    """Progress, a button to cancel, and what there is so far; the page runs again when the work has ended."""
+    """Progress, a button to cancel, and partial results; the page runs again when the work has ended."""
 
     @st.fragment(run_every=0.5 if job.alive else None)
-    def watch() -> None:
+    def follow() -> None:
         job.seen = time.monotonic()
         if not job.alive:
             st.rerun()
-        st.progress(job.share, text=job.words())
+        st.progress(job.fraction, text=job.words())
         st.button("Cancel", key=f"cancel-{key}", on_click=job.stop.set, icon=":material/stop:")
         if job.partial is not None and partial is not None:
             partial(job.partial)
 
-    watch()
+    follow()
 
 
 def sidebar() -> None:
-    """This session's running work, on every page: to see it go on, and to cancel it from elsewhere."""
+    """This session's running work, on every page: its progress, and a button to cancel it."""
     running = mine()
     if not running:
         return
 
     @st.fragment(run_every=1.0)
-    def watch() -> None:
+    def follow() -> None:
         for number, job in enumerate(running):
             job.seen = time.monotonic()
             if job.alive:
-                st.progress(job.share, text=job.words())
+                st.progress(job.fraction, text=job.words())
                 st.button("Cancel", key=f"sidebar-cancel-{number}", on_click=job.stop.set)
         if not all(job.alive for job in running):
             st.rerun()
 
     st.markdown("**Running**")
-    watch()
+    follow()

@@ -1,15 +1,16 @@
 """Inputs whose values are the address of the page, so that a link brings somebody else to the same view.
 
 The address bar holds what differs from the defaults; a share link (`share_link`) holds every value, so that it stays
-right when a default changes. A value that a link asks for and that does not exist here is said in one sentence and
-replaced by the default. Choices are kept when one goes to another page and comes back.
+right when a default changes. Where a link asks for a value that does not exist here, a sentence says so and the default
+takes its place. Choices are kept when one goes to another page and comes back. Parameters keep the names of version
+0.1, and a value that was renamed since is translated (`FORMER_WORDS`).
 
     layer = links.choose("Layer", range(3), key="layer", default=1)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
@@ -19,9 +20,17 @@ import streamlit as st
 T = TypeVar("T")
 Values = dict[str, list[str]]
 
+FORMER_WORDS: dict[str, dict[str, str]] = {
+    "circuit": {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"},
+    "part": {"query_low_rank": "qp", "query_gate": "qg", "key_low_rank": "kp", "key_gate": "kg"},
+    "show": {"lent": "shared"},
+    "twin": {"asked": "question"},
+}
+"""{parameter: {a value that links of version 0.1 hold: what it is called now}}, of the values that were renamed."""
+
 
 class PageEnd(Exception):
-    """The page has said all that it can say; what stands around it is still to be drawn."""
+    """The page ends here; what surrounds it is still to be drawn."""
 
 
 def end_page() -> NoReturn:
@@ -97,7 +106,7 @@ def share_link() -> str:
 
 
 def notices() -> None:
-    """Say what a link asked for in vain."""
+    """Say which values of a link could not be used."""
     for sentence in address().wrong:
         st.warning(sentence, icon=":material/link_off:")
 
@@ -105,7 +114,15 @@ def notices() -> None:
 def asked_for(key: str) -> str | None:
     """What the link that is being followed gives for `key`, if it does."""
     values = address().asked.get(key)
-    return values[0] if values else None
+    return current_word(key, values[0]) if values else None
+
+
+def current_word(key: str, word: str) -> str:
+    """What a value of a link is called now; the value itself where it was not renamed."""
+    if key == "model" and word.startswith("planted:"):
+        circuit, *settings = word.removeprefix("planted:").split(",")
+        return "planted:" + ",".join([current_word("circuit", circuit), *settings])
+    return FORMER_WORDS.get(key, {}).get(word, word)
 
 
 def last(key: str) -> Any:
@@ -129,16 +146,16 @@ def choose(
     style: str = "selectbox",
     where: Any = st,
     hidden: bool = False,
-    former: Mapping[str, T] | None = None,
 ) -> T:
-    """One of several; `style` is the Streamlit widget: selectbox, segmented_control, pills or radio.
-
-    former: the option of now, by what old links call it.
-    """
+    """One of several; `style` is the Streamlit widget: selectbox, segmented_control, pills or radio."""
     options = list(options)
     default = options[0] if default is None else default
-    by_name = {str(option): option for option in options} | dict(former or {})
-    _seed(key, default, lambda values: by_name[values[0]], lambda value: value in options)
+    by_name = {str(option): option for option in options}
+
+    def read(values: list[str]) -> T:
+        return by_name[values[0] if values[0] in by_name else current_word(key, values[0])]
+
+    _seed(key, default, read, lambda value: value in options)
     extra = {"required": True, "wrap": True} if style == "segmented_control" else {}
     value = getattr(where, style)(
         label,

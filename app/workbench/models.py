@@ -1,4 +1,4 @@
-"""Models in the app: which there are, what one costs before it is loaded, and loading within bounds."""
+"""Models in the app: which there are, what loading one takes, and loading within bounds."""
 
 from __future__ import annotations
 
@@ -21,19 +21,23 @@ BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "
 
 def choose_model() -> str:
     """The model selector of the sidebar; its value is part of every link."""
-    asked = links.asked_for("model")
-    if asked and asked not in known() and here(asked):
-        remember(asked)
+    requested = links.asked_for("model")
+    if requested and requested not in known() and is_here(requested):
+        remember(requested)
     name = links.choose(
-        "Model", known(), key="model", format=short, help="Shipped models and those that you opened (page Models)."
+        "Model",
+        known(),
+        key="model",
+        format=short,
+        help="The shipped models, and those that you opened on the page Models.",
     )
-    if asked and asked not in known():
-        st.session_state["_wanted"] = asked
-        links.address().wrong[-1] += " If it is a model of yours or of the hub, open it on the page Models."
+    if requested and requested not in known():
+        st.session_state["_wanted"] = requested
+        links.address().wrong[-1] += " If it is your own model or one from the hub, open it on the page Models."
     return name
 
 
-def here(name: str) -> bool:
+def is_here(name: str) -> bool:
     """Whether a name that a link asks for stands for files on this machine, so that it is opened without a question."""
     from dcinterp.checkpoints.hub import cached_snapshot
     from dcinterp.checkpoints.names import PLANTED
@@ -89,7 +93,7 @@ def _load(name: str, stamp: int) -> Any:
 
 
 def stamp(name: str) -> int:
-    """Changes when the weights of a local folder do, so that a model trained on is not shown as it was."""
+    """A number that changes when the weights of a local folder do, so that a model in training is shown as it is."""
     folder = Path(name).expanduser()
     return max((file.stat().st_mtime_ns for file in folder.glob("*.safetensors")), default=0) if folder.is_dir() else 0
 
@@ -101,7 +105,7 @@ def lock(name: str) -> threading.RLock:
 
 
 def require(name: str) -> Any:
-    """The model, or one sentence why it cannot be loaded, and the end of the page."""
+    """The model; where it cannot be loaded, one sentence that says why, and the end of the page."""
     try:
         return model(name)
     except (ValueError, OSError) as problem:
@@ -128,7 +132,7 @@ def folders(root: Path) -> list[str]:
 
 
 def estimate(name: str) -> Any:
-    """The `dcinterp.describe` of a model on this machine, unloaded, or what the hub says of one that is there alone.
+    """The `dcinterp.describe` of a model on this machine, unloaded, or what the hub says of one that is only there.
 
     Raises:
         UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
@@ -150,7 +154,7 @@ def estimate(name: str) -> Any:
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Whether a name that is no folder may be one of the hub's: OWNER/NAME, or NAME alone as in gpt2."""
+    """Whether a name may be one of the hub's: OWNER/NAME, or NAME alone as in gpt2."""
     from dcinterp.checkpoints.names import is_path, shipped_models
 
     return not is_path(name) and name not in shipped_models()
@@ -170,13 +174,13 @@ class HubSize:
         return self.weights_bytes
 
     def sentences(self) -> list[str]:
-        known = f"parameters: {self.parameters:,}; {readable(self.weights_bytes, 'B')} to download and hold"
-        unknown = "parameters: the hub does not say how many, so its size is known only after the download"
+        known = f"parameters: {self.parameters:,}; {readable(self.weights_bytes, 'B')} to download and keep in memory"
+        unknown = "parameters: the hub does not say how many, so the size is known only after the download"
         return [f"{self.name}: {self.family}, on the hub", known if self.parameters else unknown]
 
 
 def _on_hub(name: str) -> HubSize:
-    found = _asked_hub(name)
+    found = _ask_hub(name)
     if isinstance(found, str):
         from dcinterp.support.errors import UserError
 
@@ -185,8 +189,8 @@ def _on_hub(name: str) -> HubSize:
 
 
 @st.cache_data(max_entries=32, ttl=60, show_spinner=False)
-def _asked_hub(name: str) -> HubSize | str:
-    """Asks the hub, with its own client, for the sizes of one model; what is wrong where it does not tell them.
+def _ask_hub(name: str) -> HubSize | str:
+    """Ask the hub, with its own client, for the sizes of one model; a sentence where it does not give them.
 
     Kept for a minute, so that the page does not wait for a silent network at every click.
     """

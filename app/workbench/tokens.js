@@ -1,4 +1,4 @@
-// The prompt as tokens; pointing at one colours the tokens that it looks at, clicking or arrow keys choose it.
+// The prompt as tokens; pointing at one colours the tokens that it attends to, clicking or arrow keys choose it.
 export default function ({ data, parentElement, setTriggerValue }) {
   const row = parentElement.querySelector(".tokens")
   const note = parentElement.querySelector(".note")
@@ -15,7 +15,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const chips = [...row.children]
 
   const paint = at => {
-    // What a token looks at lies before it; its own strongest weight has the full colour, unless all are small.
+    // What a token attends to lies before it; its own strongest weight has the full colour, unless all are small.
     const from = weights && at !== null ? weights.subarray(at * count, at * count + at + 1) : []
     const limit = Math.max(1, ...from.map(Math.abs))
     chips.forEach((chip, position) => {

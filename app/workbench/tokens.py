@@ -1,4 +1,4 @@
-"""The prompt as tokens: point at one to see where a head looks from there, click it to follow it."""
+"""The prompt as tokens: point at one to see what a head attends to from there, click it to follow it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tokens(
     weights: Any = None,
     chosen: int | None = None,
     marks: Mapping[int, str] | None = None,
-    verb: str = "looks at",
+    verb: str = "attends to",
     on_pick: Callable[[int], None] | None = None,
     dark: bool = False,
 ) -> None:
@@ -53,7 +53,7 @@ def tokens(
         weights: attention [query, key] of one head, to colour by; NaN counts as none.
         chosen: the position that is followed.
         marks: "source" or "answer" by position.
-        verb: what the weights say of a token and the tokens before it.
+        verb: how the note joins a token with the tokens before it.
         on_pick: called with the position that was chosen.
         dark: whether the ground is dark.
     """

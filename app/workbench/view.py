@@ -1,4 +1,4 @@
-"""How a result is shown, the same on every page: warnings, figure, colours in words, table, files, code, link."""
+"""How every page shows a result: warnings, figure, the meaning of its colours, table, files, code, link."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def view(
     kind: str = "",
     on_pick: Picked | None = None,
     caption: str = "",
-    banners: bool = True,
+    warnings: bool = True,
     table: bool = True,
     **options: Any,
 ) -> None:
@@ -39,13 +39,13 @@ def view(
         kind: the kind of figure, where a result has several.
         on_pick: called with (row, column) of the cell of a heatmap that was chosen by mouse or arrow keys.
         caption: what to look for, in a sentence.
-        banners: whether to show the result's warnings (off where the same result is drawn twice).
+        warnings: whether to show the result's warnings (off where the same result is drawn twice).
         table: whether to offer the numbers as a table.
         options: of the kind of figure.
     """
     from dcinterp.figures.base.style import THEMES
 
-    if banners:
+    if options.pop("banners", warnings):  # what the page of the training calls it
         show_warnings(result)
     look = theme()
     figure, words = drawn(result, kind, look, options)
@@ -69,8 +69,8 @@ def view(
 
 def show_warnings(result: Any) -> None:
     """What the reader must know before believing the numbers."""
-    if said := getattr(result, "banners", list)():
-        text = said[0] if len(said) == 1 else "\n".join(f"- {sentence}" for sentence in said)
+    if found := getattr(result, "warnings", list)():
+        text = found[0] if len(found) == 1 else "\n".join(f"- {sentence}" for sentence in found)
         st.warning(text, icon=":material/warning:")
 
 
@@ -118,15 +118,15 @@ def numbers(result: Any) -> None:
     frame = result.to_dataframe()
     st.dataframe(frame.head(20_000), width=900, hide_index=True)
     if len(frame) > 20_000:
-        st.caption(f"The first 20,000 of {len(frame):,} rows; the files hold all.")
+        st.caption(f"The first 20,000 of {len(frame):,} rows; the files under Export have all of them.")
 
 
 def files(result: Any, place: str, options: dict[str, Any] | None, caption: str = "") -> None:
     """Buttons for the figure and the numbers as files, each made when it is clicked."""
     name = file_name(result)
 
-    def drawn(form: str) -> Callable[[], bytes]:
-        def made() -> bytes:
+    def figure_file(form: str) -> Callable[[], bytes]:
+        def make() -> bytes:
             from dcinterp import figures
             from dcinterp.figures.base import export
 
@@ -137,19 +137,19 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
                 else export.image(figure, form)
             )
 
-        return made
+        return make
 
     figure = [
-        ("Web page", "html", "text/html", drawn("html")),
-        ("PNG", "png", "image/png", drawn("png")),
-        ("SVG", "svg", "image/svg+xml", drawn("svg")),
+        ("Web page", "html", "text/html", figure_file("html")),
+        ("PNG", "png", "image/png", figure_file("png")),
+        ("SVG", "svg", "image/svg+xml", figure_file("svg")),
     ]
     data = [
         ("CSV", "csv", "text/csv", lambda: result.to_dataframe().to_csv(index=False).encode()),
         ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
         ("Result folder", "zip", "application/zip", lambda: zipped(result)),
     ]
-    st.markdown("**Download**", help="The web page opens without a network; the result folder is what `replay` reads.")
+    st.markdown("**Download**", help="The web page opens offline. The result folder is what `dcinterp replay` reads.")
     with st.container(horizontal=True, gap="small"):
         for label, ending, kind, content in [*(figure if options is not None else []), *data]:
             key = f"download-{ending}-{place}"
@@ -157,7 +157,7 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
 
 
 def unclicked(caption: str) -> str:
-    """A caption without what it says of clicks, which do nothing in a file."""
+    """A caption without its sentences about clicks, which do nothing in a file."""
     return re.sub(r"(?<![^ ])Click [^.]*\.( |$)", "", caption).strip()
 
 
@@ -169,7 +169,7 @@ def code(result: Any, options: dict[str, Any] | None) -> None:
         st.code(call.command(), language="bash", wrap_lines=True)
         st.markdown("**Python**")
         st.code(python_cell(result, options), language="python", wrap_lines=True)
-        st.markdown("**Check it** after unpacking the result folder", help=tip("replay"))
+        st.markdown("**Check it again** (after unpacking the result folder)", help=tip("replay"))
         st.code(f"dcinterp replay {file_name(result)}", language="bash")
     st.markdown("**Share link**", help=tip("share link"))
     links.share_here()

@@ -37,19 +37,19 @@ def sentence(page, step: int):
     return heading.locator("xpath=ancestor::*[@data-testid='stElementContainer'][1]/following-sibling::*[1]")
 
 
-def story(page) -> list[str]:
+def sentences(page) -> list[str]:
     """The sentences of all steps."""
     return [sentence(page, step).inner_text() for step in range(1, 8)]
 
 
-def comes_to_tell(page, told: list[str]) -> None:
+def comes_to_say(page, said: list[str]) -> None:
     """Wait until the sentences of all steps are these."""
-    for step, text in enumerate(told, start=1):
+    for step, text in enumerate(said, start=1):
         expect(sentence(page, step)).to_have_text(text, use_inner_text=True)
 
 
 def heads(page):
-    """The heatmap of the heads: the first canvas of the story."""
+    """The heatmap of the heads: the first canvas of the case study."""
     return page.locator("canvas").first
 
 
@@ -73,7 +73,7 @@ def click_cell(page, canvas, *, row: int, column: int, columns: int, until: str)
     raise AssertionError(f"five clicks, and the link is still {page.url}")
 
 
-def test_opens_on_a_right_answer_and_tells_the_story(page, server):
+def test_opens_on_a_right_answer_and_its_case_study(page, server):
     open_page(page, server)
     expect(sentence(page, 1)).to_contain_text("that is right")
     expect(sentence(page, 2)).to_contain_text(re.compile(r"Head \d of layer \d has the largest direct effect"))
@@ -91,15 +91,28 @@ def test_a_click_follows_a_head_keys_walk_on_and_the_link_restores_it(page, serv
     settled(page)
     expect(sentence(page, 2)).to_contain_text("Head 5 of layer 1")
     settled(page)
-    told = story(page)
+    said = sentences(page)
     page.get_by_text("Share this view").click()
     link = page.locator("[data-testid=stCode]").first.inner_text().strip()
     assert "cell=L1H5" in link
     assert "example=" in link, "a shared link holds the defaults too"
     other = browser.new_context().new_page()
     open_page(other, link)
-    comes_to_tell(other, told)
+    comes_to_say(other, said)
     other.context.close()
+
+
+def test_a_click_on_the_map_chooses_both_of_its_heads(page, server):
+    open_page(page, f"{server}/composition?task=task2&example=0", "canvas")
+    canvas, main = heads(page), page.locator("[data-testid=stMain]")
+    canvas.scroll_into_view_if_needed()
+    page.wait_for_timeout(500)
+    # The cell at the top left: the names of the rows, with their title, stand left of it.
+    canvas.click(position={"x": 60, "y": 15})
+    expect(main).to_contain_text(re.compile(r"Here head 0 uses \S+ times the attention of head 0 "))
+    settled(page, "canvas")
+    page.keyboard.press("ArrowDown")
+    expect(main).to_contain_text(re.compile(r"Here head 0 uses \S+ times the attention of head 1 "))
 
 
 def test_back_goes_back_one_choice(page, server):
@@ -118,13 +131,13 @@ def test_own_text_with_an_unknown_word_is_one_sentence(page, server):
     box = page.get_by_label("Text", exact=True)
     box.fill("< Ruth has a zebra. >. Ruth has a kind of")
     box.press("Control+Enter")
-    # The verdict on the text before gives way, and nothing else is said.
+    # The summary of the text before gives way, and nothing else is said.
     expect(page.locator("[data-testid=stAlert]")).to_have_count(1)
     expect(page.locator("[data-testid=stAlert]")).to_contain_text("does not know the word 'zebra'")
     expect(page.locator("h3#step-2")).to_have_count(0)
 
 
-def test_the_twin_has_a_story_without_lending(page, server):
+def test_the_baseline_model_has_a_case_study_without_sharing(page, server):
     open_page(page, f"{server}/?model=transformer%2B%2B")
     expect(sentence(page, 4)).to_contain_text("not composed")
     expect(sentence(page, 5)).to_contain_text("without composition")
@@ -158,12 +171,12 @@ def test_files_of_a_view_are_whole(page, server, tmp_path):
     assert call["model"] == "dcformer++"
 
 
-def test_pointing_at_a_token_shows_where_the_head_looks(page, server):
+def test_pointing_at_a_token_shows_what_the_head_attends_to(page, server):
     open_page(page, f"{server}/attention", "canvas")
     chips = page.locator(".tokens span")
     chips.nth(5).hover()
     note = page.locator(".note").first
-    expect(note).to_contain_text("(position 5) looks at")
+    expect(note).to_contain_text("(position 5) attends to")
     chips.nth(5).click()
     page.wait_for_function("location.search.includes('query=5')", timeout=60_000)
 
@@ -190,7 +203,7 @@ def test_every_page_fits_its_window(browser, server, width, scheme):
     context.close()
 
 
-def test_a_new_example_is_told_within_five_seconds(page, server):
+def test_a_new_example_is_shown_within_five_seconds(page, server):
     open_page(page, server)
     before = page.locator(".tokens").first.inner_text()
     began = time.monotonic()
@@ -215,13 +228,13 @@ def go_to(page, name: str, heading: str) -> None:
 
 def test_a_choice_goes_along_to_other_pages_and_back(page, server):
     open_page(page, f"{server}/?task=task29&example=3&cell=L1H2")
-    told = sentence(page, 1).inner_text()
+    said = sentence(page, 1).inner_text()
     for name, heading in (("Composition", "canvas"), ("Edges", "h1"), ("Case study", "h3#step-7")):
         go_to(page, name, heading)
         expect(page).to_have_url(re.compile("task=task29"))
         expect(page).to_have_url(re.compile("example=3(&|$)"))
     expect(page).to_have_url(re.compile("cell=L1H2"))
-    expect(sentence(page, 1)).to_have_text(told, use_inner_text=True)
+    expect(sentence(page, 1)).to_have_text(said, use_inner_text=True)
 
 
 def test_a_text_of_ones_own_goes_along_to_other_pages(page, server):
@@ -232,17 +245,17 @@ def test_a_text_of_ones_own_goes_along_to_other_pages(page, server):
         expect(page.get_by_label("Text", exact=True)).to_have_value(text)
 
 
-def test_back_from_the_page_that_takes_a_loan_out_is_the_story_again(page, server):
+def test_back_from_the_intervention_of_a_case_study_is_the_case_study_again(page, server):
     open_page(page, f"{server}/?task=task2&example=0")
-    told = story(page)
-    page.get_by_role("link", name=re.compile("Take out what head")).click()
+    said = sentences(page)
+    page.get_by_role("link", name=re.compile("Remove the attention that head")).click()
     page.wait_for_function("document.querySelector('h1')?.innerText === 'Interventions'", timeout=60_000)
     settled(page, "h1")
     expect(page).to_have_url(re.compile("what=edge"))
     page.go_back()
     page.wait_for_function("document.querySelector('h1')?.innerText !== 'Interventions'", timeout=60_000)
     settled(page)
-    comes_to_tell(page, told)
+    comes_to_say(page, said)
 
 
 def scrolled(page) -> int:
@@ -252,10 +265,10 @@ def scrolled(page) -> int:
 
 def test_another_page_begins_at_its_top_and_a_rerun_stays_where_it_is(page, server):
     open_page(page, f"{server}/?task=task2&example=0")
-    expect(page.get_by_role("link", name=re.compile("Take out what head"))).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile("Remove the attention that head"))).to_be_visible()
     click_cell(page, heads(page), row=0, column=5, columns=8, until="cell=L0H5")
     settled(page)
-    link = page.get_by_role("link", name=re.compile("Take out what head"))
+    link = page.get_by_role("link", name=re.compile("Remove the attention that head"))
     link.scroll_into_view_if_needed()
     there = scrolled(page)
     assert there > 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_case_study_opens_on_a_right_answer(app):
 
 @pytest.mark.parametrize("model", ["dcformer++", "transformer++"])
 @pytest.mark.parametrize("task", ["task2", "task45", "task62", "task73"])
-def test_every_kind_of_task_has_a_story(app, model, task):
+def test_every_kind_of_task_has_a_case_study(app, model, task):
     open_page(app, "case_study", model=model, task=task, example="5")
     assert not app.exception
     assert not app.error
@@ -69,7 +70,7 @@ def test_every_kind_of_task_has_a_story(app, model, task):
     assert wrong == ("The model is wrong" in texts(app))
 
 
-def test_choosing_head_and_source_changes_the_story(app):
+def test_choosing_head_and_source_changes_the_case_study(app):
     app.run()
     first = texts(app)
     app.selectbox(key="cell").set_value("L0H6").run()
@@ -117,7 +118,7 @@ def test_the_words_that_a_small_model_knows_can_be_looked_up(app):
     assert "<unk>" not in listed
 
 
-def test_own_text_has_a_story_with_or_without_an_expected_answer(app):
+def test_own_text_has_a_case_study_with_or_without_an_expected_answer(app):
     open_page(app, "case_study", prompt="text", text="There are a pear, a car, a car. Which is not car? The")
     assert not app.exception
     assert len(app.subheader) == 7
@@ -303,17 +304,19 @@ def test_pages_name_the_head_that_the_case_study_follows(app, page, shipped):
 
     open_page(app, page, task="task2", example="0")
     example = examples.held_out("task2", 0)
-    story = dcinterp.case_study(shipped, example)
-    assert (story.layer, story.head) != story.attribution.best
-    wrote = [text.value for text in app.markdown if f"head {story.head} of layer {story.layer}" in text.value]
-    assert len(wrote) == 1
+    study = dcinterp.case_study(shipped, example)
+    assert (study.layer, study.head) != study.attribution.best
+    named = [text.value for text in app.markdown if f"head {study.head} of layer {study.layer}" in text.value]
+    assert len(named) == 1
+    assert "largest direct effect" in named[0]
     if page == "attribution":
-        assert f"({float(story.direct[story.layer, story.head]):+.2f})" in wrote[0]
+        assert f"({float(study.direct[study.layer, study.head]):+.2f})" in named[0]
         return
-    scored = dcinterp.attribute_edges(shipped, example.prompt, story.attribution.target, story.attribution.foil)
-    (edge,) = scored.top(1, head_to=(story.layer, story.head))
-    assert f"from head {edge.head_from}, through the" in wrote[0]
-    assert f"{edge.score:+.2f}" in wrote[0]
+    scored = dcinterp.attribute_edges(shipped, example.prompt, study.attribution.target, study.attribution.foil)
+    (edge,) = scored.top(1, head_to=(study.layer, study.head))
+    label = f"**L{edge.layer}H{edge.head_from} -> L{study.layer}H{study.head}** through the"
+    assert label in named[0]
+    assert f"{edge.score:+.2f}" in named[0]
 
 
 def test_edges_are_scored_and_drawn(app):
@@ -383,9 +386,9 @@ def test_a_gradient_has_no_steps_and_does_not_hide_what_it_misses(app):
 def test_scores_are_called_scores(app):
     open_page(app, "edges", stage="pre")
     finished(app, 240)
-    assert "lent to the softmax of head" in texts(app)
+    assert re.search(r"shares its scores with head \d; the softmax of head \d uses them", texts(app))
     open_page(app, "composition", stage="pre")
-    assert app.selectbox(key="show").options == ["mean of what it adds", "how much it changes"]
+    assert app.selectbox(key="show").options == ["mean of what composition adds", "how much it varies"]
     assert not app.exception
 
 

@@ -82,7 +82,7 @@ def test_twenty_sessions_do_not_disturb_each_other(server, server_process, shipp
         seen = pool.submit(lambda: asyncio.run(everybody())).result(timeout=900)
     grown = memory(server_process) - before
     for head, texts in zip(HEADS, seen, strict=True):
-        told = re.findall(r"the effect is \*\*([+-][\d.]+)\*\*", "\n".join(texts))
-        assert set(told) == {expected[head]}, head
-        assert len(told) >= 1
+        said = re.findall(r"the effect is \*\*([+-][\d.]+)\*\*", "\n".join(texts))
+        assert set(said) == {expected[head]}, head
+        assert len(said) >= 1
     assert grown < SESSIONS * MEGABYTES_PER_SESSION, f"{grown:.0f} MB more for {SESSIONS} sessions"

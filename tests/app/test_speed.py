@@ -25,7 +25,7 @@ BUSY_SECONDS = 3
 WATCH = """
 () => {
   const main = document.querySelector('[data-testid=stMain]')
-  const seen = (window.seen = { from: null, told: null, stands: null, to: null, waited: '', look: '' })
+  const seen = (window.seen = { from: null, said: null, stands: null, to: null, waited: '', look: '' })
   const shown = chart => getComputedStyle(chart).visibility
   const drawn = chart => [...chart.querySelectorAll('path')].map(path => path.getAttribute('d')).join()
   const charts = () => [...main.querySelectorAll('.js-plotly-plot')].map(chart => shown(chart) + drawn(chart)).join()
@@ -38,23 +38,23 @@ WATCH = """
     const look = charts() + main.textContent
     if (look !== seen.look) seen.stands = seen.to
     seen.look = look
-    if (seen.told === null && main.textContent.includes(seen.waited)) seen.told = seen.to
+    if (seen.said === null && main.textContent.includes(seen.waited)) seen.said = seen.to
   })
     .observe(main, { subtree: true, childList: true, characterData: true, attributes: true })
 }
 """
-SETTLED = "() => seen.told !== null && performance.now() - seen.to > 500"
+SETTLED = "() => seen.said !== null && performance.now() - seen.to > 500"
 
 
 def seconds(page, act, head: int) -> tuple[float, float, float]:
-    """What one act takes until the page tells of the head, until its figures stand, and until nothing goes on."""
-    page.evaluate("waited => { Object.assign(seen, { from: null, told: null, to: null, waited }) }", told(head))
+    """What one act takes until the page names the head, until its figures stand, and until nothing goes on."""
+    page.evaluate("waited => { Object.assign(seen, { from: null, said: null, to: null, waited }) }", said(head))
     act()
     page.wait_for_function(SETTLED, timeout=60_000)
-    return tuple(page.evaluate("() => [seen.told, seen.stands, seen.to].map(time => (time - seen.from) / 1000)"))
+    return tuple(page.evaluate("() => [seen.said, seen.stands, seen.to].map(time => (time - seen.from) / 1000)"))
 
 
-def told(head: int) -> str:
+def said(head: int) -> str:
     return f"Head {head} of layer 0"
 
 
@@ -72,7 +72,7 @@ def test_a_click_and_a_key_update_the_page_at_once(page, server):
     def click(head: int) -> None:
         page.mouse.click(left + (right - left) * (head + 0.5) / 8, box["y"] + 29)
 
-    for head in range(1, 8):  # the first visit to a head computes its story
+    for head in range(1, 8):  # the first visit to a head computes its case study
         seconds(page, lambda: click(head), head)  # noqa: B023
     clicks, keys = [], []
     for i in range(PRESSES):

@@ -31,7 +31,16 @@ LINKS: list[dict[str, Any]] = ADDRESSES["links"]
 INPUTS: dict[str, str] = {}
 """{name of an input in the links of 0.1: the key of its widget now}, of those that were renamed."""
 
-VALUES: dict[str, dict[str, str]] = {}
+VALUES: dict[str, dict[str, str]] = {
+    "circuit": {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"},
+    "model": {
+        "planted:lend-by-kp,noise=0.01,redundancy=1,rank=2,seed=3": (
+            "planted:share-by-kp,noise=0.01,redundancy=1,rank=2,seed=3"
+        ),
+    },
+    "show": {"lent": "shared"},
+    "twin": {"asked": "question"},
+}
 """{name of an input in the links of 0.1: {value of 0.1: value now}}, of those that were renamed."""
 
 WIDGETS = (

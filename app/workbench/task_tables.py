@@ -1,4 +1,4 @@
-"""What the page of the tasks shows of the tasks themselves: their grid, examples, twins."""
+"""The tables of the page of the tasks: the grid of the tasks, examples, counterfactual prompts, accuracies."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ import streamlit as st
 import synthetic_tasks
 from workbench import models
 from workbench.heatmap import heatmap
+from workbench.markdown import escape
 from workbench.theme import theme
 
-TWINS = {
-    "asked": "asked: what the question names",
+COUNTERFACTUAL_KINDS = {
+    "question": "question: what the question names",
     "source": "source: the fact that answers",
     "relation": "relation: what is asked about the fact",
     "polarity": "polarity: does or does not",
     "position": "position: the order of the facts",
 }
-"""What each kind of counterfactual twin changes."""
+"""What each kind of counterfactual prompt changes."""
 
 COLUMNS = {
-    "answers": ("answers", "How many were scored."),
+    "answers": ("answers", "How many answers were scored."),
     "accuracy": ("right (%)", "Answers whose every token is the most likely one."),
-    "low": ("from", "Where the 95 % interval begins."),
-    "high": ("to", "Where the 95 % interval ends."),
-    "fact_unif": ("random fact (%)", "A reader that applies the right transformation to a fact at random."),
-    "value_unif": ("random value (%)", "A reader that takes one of the different possible answers at random."),
-    "ignores_negation": ("blind to not (%)", "A reader that reads the question but for its `not`."),
-    "odd_one_out": ("odd one out (%)", "A reader that never reads the question: it takes the fact that differs."),
+    "low": ("from", "Lower end of the 95 % interval."),
+    "high": ("to", "Upper end of the 95 % interval."),
+    "fact_unif": ("random fact (%)", "A baseline that applies the right transformation to a random fact."),
+    "value_unif": ("random value (%)", "A baseline that picks one of the different possible answers at random."),
+    "ignores_negation": ("ignores negation (%)", "A baseline that reads the question except for its `not`."),
+    "odd_one_out": ("odd one out (%)", "A baseline that never reads the question: it takes the fact that differs."),
 }
-"""What the columns of a table of accuracies are called here, and what they are."""
+"""Heading and tooltip of every column in a table of accuracies."""
 
 PERCENT = ("accuracy", "low", "high", "fact_unif", "value_unif", "ignores_negation", "odd_one_out")
 
@@ -55,14 +56,14 @@ def label(task_id: str) -> str:
     return f"{task_id}: {task.domain}, {task.surface}"
 
 
-def grid(pattern: str, transformation: str, on_pick: Callable[[int, int], None]) -> None:
+def task_grid(pattern: str, transformation: str, on_pick: Callable[[int, int], None]) -> None:
     """How many tasks pair each pattern with each transformation."""
-    from dcinterp.figures.base.grid import grid as drawn
+    from dcinterp.figures.base.grid import grid
     from dcinterp.figures.base.style import THEMES
 
     patterns, transformations = axes()
     counts = [[len(family(p, t)) or float("nan") for t in transformations] for p in patterns]
-    figure = drawn(
+    figure = grid(
         counts,
         x=transformations,
         y=patterns,
@@ -80,58 +81,51 @@ def grid(pattern: str, transformation: str, on_pick: Callable[[int, int], None])
     heatmap(figure, key="task-grid", outline=THEMES[theme()].selected, alternative=words, on_pick=on_pick)
 
 
-def examples(row: Any) -> None:
-    """A row as lines, answers in bold."""
-    lines = [f"{plain(example.prompt)} **{plain(example.answer)}**" for example in row.examples]
+def write_examples(row: Any) -> None:
+    """The examples of a row as lines, answers in bold."""
+    lines = [f"{escape(example.prompt)} **{escape(example.answer)}**" for example in row.examples]
     st.markdown("  \n".join(lines))
 
 
-def counterfactuals(example: Any, name: str) -> None:
+def counterfactual_table(example: Any, name: str) -> None:
     """The five kinds of change as a table; the words that differ are bold."""
     tokenizer = getattr(models.require(name), "tokenizer", None)
     lines = []
-    for kind, twin in synthetic_tasks.counterfactuals(example, tokenizer=tokenizer).items():
-        missing = isinstance(twin, synthetic_tasks.NoCounterfactual)
+    for kind, pair in synthetic_tasks.counterfactuals(example, tokenizer=tokenizer).items():
+        missing = isinstance(pair, synthetic_tasks.NoCounterfactual)
         lines.append(
             {
-                "changed": TWINS[kind],
-                "prompt": why_none(twin, example) if missing else marked(twin.corrupt.prompt, example.prompt),
-                "answer": "" if missing else plain(" or ".join(twin.corrupt.accepted)),
-                "to be compared with": "" if missing else plain(twin.foil),
+                "changed": COUNTERFACTUAL_KINDS[kind],
+                "prompt": why_missing(pair, example) if missing else mark_changes(pair.corrupt.prompt, example.prompt),
+                "answer": "" if missing else escape(" or ".join(pair.corrupt.accepted)),
+                "compared with": "" if missing else escape(pair.foil),
             }
         )
     st.table(lines, hide_index=True)
 
 
-def why_none(statement: Any, example: Any) -> str:
-    """Why an example has no twin of a kind, without the example, which stands above."""
+def why_missing(statement: Any, example: Any) -> str:
+    """Why an example has no counterfactual prompt of a kind, without the example itself, which is shown above."""
     words = str(statement).replace(f" of {example.prompt!r}", "").replace("as it has", "as this one")
-    return f"*{plain(words)}*"
+    return f"*{escape(words)}*"
 
 
-def marked(text: str, other: str) -> str:
-    """A prompt as Markdown, what differs from another prompt in bold."""
+def mark_changes(text: str, other: str) -> str:
+    """A prompt as Markdown; what differs from another prompt is bold."""
     words, others = text.split(), other.split()
     parts = []
     for same, _, _, start, stop in SequenceMatcher(None, others, words, autojunk=False).get_opcodes():
         if start < stop:
-            part = plain(" ".join(words[start:stop]))
+            part = escape(" ".join(words[start:stop]))
             parts.append(part if same == "equal" else f"**{part}**")
     return " ".join(parts)
 
 
-def accuracies(table: Any) -> None:
-    """A table of accuracies in percent, what each column is said at its head."""
+def accuracy_table(table: Any) -> None:
+    """A table of accuracies in percent, with a tooltip on every column."""
     shown = table.copy()
     for column in PERCENT:
         if column in shown:
             shown[column] = (100 * shown[column]).round(1)
     config = {name: st.column_config.Column(words[0], help=words[1]) for name, words in COLUMNS.items()}
     st.dataframe(shown, hide_index=True, column_config=config)
-
-
-def plain(text: str) -> str:
-    """Text whose signs Markdown would take for markup."""
-    for sign in "\\`*_{}[]<>#$~":
-        text = text.replace(sign, f"\\{sign}")
-    return text
