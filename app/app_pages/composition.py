@@ -4,7 +4,7 @@ import streamlit as st
 
 from dcinterp.mechanism.branches import PART_LABELS
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, sharing
+from workbench import analyses, inputs, links
 from workbench.glossary import tip
 from workbench.view import view
 
@@ -62,7 +62,7 @@ part = links.choose(
     help=tip("branches"),
 )
 picked = st.columns(2)
-from_most, to_most = sharing.strongest_sharing(breakdown)
+from_most, to_most = breakdown.strongest_sharing()
 # The address calls it as version 0.1 did.
 head_from = inputs.head(name, key="lender", default=from_most, label="From head", where=picked[0])
 head = inputs.head(name, default=to_most, label="To head", where=picked[1])
@@ -107,7 +107,7 @@ with beside.container():
         "Dynamic weights of the",
         ["key", "query"],
         key="side",
-        default=sharing.sharing_side(breakdown, head_from, head),
+        default=breakdown.sharing_side(head_from, head),
         style="segmented_control",
         format=lambda word: f"{word} token",
         help=tip("dynamic weights"),

@@ -11,7 +11,8 @@ here none gets its own (target, foil), and the pairs share as few words as any o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -19,8 +20,10 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Question
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress
 
 Label = tuple[Hashable, ...]
+Scored = TypeVar("Scored")
 
 
 def other_answers(bridge: Bridge, questions: Sequence[Question], seed: int) -> list[Question] | None:
@@ -33,6 +36,38 @@ def other_answers(bridge: Bridge, questions: Sequence[Question], seed: int) -> l
     if len(set(labels)) < 2:
         return None
     return [questions[place] for place in other_places(labels, seed=seed)]
+
+
+def score_examples(
+    bridge: Bridge,
+    questions: Sequence[Question],
+    score: Callable[[int, Question], Scored],
+    *,
+    permute_labels: bool,
+    seed: int,
+    progress: Progress,
+) -> tuple[list[Scored], list[Scored] | None]:
+    """Score every question for its own answers and, for the control, once more for those of another question.
+
+    Args:
+        questions: the examples.
+        score: from the number of an example, and the question whose target and foil are explained, to its score.
+        permute_labels: whether the control is wanted.
+        seed: of the permutation.
+        progress: called after each score.
+
+    Returns:
+        the scores, and those of the control; None if it was not wanted, or all examples have the same answers.
+    """
+    others = other_answers(bridge, questions, seed) if permute_labels else None
+    rounds = [("example", questions)] + ([] if others is None else [("other labels, example", others)])
+    found: list[list[Scored]] = []
+    for number, (name, answers) in enumerate(rounds):
+        found.append([])
+        for place, question in enumerate(answers):
+            found[-1].append(score(place, question))
+            progress(number * len(questions) + place + 1, len(rounds) * len(questions), f"{name} {place + 1}")
+    return found[0], found[1] if others is not None else None
 
 
 def other_places(labels: Sequence[Label], *, seed: int = 0, draws: int = 100) -> list[int]:

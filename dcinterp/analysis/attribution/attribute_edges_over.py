@@ -38,7 +38,7 @@ from dcinterp.mechanism.dataset import Examples, Question, read_questions
 from dcinterp.mechanism.edge_scores import EdgeExplainer
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects
 from dcinterp.mechanism.interventions import Intervention
-from dcinterp.mechanism.label_permutation import label_warnings, other_answers
+from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Hooks, Integration, Method, Path, PathGradient, check_choices
@@ -225,21 +225,21 @@ def attribute_edges_over(
     questions = read_questions(bridge, examples)
     integration = Integration(steps, max_steps, tolerance, batch_size)
     scorer = _Scorer(bridge, objective, stage, method, path, freezes(dynamic_weights), integration)
-    others = other_answers(bridge, questions, seed) if control == "labels" else None
-    control = "none" if control == "labels" and others is None else control
-    total = len(questions) * (1 if others is None else 2)
-    made = []
-    for question in questions:
-        made.append(scorer.score(question, question))
-        progress(len(made), total, f"example {len(made)}")
+    permute = control == "labels"
+    made, elsewhere = score_examples(
+        bridge,
+        questions,
+        lambda place, answers: scorer.score(questions[place], answers),
+        permute_labels=permute,
+        seed=seed,
+        progress=progress,
+    )
+    control = "none" if permute and elsewhere is None else control
     scores = torch.stack([each.scores for each in made])
     low, high = bootstrap_interval(scores, level=level, seed=seed)
-    if others is not None:
-        elsewhere = []
-        for question, other in zip(questions, others, strict=True):
-            elsewhere.append(scorer.score(question, other).scores)
-            progress(len(questions) + len(elsewhere), total, f"other labels, example {len(elsewhere)}")
-        control_low, control_high = bootstrap_interval(torch.stack(elsewhere), level=level, seed=seed)
+    if elsewhere is not None:
+        permuted = torch.stack([each.scores for each in elsewhere])
+        control_low, control_high = bootstrap_interval(permuted, level=level, seed=seed)
     elif control == "heads":
         control_low, control_high = _exchanged_edges(scores, seed)
     else:

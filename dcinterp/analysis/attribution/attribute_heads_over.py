@@ -40,7 +40,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions
 from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs, outputs
-from dcinterp.mechanism.label_permutation import label_warnings, other_answers
+from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices
@@ -235,17 +235,14 @@ def attribute_heads_over(
     questions, starts = _starts(bridge, given, baseline, counterfactual)
     rule = Integration(steps, max_steps, tolerance, batch_size)
 
-    def score(question: Question, answers: Question, start: Callable[[], Start]) -> tuple[Explanation, HeadScores]:
-        explanation = explain(bridge, question.prompt, answers.target, answers.foil, objective=objective)
+    def score(place: int, answers: Question) -> tuple[Explanation, HeadScores]:
+        prompt, start = questions[place].prompt, starts[place]
+        explanation = explain(bridge, prompt, answers.target, answers.foil, objective=objective)
         return explanation, head_scores(bridge, explanation, start(), path=path, method=method, integration=rule)
 
-    others = other_answers(bridge, questions, seed) if control == "labels" else None
-    control = "none" if control == "labels" and others is None else control
-    total = len(questions) * (1 if others is None else 2)
-    made = []
-    for done, (question, start) in enumerate(zip(questions, starts, strict=True)):
-        made.append(score(question, question, start))
-        progress(done + 1, total, f"example {done + 1}")
+    permute = control == "labels"
+    made, elsewhere = score_examples(bridge, questions, score, permute_labels=permute, seed=seed, progress=progress)
+    control = "none" if permute and elsewhere is None else control
     scores = torch.stack([each.by_position.sum(-1) for _, each in made])
     ablation = torch.stack([each.ablation for _, each in made])
     low, high = bootstrap_interval(scores, level=level, seed=seed)
@@ -253,12 +250,9 @@ def attribute_heads_over(
     if control == "heads":
         extremes = exchanged_extremes(scores, torch.Generator().manual_seed(seed))
         control_low, control_high = (each[:, None].expand_as(scores[0]).contiguous() for each in extremes)
-    elif others is not None:
-        elsewhere = []
-        for done, (question, other, start) in enumerate(zip(questions, others, starts, strict=True)):
-            elsewhere.append(score(question, other, start)[1].by_position.sum(-1))
-            progress(len(questions) + done + 1, total, f"other labels, example {done + 1}")
-        control_low, control_high = bootstrap_interval(torch.stack(elsewhere), level=level, seed=seed)
+    elif elsewhere is not None:
+        permuted = torch.stack([each.by_position.sum(-1) for _, each in elsewhere])
+        control_low, control_high = bootstrap_interval(permuted, level=level, seed=seed)
     notable = scores.abs() >= 0.1 * scores.abs().amax((1, 2), keepdim=True)
     signs = sign_test(scores[notable], ablation[notable])
     metric = torch.tensor([each.metric for _, each in made])

@@ -179,7 +179,7 @@ class CaseStudy(Result):
             return "query"
         shared = sentences.shared_with(self.breakdown, self.head)[self.head_from]
         if sentences.is_notable(shared, self.breakdown, self.head):
-            return sentences.sharing_side(self.breakdown, self.head_from, self.head)
+            return self.breakdown.sharing_side(self.head_from, self.head)
         return {"q": "query", "k": "key"}[sentences.largest_branch(self.breakdown, self.head)[2]]
 
     @property

@@ -274,11 +274,6 @@ def strongest_head_from(breakdown: ComposeBreakdown, head: int) -> int:
     )
 
 
-def sharing_side(breakdown: ComposeBreakdown, head_from: int, head: int) -> str:
-    """ "query" or "key": the projection through which one head shares most attention with another."""
-    return max(("query", "key"), key=lambda side: abs(float(breakdown.shared(side)[head_from, head])))
-
-
 def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
     """Whether an amount of attention is notable beside the head's whole attention to the source."""
     return abs(amount) >= NOTABLE_SHARE * max(abs(float(breakdown.out[head])), NOTABLE_WEIGHT)
@@ -313,7 +308,7 @@ def sharing_step(
             f"{_elsewhere(sharing, logit_difference)}{whole}"
         )
         return Step(name, title, sentence, holds=False)
-    side = sharing_side(breakdown, head_from, head)
+    side = breakdown.sharing_side(head_from, head)
     through, letter = float(breakdown.shared(side)[head_from, head]), side[0]
     here, everywhere = float(sharing.here[head_from]), float(sharing.everywhere[head_from])
     part = sharing.by_branch[f"{letter}p"]

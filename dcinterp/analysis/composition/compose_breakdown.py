@@ -90,6 +90,16 @@ class ComposeBreakdown(Result):
         w1, w2 = (getattr(self, name) for name in BRANCHES[f"{side[0]}p"].weights)
         return self.a[:, None] * low_rank_map(w1, w2, self.groups)
 
+    def sharing_side(self, head_from: int, head_to: int) -> str:
+        """ "query" or "key": the token by whose dynamic weights one head shares most attention with another."""
+        return max(("query", "key"), key=lambda side: abs(float(self.shared(side)[head_from, head_to])))
+
+    def strongest_sharing(self) -> tuple[int, int]:
+        """(head_from, head_to) between which most attention is shared, by the weights of both tokens together."""
+        moved = (self.shared("key") + self.shared("query")).abs().fill_diagonal_(0)
+        head_from, head_to = divmod(int(moved.argmax()), len(moved))
+        return head_from, head_to
+
     def lent(self, side: str = "key") -> Float[Tensor, "head_from head_to"]:
         """The former name of `shared`."""
         warn_of("lent", "shared")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
-from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.layer_head_grid import layer_head_grid
 
 RESULT = "HeadAttribution"
 KIND = ""
@@ -19,16 +19,4 @@ def plot(result: HeadAttribution, *, theme: str = "light", selected: tuple[int, 
         theme: "light" or "dark".
         selected: (layer, head) to outline.
     """
-    layers, heads = result.scores.shape
-    return grid(
-        result.scores.numpy(),
-        x=[str(head) for head in range(heads)],
-        y=[str(layer) for layer in range(layers)],
-        x_title="head",
-        y_title="layer",
-        quantity="contribution (logits)",
-        theme=theme,
-        selected=selected,
-        numbers=result.scores.numel() <= 128,
-        height=120 + 46 * layers,
-    )
+    return layer_head_grid(result.scores, quantity="contribution (logits)", theme=theme, selected=selected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
-from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.layer_head_grid import layer_head_grid
 
 RESULT = "HeadAttributionSet"
 KIND = ""
@@ -19,16 +19,6 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", selected: tuple[in
         theme: "light" or "dark".
         selected: (layer, head) to outline.
     """
-    layers, heads = result.mean.shape
-    return grid(
-        result.mean.numpy(),
-        x=[str(head) for head in range(heads)],
-        y=[str(layer) for layer in range(layers)],
-        x_title="head",
-        y_title="layer",
-        quantity=f"mean contribution, n = {result.n} ({'logits' if result.objective == 'logit' else 'nats'})",
-        theme=theme,
-        selected=selected,
-        numbers=result.mean.numel() <= 128,
-        height=120 + 46 * layers,
-    )
+    unit = "logits" if result.objective == "logit" else "nats"
+    quantity = f"mean contribution, n = {result.n} ({unit})"
+    return layer_head_grid(result.mean, quantity=quantity, theme=theme, selected=selected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.intervention.intervene import InterventionEffect
-from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.layer_head_grid import layer_head_grid
 
 RESULT = "InterventionEffect"
 KIND = "attention"
@@ -19,17 +19,6 @@ def plot(result: InterventionEffect, *, theme: str = "light", selected: tuple[in
         theme: "light" or "dark".
         selected: (layer, head) to outline.
     """
-    layers, heads = result.attention_change.shape
-    return grid(
-        result.attention_change.numpy(),
-        x=[str(head) for head in range(heads)],
-        y=[str(layer) for layer in range(layers)],
-        x_title="head",
-        y_title="layer",
-        quantity="change in attention",
-        theme=theme,
-        signed=False,
-        selected=selected,
-        numbers=result.attention_change.numel() <= 128,
-        height=120 + 46 * layers,
+    return layer_head_grid(
+        result.attention_change, quantity="change in attention", theme=theme, selected=selected, signed=False
     )
