@@ -359,7 +359,7 @@ def test_a_breakdown_adds_up(model: Any, text: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_edges_add_up_to_their_heads(stage: Any, model: Any, text: str) -> None:
     scored = dcinterp.attribute_edges(
-        model, text, "fruit", "animal", stage=stage, method="gradient", layers=[1], per_source=False, check=0
+        model, text, "fruit", "animal", stage=stage, method="gradient", layers=[0], per_source=False, check=0
     )
     assert scored.heads.abs().max() > 0
     torch.testing.assert_close(scored.scores.sum((1, 2)), scored.heads, atol=1e-5, rtol=1e-4)

@@ -81,7 +81,7 @@ def test_a_case_worked_by_hand():
     attention = torch.tensor([[[0.25, 0.75]], [[1.0, 0.0]]])
     state = EdgeState(
         "post", attention, {"w_k1": w_k1, "w_k2": w_k2, "w_qg": torch.tensor([[0.0, -1.0]])},
-        torch.eye(2), torch.ones(2, 2), torch.ones(2, 2, 1),
+        torch.eye(2), 1, torch.ones(2, 2, 1),
     )  # fmt: skip
     g = torch.tensor([[[1.0, 10.0]], [[100.0, 1000.0]]])
     scores = edge_scores(state, g)
