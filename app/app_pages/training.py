@@ -186,7 +186,7 @@ try:
         with beside.container():
             st.markdown(f"What each head adds to **{example.answer}**:", help=tip("attribution"))
             heads = analyses.run("attribute_heads", model, prompt=example.prompt, target=example.answer, steps=8)
-            view(heads, "scrub-heads", banners=False)
+            view(heads, "scrub-heads", warnings=False)
     elif reads == "text":
         prompt = links.text("Beginning of a text", key="beginning", default="The ")
         st.markdown(f"At **step {at:,}**, after `{prompt}`:")

@@ -45,7 +45,7 @@ def view(
     """
     from dcinterp.figures.base.style import THEMES
 
-    if options.pop("banners", warnings):  # what the page of the training calls it
+    if warnings:
         show_warnings(result)
     look = theme()
     figure, words = drawn(result, kind, look, options)

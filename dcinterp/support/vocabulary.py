@@ -26,7 +26,9 @@ def unknown_words(tokenizer: Any, text: str) -> list[str]:
     encoding = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)
     pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
     words = (text[start:end] for token, (start, end) in pairs if token == unknown)
-    return list(dict.fromkeys(word for word in words if word != tokenizer.unk_token))
+    # Where the token has another meaning too, one that was typed is meant.
+    ends = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    return list(dict.fromkeys(word for word in words if not (ends and word == tokenizer.unk_token)))
 
 
 def unknown_clause(words: list[str]) -> str:

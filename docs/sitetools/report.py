@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from dcinterp.analysis.answers.task_accuracy import TaskAccuracy, task_accuracy
-from dcinterp.analysis.case_study import CaseStudy, case_study
+from dcinterp.analysis.case_study.case_study import CaseStudy, case_study
 from dcinterp.analysis.case_study.steps import NOTABLE_EFFECT, NOTABLE_SHARE, NOTABLE_WEIGHT, PROMOTED
 from dcinterp.analysis.case_study.summary import SLIGHT_EFFECT
 from dcinterp.analysis.intervention.branch_ablation import ALL, FEW, INTACT, WHOLE, BranchAblation, branch_ablation

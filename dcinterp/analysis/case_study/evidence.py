@@ -121,9 +121,9 @@ def measure_sharing(
     length = ids.shape[1]
     here = Intervention("edge", layer, "post", "added", head, query=-1, key=key)
     units: dict[Any, Intervention] = {}
-    for head_from in range(bridge.cfg.n_heads):
-        units["here", head_from] = replace(here, head_from=head_from)
-        units["everywhere", head_from] = replace(here, head_from=head_from, query=None, key=None)
+    for other in range(bridge.cfg.n_heads):
+        units["here", other] = replace(here, head_from=other)
+        units["everywhere", other] = replace(here, head_from=other, query=None, key=None)
     for branch in ("qp", "kp"):
         units["by_branch", branch] = replace(here, head_from=head_from, name=branch)
     rows = {}
@@ -139,7 +139,7 @@ def measure_sharing(
         found = dict(zip(rows, effects, strict=True))
 
     def by_head(which: str) -> Tensor:
-        return torch.tensor([found.get((which, head_from), 0.0) for head_from in range(bridge.cfg.n_heads)])
+        return torch.tensor([found.get((which, other), 0.0) for other in range(bridge.cfg.n_heads)])
 
     by_branch = {branch: found[which, branch] for which, branch in found if which == "by_branch"}
     return SharingEffects(by_head("here"), by_head("everywhere"), by_branch)

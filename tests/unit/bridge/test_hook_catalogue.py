@@ -40,7 +40,8 @@ def test_axes_are_those_that_hooks_see(make_bridge):
         assert tuple(sizes[axis] for axis in listed[name].axes) == tuple(tensor.shape), name
 
 
-def test_queries_and_keys_are_told_apart_as_in_decoding(bridge):
+def test_queries_and_keys_are_told_apart_as_in_decoding(make_bridge):
+    bridge = make_bridge()
     ids = torch.zeros(2, 9, dtype=torch.long)
     with torch.no_grad():
         past = bridge.original_model(ids[:, :4], use_cache=True).past_key_values
@@ -70,14 +71,16 @@ def test_a_silent_hook_fires_after_its_switch(make_bridge, tap):
     assert not hook.switch
 
 
-def test_what_the_norm_hooks_say(bridge):
+def test_what_the_norm_hooks_say(make_bridge):
+    bridge = make_bridge()
     _, cache = bridge.run_with_cache(torch.arange(9)[None])
     for norm in ("blocks.0.ln1", "blocks.1.ln2", "ln_final"):
         stream, scale = cache[f"{norm}.hook_in"], cache[f"{norm}.hook_scale"]
         torch.testing.assert_close(cache[f"{norm}.hook_normalized"], stream / scale)
 
 
-def test_matching(bridge):
+def test_matching(make_bridge):
+    bridge = make_bridge()
     assert [hook.name for hook in list_hooks(bridge, "*.post.hook_o_kp", layer=-1)] == ["blocks.1.attn.post.hook_o_kp"]
     assert {hook.layer for hook in list_hooks(bridge, "post gate key")} == {0, 1}
     with pytest.raises(UserError, match="did you mean"):

@@ -8,8 +8,7 @@ import torch
 import dcinterp
 import synthetic_tasks
 from dcinterp import UserError
-from dcinterp.analysis.case_study import source_position
-from dcinterp.analysis.case_study.case_study import source_positions
+from dcinterp.analysis.case_study.case_study import source_position, source_positions
 
 
 @pytest.fixture(scope="module")

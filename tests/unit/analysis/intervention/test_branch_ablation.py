@@ -42,7 +42,7 @@ def test_what_the_result_says(without_everything):
     assert result.patterns == ("different-in-set",)
     assert result.answers.tolist() == [8]
     assert result.clusters.tolist() == [2]
-    assert any("rest on 2 independent rows" in sentence for sentence in result.warnings())
+    assert any("rest on only 2 independent rows" in sentence for sentence in result.warnings())
     assert torch.equal(result.change, result.accuracy - result.accuracy[:1])
     assert float(result.guess[0]) == pytest.approx(1 / 3)
 

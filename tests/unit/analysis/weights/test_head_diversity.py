@@ -65,7 +65,7 @@ def test_two_models_of_different_widths_side_by_side(bridge, foreign):
     assert torch.equal(both.qk[1, :32], narrow.mean("qk"))
     assert (both.qk[1, 32:] == 1).all()
     assert both.components.tolist() == [128, 32]
-    with pytest.raises(UserError, match="one reading"):
+    with pytest.raises(UserError, match="only with the same reading"):
         side_by_side({"a": wide, "b": dcinterp.head_diversity(bridge, reading="product")})
 
 
