@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dcinterp.checkpoints.layouts import LAYOUTS
+from dcinterp.checkpoints.names import layout_names
 from dcinterp.checkpoints.read import OURS, read_config_file
 
 WEIGHTS = (".safetensors", ".bin")
@@ -45,7 +45,7 @@ def download(name: str) -> Path | None:
 
     reach_hub()
     folder = Path(hf_hub_download(name, "config.json")).parent
-    if read_config_file(folder).get("model_type") not in (*OURS, *LAYOUTS):
+    if read_config_file(folder).get("model_type") not in (*OURS, *layout_names()):
         return None
     files = HfApi().list_repo_files(name)
     safe = any(file.endswith(WEIGHTS[0]) for file in files)

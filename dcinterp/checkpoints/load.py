@@ -10,8 +10,14 @@ import torch
 from dcinterp.checkpoints.devices import require_device
 from dcinterp.checkpoints.fingerprint import mark_source
 from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason
-from dcinterp.checkpoints.layouts import LAYOUTS
-from dcinterp.checkpoints.names import PLANTED, SHIPPED, refuse_file, refuse_missing_folder, shipped_models
+from dcinterp.checkpoints.names import (
+    PLANTED,
+    SHIPPED,
+    layout_names,
+    refuse_file,
+    refuse_missing_folder,
+    shipped_models,
+)
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model
 from dcinterp.support.errors import UserError, nearest
 
@@ -61,7 +67,7 @@ def _load(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridg
 
 def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None, name: str = "") -> TransformerBridge:
     kind = read_config_file(folder).get("model_type")
-    if kind in OURS or kind in LAYOUTS:
+    if kind in OURS or kind in layout_names():
         return _load_ours(folder, name or folder.name, device, dtype)
     if kind is None:
         raise UserError(f"{folder / 'config.json'} has no model_type; copy it again from the source of the model.")

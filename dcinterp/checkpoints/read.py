@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 
-from dcinterp.checkpoints.layouts import LAYOUTS
+from dcinterp.checkpoints.names import layout_names
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import without_bars
@@ -39,7 +39,7 @@ def read_model(
     folder = Path(folder)
     fields = read_config_file(folder)
     kind = fields.get("model_type")
-    if kind in LAYOUTS:
+    if kind in layout_names():
         return read_foreign(folder, fields, device=device, dtype=dtype)
     if kind not in OURS:
         raise UserError(

@@ -12,6 +12,8 @@ from torch import Tensor
 from dcinterp.mechanism.statistics import auroc, bootstrap_interval, top_precision
 
 QUESTIONS = ("edges", "attention", "output", "branches")
+FORMER_QUESTIONS = {"finds": "attention", "writes": "output"}
+"""What version 0.1 called the questions, and their names now."""
 NEGLIGIBLE = 0.01
 """Share of the largest score below which a score counts as zero."""
 NOTABLE_EFFECT = 0.1

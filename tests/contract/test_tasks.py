@@ -17,6 +17,7 @@ from synthetic_tasks import (
     Row,
     Task,
     baselines,
+    counterfactuals,
     evaluate,
     find,
     generate,

@@ -39,8 +39,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.analysis.circuits.methods import METHODS, Trial
-from dcinterp.bridge import wrap
-from dcinterp.mechanism.method_tally import Tally
+from dcinterp.mechanism.method_tally import FORMER_QUESTIONS, Tally
 from dcinterp.planted import PlantedModel, circuits, read_plant, tokenizer
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -48,9 +47,6 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
-
-FORMER_QUESTIONS = {"finds": "attention", "writes": "output"}
-"""What version 0.1 called the questions, and their names now."""
 
 CHECKED = 100
 """Examples on which a planted model's accuracy is measured."""
@@ -195,6 +191,8 @@ def method_benchmark(
 
 def _score(model: PlantedModel, methods: Sequence[str], examples: int, tally: dict[tuple[str, str], Tally]) -> None:
     """Run every method on some examples of one model, and add the answers to the tally."""
+    from dcinterp.bridge import wrap  # with transformer_lens and all: not for the help
+
     bridge = wrap(model.model, tokenizer(), f"planted {model.circuit}")
     trials = [Trial(bridge, model, example, number) for number, example in enumerate(model.examples(examples, seed=1))]
     generator = torch.Generator().manual_seed(model.seed)

@@ -23,7 +23,7 @@ from torch import Tensor
 from dcinterp.model.spectra import cumulative
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.train.loop.mechanism_log import PRODUCTS, read_log
+from dcinterp.train.loop.mechanism_log_file import PRODUCTS, read_log
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.model.config import STAGES
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.train.loop.mechanism_log import read_log
+from dcinterp.train.loop.mechanism_log_file import read_log
 
 
 @dataclass(frozen=True)

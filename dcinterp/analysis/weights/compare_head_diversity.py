@@ -22,7 +22,6 @@ from torch import Tensor
 
 from dcinterp.analysis.weights.head_diversity import HeadDiversity, head_diversity
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.checkpoints.load import load
 from dcinterp.model.spectra import Reading
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -81,6 +80,8 @@ def compare_head_diversity(
     Raises:
         UserError: there is no such model, or as `head_diversity` raises.
     """
+    from dcinterp.checkpoints.load import load  # with transformers and all: not for the help
+
     second = load(other)
     results = [head_diversity(model, reading=reading, centre=centre, progress=progress) for model in (bridge, second)]
     return side_by_side({getattr(bridge, "source", None) or bridge.cfg.model_name: results[0], other: results[1]})

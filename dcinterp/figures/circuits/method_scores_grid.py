@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import plotly.graph_objects as go
 
-from dcinterp.analysis.circuits.method_benchmark import FORMER_QUESTIONS, MethodScores
 from dcinterp.figures.base.grid import grid
+from dcinterp.mechanism.method_tally import FORMER_QUESTIONS
+
+if TYPE_CHECKING:  # the planted models come with transformers and all: not for the help of other analyses
+    from dcinterp.analysis.circuits.method_benchmark import MethodScores
 
 RESULT = "MethodScores"
 KIND = ""

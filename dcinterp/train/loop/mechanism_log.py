@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from jaxtyping import Float
+from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -26,9 +25,6 @@ from dcinterp.model.compose.branches import ComposeWeights, branches
 from dcinterp.model.config import STAGES
 from dcinterp.model.mask import attention_mask
 from dcinterp.model.spectra import variances
-from dcinterp.support.errors import UserError
-
-PRODUCTS = ("QK", "OV")
 
 
 def layer_variances(model: PreTrainedModel) -> Float[Tensor, "product layer component"]:
@@ -114,29 +110,3 @@ class MechanismLog(TrainerCallback):
         aside.write_bytes(save(found))  # save_file would keep it from all but its owner
         aside.replace(path)
         self.seconds += time.monotonic() - began
-
-
-def read_log(run: str | Path, name: str) -> tuple[Int[Tensor, " checkpoint"], Tensor]:
-    """(steps, "strengths" or "variances" of every checkpoint) that a run has recorded.
-
-    Args:
-        run: the output folder of `dcinterp train`.
-        name: which of the two.
-
-    Raises:
-        UserError: the run recorded nothing of the kind, or a file is damaged.
-    """
-    folder = Path(run) / "watch"
-    steps, found = [], []
-    for path in sorted(folder.glob("step-*.safetensors")):
-        try:
-            found.append(load_file(path)[name])
-        except (SafetensorError, OSError, KeyError) as error:
-            raise UserError(f"{path} is damaged ({error}); remove it, and the other checkpoints are shown.") from error
-        steps.append(int(path.stem.removeprefix("step-")))
-    if not found:
-        raise UserError(
-            f"Nothing is recorded in {folder}; give the output folder of a training run with evaluation.watch on "
-            "that has saved a checkpoint."
-        )
-    return torch.tensor(steps), torch.stack(found)

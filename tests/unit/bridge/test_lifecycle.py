@@ -248,12 +248,12 @@ def broken(folder: Path, tmp_path: Path, how: str) -> Path:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("no config", "has no config.json, so it is no model folder; give a folder that"),
+        ("no config", "has no config.json, so it is not a model folder; give a folder that"),
         ("bad config", "is not valid JSON .*; copy it again"),
         ("no weights", "has a config.json but no safetensors weights; copy model.safetensors"),
         ("cut weights", "are damaged .*; copy or download them again"),
-        ("other shape", "do not fit its config.json .*; use the pair that belongs together"),
-        ("more layers", "do not fit its config.json .*; use the pair that belongs together"),
+        ("other shape", "do not fit its config.json .*; use files that belong together"),
+        ("more layers", "do not fit its config.json .*; use files that belong together"),
         ("unknown field", "has no field 'compose_rnak'. Did you mean compose_rank"),
     ],
 )

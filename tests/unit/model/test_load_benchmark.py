@@ -17,7 +17,7 @@ def test_write_and_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         "dcformer++",
         dict(hidden_size=64, num_attention_heads=4, num_hidden_layers=3, intermediate_size=96, vocab_size=50),
     )
-    monkeypatch.setattr(load, "preset", lambda name: small)
+    monkeypatch.setattr("dcinterp.model.config.preset", lambda name: small)
     load.write_random("dcformer++-small", tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
     assert read_model(tmp_path).config.num_hidden_layers == 3

@@ -77,8 +77,8 @@ def test_the_truth_names_the_roles():
     example = next(e for e in planted.examples(20) if e.question == "type")
     truth = planted.truth(example)
     (active,), (silenced,) = (planted.roles["gate-by-qg"][role] for role in ("classifier", "copier"))
-    assert truth.edges[1, BRANCHES.index("o_qg"), silenced, silenced] == 1
-    assert truth.edges[1, BRANCHES.index("o_b"), silenced, silenced] == -1
+    assert truth.edges[1, HOOKS.index("o_qg"), silenced, silenced] == 1
+    assert truth.edges[1, HOOKS.index("o_b"), silenced, silenced] == -1
     assert truth.output[1, active] == 1
     assert truth.output[1, silenced] == 0, "a silenced head has no effect"
     assert truth.attention[1, silenced]
