@@ -75,7 +75,7 @@ def click_cell(page, canvas, *, row: int, column: int, columns: int, until: str)
 
 def test_opens_on_a_right_answer_and_its_case_study(page, server):
     open_page(page, server)
-    expect(sentence(page, 1)).to_contain_text("that is right")
+    expect(sentence(page, 1)).to_contain_text("which is right")
     expect(sentence(page, 2)).to_contain_text(re.compile(r"Head \d of layer \d has the largest direct effect"))
     for step in range(1, 8):
         assert page.locator(f"h3#step-{step}").is_visible()

@@ -38,6 +38,7 @@ VALUES: dict[str, dict[str, str]] = {
             "planted:share-by-kp,noise=0.01,redundancy=1,rank=2,seed=3"
         ),
     },
+    "part": {"query_low_rank": "qp", "query_gate": "qg", "key_low_rank": "kp", "key_gate": "kg"},
     "show": {"lent": "shared"},
     "twin": {"asked": "question"},
 }

@@ -21,7 +21,7 @@ of the largest score, the case study therefore follows the one with the largest 
 position is set to zero while all other heads keep theirs, so that only MLPs and the unembedding respond. (Direct logit
 attribution would stop before the MLPs, and would credit no head with what the last MLP makes of its output.)
 
-It follows one head, not a whole circuit: if a step does not hold, the answer came about in another way.
+It follows one head and is not a whole circuit: if a step does not hold, the answer came about in another way.
 
     study = dcinterp.case_study(model, example)
     print(study.summary)
