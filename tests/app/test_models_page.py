@@ -11,7 +11,7 @@ import huggingface_hub.constants
 import pytest
 
 import dcinterp
-import dcinterp.checkpoints.load
+import dcinterp.checkpoints.hub
 
 SHIPPED = Path(dcinterp.__file__).parent / "checkpoints" / "shipped"
 NAME = "somebody/dcformer-mini"
@@ -58,7 +58,7 @@ def test_a_cached_hub_id_is_described_opened_and_looked_into(app, hub_cache):
     app.switch_page("app_pages/case_study.py").run()
     assert not app.exception
     assert not app.error
-    assert "that is right" in texts(app)
+    assert "which is right" in texts(app)
     assert len(app.subheader) == 7
     assert current(app)["model"] == [NAME]
 
@@ -69,7 +69,7 @@ def test_a_link_to_a_cached_hub_id_opens_it(app, hub_cache):
     assert not app.exception
     assert not any("The link asks for" in warning.value for warning in app.warning)
     assert app.selectbox(key="model").value == NAME
-    assert "that is right" in texts(app)
+    assert "which is right" in texts(app)
 
 
 @pytest.mark.parametrize("name", ["nobody/not-there", "gpt2"])
@@ -88,7 +88,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence(app, hub_cache, monkeypatch,
             there.listen()
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{there.getsockname()[1]}")
-        monkeypatch.setattr(dcinterp.checkpoints.load, "HUB_SECONDS", 1.0)
+        monkeypatch.setattr(dcinterp.checkpoints.hub, "HUB_SECONDS", 1.0)
         for proxy in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(proxy, raising=False)
         models_page(app)

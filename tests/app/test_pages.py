@@ -54,7 +54,7 @@ def test_case_study_opens_on_a_right_answer(app):
     app.run()
     assert not app.exception
     assert not app.error
-    assert "that is right" in texts(app)
+    assert "which is right" in texts(app)
     assert len(app.subheader) == 7
 
 
@@ -226,7 +226,7 @@ def test_an_intervention_shows_before_and_after(app):
     app.text_area(key="what").set_value("head 2.0 zero").run()
     assert not app.exception
     assert not app.error
-    assert "The model said" in texts(app)
+    assert "The model answered" in texts(app)
     assert "The prompt is `" in texts(app)
     assert "weights" in app.session_state
 
@@ -235,7 +235,7 @@ def test_a_model_without_composition_is_not_asked_about_its_dynamic_weights(app)
     open_page(app, "interventions", model="transformer++")
     assert not app.exception
     assert "weights" not in app.session_state
-    assert "The model said" in texts(app)
+    assert "The model answered" in texts(app)
 
 
 def test_hooks_are_found_by_words_and_the_unknown_is_refused(app):

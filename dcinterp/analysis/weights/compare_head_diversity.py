@@ -2,8 +2,8 @@
 
     share(n) = mean over layers of the share of variance that the first n components capture
 
-It shows only the curves side by side: models of other widths have other numbers of
-components, and a curve of a narrower model stays 1 beyond its width.
+It does not show more than the curves side by side: models of other widths have other numbers of components, and the
+curve of a narrower model stays 1 beyond its width.
 
 Identity that the tests assert: each row is the mean over layers of that model's `head_diversity`.
 
