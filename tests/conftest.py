@@ -20,8 +20,6 @@ import torch
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 
-SHARED = Path(__file__).parents[2] / "shared"
-
 
 def composing(model: DCFormerForCausalLM, seed: int = 0) -> DCFormerForCausalLM:
     """The model with dynamic weights large enough to matter: at initialisation they are close to zero."""

@@ -23,10 +23,15 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 @pytest.fixture(autouse=True)
 def interruptible():
-    """Ctrl-C as at a terminal: what runs in the background of a shell ignores it, and so do its children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C and a closed terminal as at a terminal: in the background of a shell, or under `nohup`, they are ignored.
+
+    The programs that a test starts inherit that, and would then not stop.
+    """
+    heard = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def endless(folder: Path) -> Path:
