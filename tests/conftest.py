@@ -10,7 +10,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Nothing in the tests may look anything up.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,16 @@ def shipped() -> Any:
     import dcinterp
 
     return dcinterp.load("dcformer++")
+
+
+@pytest.fixture(scope="session")
+def scanned_once() -> Iterator[None]:
+    """Every AppTest reads the metadata of all installed packages anew, which takes far longer than most pages."""
+    from streamlit.components.v2 import manifest_scanner
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
+        yield
 
 
 @pytest.fixture(scope="session")

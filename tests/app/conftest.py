@@ -18,7 +18,7 @@ APP = Path(__file__).parents[2] / "app"
 
 
 @pytest.fixture
-def app(monkeypatch, tmp_path):
+def app(monkeypatch, tmp_path, scanned_once):
     """The workbench in this process, started in an empty folder."""
     from streamlit.testing.v1 import AppTest
 
@@ -82,6 +82,8 @@ def browser():
 @pytest.fixture
 def page(browser):
     """A fresh browser profile at 1440 pixels."""
-    context = browser.new_context(viewport={"width": 1440, "height": 1000}, color_scheme="light")
+    # Without a graphics card every frame of an animation is drawn by the processor.
+    look = {"color_scheme": "light", "reduced_motion": "reduce"}
+    context = browser.new_context(viewport={"width": 1440, "height": 1000}, **look)
     yield context.new_page()
     context.close()
