@@ -10,6 +10,7 @@ from typing import Any
 import streamlit as st
 
 import synthetic_tasks
+from dcinterp.bridge.protocol import stages_of
 from workbench import analyses, examples, links, models, planted_models
 from workbench.glossary import tip
 
@@ -172,7 +173,7 @@ def refuse(problem: Exception) -> None:
 
 def needs_composition(name: str) -> None:
     """End the page with a sentence when the model's heads are not composed."""
-    if not getattr(models.require(name), "stages", ()):
+    if not stages_of(models.require(name)):
         st.info(
             f"The heads of {name} are not composed, so there is nothing to show here. Choose a DCFormer in the "
             "sidebar, such as dcformer++.",

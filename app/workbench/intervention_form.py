@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 import synthetic_tasks
+from dcinterp.bridge.protocol import stages_of
 from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
 from workbench import analyses, links, models
 from workbench.glossary import tip
@@ -30,14 +31,14 @@ PARTS = ("head", "branch", "edge", "weight")
 def default_line(name: str) -> str:
     """An intervention to begin with, on a part that the model has."""
     bridge = models.require(name)
-    last, stages = bridge.cfg.n_layers - 1, getattr(bridge, "stages", ())
+    last, stages = bridge.cfg.n_layers - 1, stages_of(bridge)
     return f"branch {last}.{stages[-1]}.added zero" if stages else f"head {last}.0 zero"
 
 
 def line_builder(name: str) -> None:
     """Choose a part and a change; buttons put the line among the interventions."""
     bridge = models.require(name)
-    stages = tuple(getattr(bridge, "stages", ()))
+    stages = stages_of(bridge)
     layers, heads = range(bridge.cfg.n_layers), range(bridge.cfg.n_heads)
     with st.expander("Build a line from menus", icon=":material/build:"):
         across = st.columns(4)

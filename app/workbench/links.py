@@ -17,12 +17,14 @@ from urllib.parse import quote, urlencode
 
 import streamlit as st
 
+from dcinterp.mechanism.branches import FORMER_PARTS
+
 T = TypeVar("T")
 Values = dict[str, list[str]]
 
 FORMER_WORDS: dict[str, dict[str, str]] = {
     "circuit": {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"},
-    "part": {"query_low_rank": "qp", "query_gate": "qg", "key_low_rank": "kp", "key_gate": "kg"},
+    "part": FORMER_PARTS,
     "show": {"lent": "shared"},
     "twin": {"asked": "question"},
 }

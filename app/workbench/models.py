@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from dcinterp.bridge.protocol import stages_of
 from workbench import links
 
 LOADED_AT_MOST = 4
@@ -116,7 +117,7 @@ def require(name: str) -> Any:
 
 def composed(name: str) -> bool:
     """Whether the model composes its heads after the softmax."""
-    return "post" in getattr(require(name), "stages", ())
+    return "post" in stages_of(require(name))
 
 
 def folders(root: Path) -> list[str]:
