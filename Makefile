@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constrain
 SETUP  := $(VENV)/.app
 READY  := $(VENV)/.ready
 
-.PHONY: app test lint types bench docs notebooks figures report config-reference clean help
+.PHONY: app test pytest lint types bench docs notebooks figures report config-reference clean help
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -32,7 +32,11 @@ app: $(SETUP)
 	@echo "Starting the workbench ..."
 	@$(BIN)/dcinterp app $(MODELS) || [ $$? -eq 130 ]
 
-test: lint types
+# The types are checked beside the tests, on whichever core is free.
+test: lint
+	$(MAKE) --no-print-directory --jobs 2 types pytest
+
+pytest: $(READY)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 lint: $(READY)

@@ -15,11 +15,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+
+SHAPES_CHECKED = (
+    *("contract/test_compose.py", "parity", "unit/bridge/test_hooks.py", "unit/checkpoints", "unit/mechanism"),
+    "unit/model",
+)
+"""Where every call of the model is held against its annotated shapes. The same calls with the same shapes are made by
+the thousand in the other tests, and a third of their time went into looking at them again."""
+
+
+@pytest.fixture(autouse=True)
+def shapes_checked(request: pytest.FixtureRequest) -> None:
+    """Annotated shapes are checked in the tests of the model, and not in those of what is built on it."""
+    place = request.path.relative_to(Path(__file__).parent).as_posix()
+    jaxtyping.config.update("jaxtyping_disable", not place.startswith(SHAPES_CHECKED))
 
 
 def composing(model: DCFormerForCausalLM, seed: int = 0) -> DCFormerForCausalLM:

@@ -94,7 +94,13 @@ def write_random(name: str, folder: Path, *, progress: Progress = silent) -> Non
 
 
 def measure_load(folder: Path) -> LoadMeasurement:
-    """Load `folder` in a new process and report what it took."""
+    """Load `folder` in a new process and report what it took.
+
+    Raises:
+        UserError: there is no model in the folder, or loading it fails.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserError(f"Loading {folder} failed: it has no config.json; give the folder of a model.")
     command = [sys.executable, "-c", _CHILD, str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:

@@ -51,14 +51,8 @@ def command(
             -m dcinterp train configs/shipped-models.yaml
     """
     from dcinterp.support.errors import UserError
-    from dcinterp.support.progress import Cancelled
     from dcinterp.train.config.default_run import apply_data_flags
     from dcinterp.train.config.recipe import build_config, read_tree
-    from dcinterp.train.control.signals import stop_on_signals
-    from dcinterp.train.loop.divergence import TrainingDiverged
-    from dcinterp.train.loop.run import train
-    from dcinterp.train.loop.run_summary import RunSummary, resume_command
-    from dcinterp.train.loop.trainer import processes
 
     tree = apply_data_flags(read_tree(config) if config else {}, text, "" if images == "digits" else images)
     flags = {"output": output, "model.preset": preset}
@@ -69,6 +63,15 @@ def command(
     # Flags come last: they win over the file and over --set.
     overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     resolved = build_config(tree, overrides)
+
+    # Only now, since these take seconds to import: what is wrong with a config is said before.
+    from dcinterp.support.progress import Cancelled
+    from dcinterp.train.control.signals import stop_on_signals
+    from dcinterp.train.loop.divergence import TrainingDiverged
+    from dcinterp.train.loop.run import train
+    from dcinterp.train.loop.run_summary import RunSummary, resume_command
+    from dcinterp.train.loop.trainer import processes
+
     if not processes().is_main_process:
         try:
             train(resolved, resume=resume)

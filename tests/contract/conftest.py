@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,8 +15,35 @@ import torch
 from safetensors.torch import save_file
 
 import dcinterp
-from dcinterp.checkpoints.names import SHIPPED
+from dcinterp.checkpoints.names import SHIPPED, shipped_models
 from dcinterp.train.loop.mechanism_log import branch_strengths, layer_variances
+
+
+@cache
+def _read_once(read: Callable[..., Any], name: str, **options: Any) -> Any:
+    return read(name, **options)
+
+
+@pytest.fixture
+def loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shipped model is read once, not for every command and every replay: what they do leaves nothing behind."""
+    module = importlib.import_module("dcinterp.checkpoints.load")
+    read = module.load
+
+    def load(name: str | Path, **options: Any) -> Any:
+        return _read_once(read, str(name), **options) if str(name) in shipped_models() else read(name, **options)
+
+    monkeypatch.setattr(module, "load", load)
+
+
+@pytest.fixture(scope="module")
+def commands_once() -> Iterator[None]:
+    """The parsers of all verbs are built once: a process does that once too, and here hundreds of commands run."""
+    import typer.main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,8 @@ from dcinterp.results.catalogue import titles
 from dcinterp.results.options import parameter_types, parse
 from dcinterp.results.registry import ANALYSES
 
+pytestmark = pytest.mark.usefixtures("commands_once", "loaded_once")
+
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:

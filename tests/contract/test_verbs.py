@@ -14,6 +14,8 @@ import typer
 from dcinterp.cli import main, verbs
 from dcinterp.cli._help import examples
 
+pytestmark = pytest.mark.usefixtures("commands_once")
+
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """All commands below a group, by what one types."""

@@ -124,6 +124,11 @@ def test_pos_slice_and_names_filter(pair: DCBridge, ids: Tensor) -> None:
 # ---- Patching: every score is compared with an intervention made by hand
 
 
+def shorten(clean: Tensor, corrupt: Tensor) -> tuple[Tensor, Tensor]:
+    """Four tokens: the sweeps run once for every position, or every pair of them."""
+    return clean[:, :4], corrupt[:, :4]
+
+
 def by_hand(model: DCBridge, tokens: Tensor, cache: Any, name: str, index: Any) -> Tensor:
     def put(t: Tensor, hook: Any) -> Tensor:
         t = t.clone()
@@ -136,11 +141,12 @@ def by_hand(model: DCBridge, tokens: Tensor, cache: Any, name: str, index: Any) 
 
 @pytest.mark.parametrize("place", ["resid_pre", "resid_mid", "attn_out", "mlp_out"])
 def test_patching_the_stream(place: str, pair: DCBridge, clean: Tensor, corrupt: Tensor) -> None:
+    clean, corrupt = shorten(clean, corrupt)
     _, cache = pair.run_with_cache(clean)
     scores = getattr(patching, f"get_act_patch_{place}")(pair, corrupt, cache, metric)
-    assert scores.shape == (LAYERS, POS)
+    assert scores.shape == (LAYERS, 4)
     name = f"blocks.1.hook_{place}"
-    for position in (2, 6):
+    for position in (2, 3):
         close(scores[1, position], by_hand(pair, corrupt, cache, name, (slice(None), position)))
     if place == "resid_pre":
         with torch.no_grad():
@@ -149,18 +155,19 @@ def test_patching_the_stream(place: str, pair: DCBridge, clean: Tensor, corrupt:
 
 @pytest.mark.parametrize(("what", "hook"), [("out", "z"), ("q", "q"), ("k", "k"), ("v", "v")])
 def test_patching_heads(what: str, hook: str, pair: DCBridge, clean: Tensor, corrupt: Tensor) -> None:
+    clean, corrupt = shorten(clean, corrupt)
     _, cache = pair.run_with_cache(clean)
     everywhere = getattr(patching, f"get_act_patch_attn_head_{what}_all_pos")(pair, corrupt, cache, metric)
     by_pos = getattr(patching, f"get_act_patch_attn_head_{what}_by_pos")(pair, corrupt, cache, metric)
     assert everywhere.shape == (LAYERS, HEADS)
-    assert by_pos.shape == (LAYERS, POS, HEADS)
+    assert by_pos.shape == (LAYERS, 4, HEADS)
     name = f"blocks.1.attn.hook_{hook}"
     close(everywhere[1, 2], by_hand(pair, corrupt, cache, name, (slice(None), slice(None), 2)))
-    close(by_pos[1, 6, 2], by_hand(pair, corrupt, cache, name, (slice(None), 6, 2)))
+    close(by_pos[1, 3, 2], by_hand(pair, corrupt, cache, name, (slice(None), 3, 2)))
 
 
 def test_patching_patterns(pair: DCBridge, clean: Tensor, corrupt: Tensor) -> None:
-    clean, corrupt = clean[:, :4], corrupt[:, :4]  # the last sweep runs once for each pair of positions
+    clean, corrupt = shorten(clean, corrupt)
     _, cache = pair.run_with_cache(clean)
     name = "blocks.1.attn.hook_pattern"
     everywhere = patching.get_act_patch_attn_head_pattern_all_pos(pair, corrupt, cache, metric)

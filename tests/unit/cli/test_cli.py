@@ -41,13 +41,17 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_presets_are_listed_with_their_sizes():
-    done = run("presets")
-    assert done.returncode == 0
-    assert "tiny-dcformer++" in done.stdout
+def test_a_missing_config_is_said_before_the_libraries_are_imported():
+    script = (
+        "import sys; from dcinterp.cli import main\n"
+        "try: main(['train', 'missing.yaml'])\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False\n", done.stderr
 
 
-def test_a_command_ends_without_searching_the_libraries_for_garbage():
+def test_presets_are_listed_and_the_end_searches_no_libraries_for_garbage():
     # What is registered first is run last.
     program = (
         "import atexit, gc; atexit.register(lambda: print('left alone:', gc.get_freeze_count())); "
@@ -55,6 +59,7 @@ def test_a_command_ends_without_searching_the_libraries_for_garbage():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
+    assert "tiny-dcformer++" in done.stdout
     assert int(done.stdout.rsplit("left alone:", 1)[1]) > 10_000
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -125,3 +126,9 @@ def test_padding_hides_keys_but_leaves_every_row_something_to_look_at() -> None:
     slots = torch.arange(4)
     mask = attention_mask(slots, slots, padding=torch.tensor([[0, 0, 1, 1]]))
     assert mask[0, 0].int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+
+
+def test_annotated_shapes_are_checked_in_these_tests(model: Callable[..., DCFormerForCausalLM]) -> None:
+    attention = model("tiny-dcformer++").model.layers[0].self_attn
+    with pytest.raises(TypeCheckError, match=r"attend|forward"):
+        attention(torch.zeros(3, 32))
