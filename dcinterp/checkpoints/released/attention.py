@@ -127,6 +127,8 @@ def attention_to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iter
         assert config.num_key_value_heads is not None
         shared = config.num_key_value_heads * config.head_dim
         sizes = [config.num_attention_heads * config.head_dim, shared, shared]
+        if sum(sizes) != tensor.shape[0]:
+            raise ValueError(name)  # of another number of heads
         for ours, rows in zip(("q_proj", "k_proj", "v_proj"), tensor.split(sizes), strict=True):
             yield f"{ours}.{kind}", rows.clone()
     elif name in ("q_norm.scale", "k_norm.scale"):
