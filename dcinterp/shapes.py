@@ -7,6 +7,7 @@
 | query     | position that attends (the paper's t)                                     |
 | key       | position attended to (the paper's s)                                      |
 | head      | attention head                                                            |
+| kv_head   | head of keys and values, shared by heads / kv_heads consecutive heads     |
 | head_from | head that computed the attention                                          |
 | head_to   | head that uses it, with its own values                                    |
 | d_head    | width of a head                                                           |
@@ -28,6 +29,9 @@ Mask = Bool[Tensor, "#batch 1 query key"]
 
 PerHead = Float[Tensor, "batch head pos d_head"]
 """Queries, keys or values, head-major."""
+
+SharedHeads = Float[Tensor, "batch kv_head pos d_head"]
+"""Keys or values, head-major: as many heads as there are, or fewer that groups of query heads share."""
 
 Residual = Float[Tensor, "batch pos d_model"]
 TokenIds = Int[Tensor, "batch pos"]

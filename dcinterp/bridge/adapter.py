@@ -58,7 +58,7 @@ class DCFormerAdapter(ArchitectureAdapter):
         self.cfg.gated_mlp = config.mlp_type == "swiglu"
         self.cfg.act_fn = "silu" if config.mlp_type == "swiglu" else "gelu"
         self.cfg.parallel_attn_mlp = config.use_parallel_residual
-        self._rows_sum_to_anything = "post" in config.stages and config.use_bias
+        self._rows_sum_to_anything = "post" in config.stages and config.has_qkv_bias
         self.component_mapping = self._mapping(config)
 
     def preprocess_weights(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:

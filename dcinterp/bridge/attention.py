@@ -13,7 +13,7 @@ from transformer_lens.model_bridge.generalized_components import (
 
 from dcinterp.bridge.compose import ComposeBridge, anybody_listens
 from dcinterp.model.config import STAGES
-from dcinterp.shapes import PerHead, Residual
+from dcinterp.shapes import PerHead, Residual, SharedHeads
 
 ATTENTION_TAPS = ("hook_rot_q", "hook_rot_k", "hook_attn_scores", "hook_pattern")
 """Hooks inside the attention arithmetic; the first two exist in rotary models."""
@@ -56,22 +56,28 @@ class DCAttentionBridge(PositionEmbeddingsAttentionBridge):
         out = self._results(z) if self.config.use_attn_result else attention.write(z)
         return self.hook_out(out), pattern
 
-    def _forked_inputs(self, x: Residual) -> tuple[PerHead, PerHead, PerHead, Residual, Residual]:
+    def _forked_inputs(self, x: Residual) -> tuple[PerHead, SharedHeads, SharedHeads, Residual, Residual]:
         """Queries, keys and values from an input per head (`hook_q_input` ...), and what the composition reads.
 
         The dynamic weights of a position read one vector that no head owns. They get the mean over the heads' normed
         inputs, so that the paths into the query side and the key side of the composition run through the `q_input` and
         `k_input` nodes, an equal share through each head: the sum over a layer's nodes then misses nothing.
+
+        Where query heads share keys and values, `k_input` and `v_input` have a copy for each head of these, and of
+        `attn_in`, which has one for each query head, they read the mean over the heads that share them.
         """
         heads, width = self.config.n_heads, self.config.d_head
+        shared = getattr(self.config, "n_key_value_heads", None) or heads
         source = x if self._captured_pre_ln_residual is None else self._captured_pre_ln_residual
         if self.config.use_split_qkv_input:
-            hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
-            per_head = [self._fork_and_norm_per_head(source, hook, heads) for hook in hooks]
+            hooks = ((self.hook_q_input, heads), (self.hook_k_input, shared), (self.hook_v_input, shared))
+            per_head = [self._fork_and_norm_per_head(source, *hook) for hook in hooks]
         else:
-            per_head = [self._fork_and_norm_per_head(source, self.hook_attn_in, heads)] * 3
+            own = self._fork_and_norm_per_head(source, self.hook_attn_in, heads)
+            common = own if shared == heads else own.unflatten(2, (shared, -1)).mean(3)
+            per_head = [own, common, common]
         q, k, v = (
-            self._project_per_head_qkv(linear, each, heads, width).transpose(1, 2)
+            self._project_per_head_qkv(linear, each, each.shape[2], width).transpose(1, 2)
             for linear, each in zip((self.q, self.k, self.v), per_head, strict=True)
         )
         return q, k, v, per_head[0].mean(2), per_head[1].mean(2)

@@ -118,7 +118,7 @@ class DCBridge(TransformerBridge):
             UserError: `fold_value_biases=True` for such a model.
         """
         sums_to_one = "post" not in self.stages
-        if fold_value_biases and not sums_to_one and self.model_config.use_bias:
+        if fold_value_biases and not sums_to_one and self.model_config.has_qkv_bias:
             raise UserError(
                 "Folding value biases assumes attention that sums to 1, which composed attention does not; leave "
                 "fold_value_biases out."

@@ -15,8 +15,8 @@ import torch
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.hub import cached_snapshot
-from dcinterp.checkpoints.layouts import CheckpointTensors, read_foreign_config
-from dcinterp.checkpoints.names import SHIPPED, layout_names, shipped_models
+from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, opens_by_default, read_foreign_config
+from dcinterp.checkpoints.names import OWN, SHIPPED, shipped_models
 from dcinterp.checkpoints.read import OURS, read_config_file
 from dcinterp.model.build import count_parameters
 from dcinterp.model.compose.registry import composer_class
@@ -104,6 +104,7 @@ def describe(model: Any) -> Description:
     """
     if hasattr(model, "original_model"):
         return _of_bridge(model)
+    own, model = str(model).startswith(OWN), str(model).removeprefix(OWN)
     folder = SHIPPED / str(model) if str(model) in shipped_models() else Path(model).expanduser()
     if not folder.is_dir():
         cached = cached_snapshot(str(model))
@@ -118,7 +119,7 @@ def describe(model: Any) -> Description:
     kind = fields.get("model_type")
     # The type of the largest tensor; norms and buffers may be stored as another.
     dtype = tensors.dtype(max(tensors, key=lambda name: prod(tensors.shape(name)))) or torch.float32
-    if kind in layout_names():
+    if opens_by_default(kind) or (own and kind in LAYOUTS):
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
         config = (DCViTConfig if kind == DCViTConfig.model_type else DCFormerConfig).from_dict(fields)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dcinterp.checkpoints.names import layout_names
 from dcinterp.checkpoints.read import OURS, read_config_file
 
 WEIGHTS = (".safetensors", ".bin")
@@ -39,13 +38,19 @@ def _whole(folder: Path, ending: str) -> bool:
     return bool(parts) and all(part.is_file() for part in parts)
 
 
-def download(name: str) -> Path | None:
-    """The folder of a hub model of ours or of a released layout, fetched; None for others: transformers gets them."""
+def download(name: str, *, own: bool = False) -> Path | None:
+    """The folder of a hub model that our decoder opens, fetched; None for others: transformers gets them.
+
+    own: whether our decoder was asked for, and not only opens what nobody else does.
+    """
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    from dcinterp.checkpoints.layouts import opens_by_default
 
     reach_hub()
     folder = Path(hf_hub_download(name, "config.json")).parent
-    if read_config_file(folder).get("model_type") not in (*OURS, *layout_names()):
+    kind = read_config_file(folder).get("model_type")
+    if not (kind in OURS or opens_by_default(kind) or own):
         return None
     files = HfApi().list_repo_files(name)
     safe = any(file.endswith(WEIGHTS[0]) for file in files)

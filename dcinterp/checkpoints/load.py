@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -11,6 +11,7 @@ from dcinterp.checkpoints.devices import require_device
 from dcinterp.checkpoints.fingerprint import mark_source
 from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason
 from dcinterp.checkpoints.names import (
+    OWN,
     PLANTED,
     SHIPPED,
     layout_names,
@@ -19,14 +20,21 @@ from dcinterp.checkpoints.names import (
     shipped_models,
 )
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, require_known
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
 
 
+Decoder = Literal["auto", "own"]
+
+
 def load(
-    name_or_path: str | Path, *, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+    name_or_path: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    decoder: Decoder = "auto",
 ) -> TransformerBridge:
     """A model, ready to look into.
 
@@ -36,6 +44,9 @@ def load(
             id touches the network.
         device: where to put the model; the CPU when None.
         dtype: of the weights; as stored when None.
+        decoder: "own" opens models of the Llama family (`model_type` llama, mistral, qwen2, qwen3) in our decoder,
+            instead of TransformerLens's bridge over that of transformers; the logits are the same. Where only a name
+            fits, "own:NAME" says so too.
 
     Returns:
         A `DCBridge` for our models, TransformerLens's own bridge for any other causal language model. It remembers
@@ -46,28 +57,41 @@ def load(
     """
     if not str(name_or_path).strip():
         raise UserError("The name of the model is empty; give a shipped model, a folder, or a hub id.")
+    require_known("decoder", decoder, get_args(Decoder))
     require_device(device)
-    bridge = _load(str(name_or_path), device, dtype)
-    mark_source(bridge, str(name_or_path), dtype)
+    name = str(name_or_path)
+    if decoder == "own" and not name.startswith(OWN):
+        name = f"{OWN}{name}"
+    bridge = _load(name.removeprefix(OWN), device, dtype, own=name.startswith(OWN))
+    mark_source(bridge, name, dtype)
     return bridge
 
 
-def _load(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+def _load(name: str, device: Any, dtype: torch.dtype | None, *, own: bool) -> TransformerBridge:
     if name in shipped_models():
         return _load_ours(SHIPPED / name, name, device, dtype)
     if name.startswith(PLANTED):
         return _load_planted(name.removeprefix(PLANTED), device, dtype)
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return _load_folder(folder, device, dtype)
+        return _load_folder(folder, device, dtype, own=own)
     refuse_file(name)
     refuse_missing_folder(name)
-    return _load_hub(name, device, dtype)
+    return _load_hub(name, device, dtype, own=own)
 
 
-def _load_folder(folder: Path, device: Any, dtype: torch.dtype | None, name: str = "") -> TransformerBridge:
+def _load_folder(
+    folder: Path, device: Any, dtype: torch.dtype | None, name: str = "", *, own: bool
+) -> TransformerBridge:
+    from dcinterp.checkpoints.layouts import opens_by_default
+
     kind = read_config_file(folder).get("model_type")
-    if kind in OURS or kind in layout_names():
+    if own and kind not in (*OURS, *layout_names()):
+        raise UserError(
+            f"{folder} holds a model of type {kind!r}, which our decoder does not read; it reads "
+            f'{", ".join(layout_names())}. Without {OWN!r} or decoder="own" TransformerLens opens it.'
+        )
+    if own or kind in OURS or opens_by_default(kind):
         return _load_ours(folder, name or folder.name, device, dtype)
     if kind is None:
         raise UserError(f"{folder / 'config.json'} has no model_type; copy it again from the source of the model.")
@@ -108,16 +132,16 @@ def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> Transfor
     return wrap(planted.model.to(device, dtype), tokenizer(), f"planted {planted.circuit}")
 
 
-def _load_hub(name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+def _load_hub(name: str, device: Any, dtype: torch.dtype | None, *, own: bool) -> TransformerBridge:
     from huggingface_hub.errors import EntryNotFoundError
 
     try:
-        folder = cached_snapshot(name) or download(name)
+        folder = cached_snapshot(name) or download(name, own=own)
         if folder is None:
             from dcinterp.bridge import boot
 
             return boot(name, device=str(device) if device else None, dtype=dtype)
-        return _load_folder(folder, device, dtype, name)
+        return _load_folder(folder, device, dtype, name, own=own)
     except UserError:
         raise
     except (OSError, ValueError, EntryNotFoundError) as error:

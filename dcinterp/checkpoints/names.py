@@ -12,6 +12,10 @@ PLANTED = "planted:"
 """What a name begins with that stands for a model built by hand (see dcinterp.planted)."""
 
 
+OWN = "own:"
+"""What a name begins with that is to be opened in our decoder, where TransformerLens would open it too."""
+
+
 def layout_names() -> tuple[str, ...]:
     """The foreign layouts of checkpoints that can be read and written: a file of `layouts` each."""
     return tuple(sorted(path.stem for path in (Path(__file__).parent / "layouts").glob("[!_]*.py")))

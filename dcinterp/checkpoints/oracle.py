@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,14 +64,16 @@ def plain_forward(config: DCFormerConfig, tensors: Mapping[str, Tensor], ids: To
 
 def _attention(config: DCFormerConfig, p: dict[str, Tensor], x: Residual, layer: int, run: PlainRun) -> Residual:
     batch, length, _ = x.shape
-    heads, d = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    q, k, v = (_linear(p, f"self_attn.{name}_proj", x).view(batch, length, heads, d) for name in "qkv")
+    heads, d = config.num_attention_heads, config.head_dim or config.hidden_size // config.num_attention_heads
+    q, k, v = (_linear(p, f"self_attn.{name}_proj", x).view(batch, length, -1, d) for name in "qkv")
+    # Query heads in turn share the heads of keys and values: 0, 0, 1, 1 for four and two.
+    shared = [h * k.shape[2] // heads for h in range(heads)]
     scores = torch.empty(batch, heads, length, length, dtype=torch.float64)
     for h in range(heads):
-        q_h, k_h = q[:, :, h], k[:, :, h]
+        q_h, k_h = q[:, :, h], k[:, :, shared[h]]
         if config.use_qk_norm:
-            q_h = _rms(q_h, 1e-6) * p["self_attn.q_norm.weight"]
-            k_h = _rms(k_h, 1e-6) * p["self_attn.k_norm.weight"]
+            q_h = _rms(q_h, config.qk_norm_eps) * p["self_attn.q_norm.weight"]
+            k_h = _rms(k_h, config.qk_norm_eps) * p["self_attn.k_norm.weight"]
         if config.position_type == "rotary":
             q_h, k_h = _turned(config, q_h), _turned(config, k_h)
         scores[:, h] = q_h @ k_h.transpose(1, 2) / math.sqrt(d)
@@ -79,7 +82,7 @@ def _attention(config: DCFormerConfig, p: dict[str, Tensor], x: Residual, layer:
     window = config.window(layer) or length
     weights = scores.masked_fill((ahead < 0) | (ahead >= window), -torch.inf).softmax(-1)
     weights = _composed(config, p, x, weights, "post", layer, run)
-    z = torch.cat([weights[:, h] @ v[:, :, h] for h in range(heads)], dim=-1)
+    z = torch.cat([weights[:, h] @ v[:, :, shared[h]] for h in range(heads)], dim=-1)
     return _linear(p, "self_attn.o_proj", z)
 
 
@@ -128,7 +131,37 @@ def _turned(config: DCFormerConfig, x: Tensor) -> Tensor:
     """Rotary positions as complex numbers: channel i and channel i + width/2 are real and imaginary part."""
     width = int(x.shape[-1] * config.rotary_fraction)
     half = width // 2
-    speed = config.rotary_base ** -(torch.arange(half, dtype=torch.float64) / half)
+    scaling: dict[str, Any] = config.rotary_scaling or {}
+    speed = torch.tensor([_speed(config.rotary_base, i, half, scaling) for i in range(half)], dtype=torch.float64)
     angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * speed
-    z = torch.complex(x[..., :half], x[..., half:width]) * torch.polar(torch.ones_like(angle), angle)
+    size = torch.full_like(angle, scaling.get("attention_factor", 1.0))
+    z = torch.complex(x[..., :half], x[..., half:width]) * torch.polar(size, angle)
     return torch.cat([z.real, z.imag, x[..., width:]], dim=-1)
+
+
+def _speed(base: float, i: int, half: int, scaling: Mapping[str, Any]) -> float:
+    """Radians per position of pair i, case by case."""
+    speed, kind = base ** -(i / half), scaling.get("rope_type", "dynamic")
+    if kind == "linear":
+        return speed / scaling["factor"]
+    if kind == "llama3":
+        wavelength, context = 2 * math.pi / speed, scaling["original_max_position_embeddings"]
+        short, long = context / scaling["high_freq_factor"], context / scaling["low_freq_factor"]
+        if wavelength > long:
+            return speed / scaling["factor"]
+        if wavelength < short:
+            return speed
+        share = (context / wavelength - context / long) / (context / short - context / long)
+        return share * speed + (1 - share) * speed / scaling["factor"]
+    if kind == "yarn":
+        # The pair whose wavelength fits so many times into the context, from wavelength = 2 pi base^(i / half).
+        context = scaling["original_max_position_embeddings"]
+        ends = [half * math.log(context / (2 * math.pi * scaling[b]), base) for b in ("beta_fast", "beta_slow")]
+        if scaling["truncate"]:
+            ends = [math.floor(ends[0]), math.ceil(ends[1])]
+        first, last = max(ends[0], 0), min(ends[1], 2 * half - 1)
+        if first == last:
+            last += 0.001
+        share = min(max((i - first) / (last - first), 0), 1)
+        return (1 - share) * speed + share * speed / scaling["factor"]
+    return speed

@@ -96,7 +96,7 @@ def _seen(a: Attention, window: int | None) -> Tensor:
 
 
 def _tapped(folder: Path, ids: TokenIds) -> PlainRun:
-    bridge: Bridge = load(folder, dtype=torch.float32)
+    bridge: Bridge = load(folder, dtype=torch.float32, decoder="own")
     if not hasattr(bridge, "stages"):
         raise UserError(
             f"{folder} does not hold a model of this library; verify compares DCFormers and their baseline models."

@@ -12,15 +12,18 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import composed_attention
-from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, Stage, attention_pattern
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, Stage, attention_pattern, read_values
 from dcinterp.model.mask import Sight, as_sight
-from dcinterp.model.norm import WEIGHT_NORM_EPS, RMSNorm
+from dcinterp.model.norm import RMSNorm
 from dcinterp.model.rotary import Rotation, rotate
-from dcinterp.shapes import Attention, Mask, PerHead, Residual
+from dcinterp.shapes import Attention, Mask, PerHead, Residual, SharedHeads
 
 
 class ComposedAttention(nn.Module):
     """Multi-head attention whose heads are composed before (`pre`) and after (`post`) the softmax.
+
+    Several query heads may share the keys and values of one (grouped-query attention); every query head still has an
+    attention matrix of its own, and it is these that are composed.
 
     With `taps` None it takes the fast path and returns no pattern; with taps (an object with callables
     `hook_rot_q`, `hook_rot_k`, `hook_attn_scores`, `hook_pattern`) it goes stage by stage and shows every tensor.
@@ -29,15 +32,17 @@ class ComposedAttention(nn.Module):
     def __init__(self, config: DCFormerConfig, layer_idx: int) -> None:
         super().__init__()
         self.config, self.layer_idx = config, layer_idx
-        self.num_heads, self.head_dim = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-        width, bias = config.hidden_size, config.use_bias
-        self.q_proj = nn.Linear(width, width, bias=bias)
-        self.k_proj = nn.Linear(width, width, bias=bias)
-        self.v_proj = nn.Linear(width, width, bias=bias)
-        self.o_proj = nn.Linear(width, width, bias=bias)
+        assert config.head_dim is not None
+        assert config.num_key_value_heads is not None
+        self.head_dim, width, bias = config.head_dim, config.hidden_size, config.has_qkv_bias
+        inner, shared = config.num_attention_heads * self.head_dim, config.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(width, inner, bias=bias)
+        self.k_proj = nn.Linear(width, shared, bias=bias)
+        self.v_proj = nn.Linear(width, shared, bias=bias)
+        self.o_proj = nn.Linear(inner, width, bias=config.has_output_bias)
         if config.use_qk_norm:
-            self.q_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
-            self.k_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
+            self.q_norm = RMSNorm(self.head_dim, config.qk_norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.qk_norm_eps)
         for stage in config.stages:
             setattr(self, stage, composer_class(config.compose)(config))
 
@@ -54,7 +59,7 @@ class ComposedAttention(nn.Module):
         z, pattern = self.attend(*self.project(x), x, x, rotation, mask, cache, taps, output_attentions)
         return self.write(z), pattern
 
-    def project(self, x: Residual) -> tuple[PerHead, PerHead, PerHead]:
+    def project(self, x: Residual) -> tuple[PerHead, SharedHeads, SharedHeads]:
         """Queries, keys and values."""
         return self.heads(self.q_proj(x)), self.heads(self.k_proj(x)), self.heads(self.v_proj(x))
 
@@ -65,8 +70,8 @@ class ComposedAttention(nn.Module):
     def attend(
         self,
         q: PerHead,
-        k: PerHead,
-        v: PerHead,
+        k: SharedHeads,
+        v: SharedHeads,
         x_query: Residual,
         x_key: Residual,
         rotation: Rotation | None,
@@ -90,7 +95,7 @@ class ComposedAttention(nn.Module):
         if taps is None and not output_attentions:
             return self.read(q, k, v, stages, sight), None
         pattern = self.pattern(q, k, stages, sight.dense(q.shape[2], k.shape[2], q.device), taps)
-        return pattern @ v, pattern
+        return read_values(pattern, v), pattern
 
     def read(
         self, q: QueryHeads, k: KeyHeads, v: KeyHeads, stages: dict[str, ComposeWeights], sight: Sight
@@ -118,7 +123,7 @@ class ComposedAttention(nn.Module):
 
     def heads(self, x: Tensor) -> PerHead:
         """[batch, pos, head * d_head] as [batch, head, pos, d_head]."""
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
 def _with(composer: nn.Module, weights: ComposeWeights) -> Stage:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -14,7 +13,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from dcinterp.model.compose.branch_table import BRANCHES
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.shapes import PerHead
+from dcinterp.model.kernels.reference import KeyHeads
+from dcinterp.shapes import SharedHeads
 
 KEY_WEIGHTS = tuple(weight for branch in BRANCHES.values() if branch.side == "key" for weight in branch.weights)
 """Dynamic weights that belong to the keys, and stay with them while decoding."""
@@ -53,14 +53,15 @@ def _layers(config: DCFormerConfig) -> list[Any]:
 
 
 def update(
-    cache: Cache, layer: int, k: PerHead, v: PerHead, stages: list[ComposeWeights]
-) -> tuple[Float[Tensor, "batch head key d_head"], Float[Tensor, "batch head key d_head"], list[ComposeWeights]]:
+    cache: Cache, layer: int, k: SharedHeads, v: SharedHeads, stages: list[ComposeWeights]
+) -> tuple[KeyHeads, KeyHeads, list[ComposeWeights]]:
     """Add the new positions to the cache and return everything it holds for this layer.
 
     The key-side weights travel as extra channels of the values, so that reordering beams, selecting a batch and
-    cropping, which transformers does to keys and values, hold for them too.
+    cropping, which transformers does to keys and values, hold for them too. Where several heads share values, the
+    weights of them all travel with these.
     """
-    channels = pack_key_weights(stages)
+    channels = pack_key_weights(stages, v.shape[1])
     k, packed = cache.update(k, v if channels is None else torch.cat([v, channels], dim=-1), layer)
     if channels is None:
         return k, packed, stages
@@ -72,18 +73,28 @@ def _split(packed: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return packed[..., :width], packed[..., width:]
 
 
-def pack_key_weights(stages: list[ComposeWeights]) -> Tensor | None:
-    """All key-side weights as channels [batch, head, key, channel], to be cached beside the values."""
+def pack_key_weights(stages: list[ComposeWeights], kv_heads: int) -> Tensor | None:
+    """All key-side weights as channels [batch, kv_head, key, channel], to be cached beside the values."""
     channels = []
     for stage in stages:
         for weight in (w for name in KEY_WEIGHTS if (w := getattr(stage, name)) is not None):
             # [batch, key, rank, head], or a gate without ranks, which is one channel.
             channels.append(weight.permute(0, 3, 1, 2) if weight.dim() == 4 else weight.transpose(1, 2).unsqueeze(-1))
-    return torch.cat(channels, dim=-1) if channels else None
+    if not channels:
+        return None
+    packed = torch.cat(channels, dim=-1)
+    # Of the heads that share values, the channels of one after those of another.
+    return packed.unflatten(1, (kv_heads, -1)).transpose(2, 3).flatten(3)
 
 
 def unpack_key_weights(channels: Tensor, stages: list[ComposeWeights]) -> list[ComposeWeights]:
-    """`stages` with their key-side weights read back from the cached `channels`, over the whole key axis."""
+    """`stages` with their key-side weights read back from the cached `channels`, over the whole key axis.
+
+    With a head of values for every query head they are views; else a step copies them, and only them.
+    """
+    (heads,) = {weight.shape[-1] for stage in stages for name, weight in stage.dynamic() if name in KEY_WEIGHTS}
+    if heads != channels.shape[1]:
+        channels = channels.unflatten(-1, (heads // channels.shape[1], -1)).transpose(2, 3).flatten(1, 2)
     start = 0
 
     def take(width: int) -> Tensor:

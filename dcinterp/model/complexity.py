@@ -6,6 +6,9 @@ per query, per layer and for both stages, both sides:
     parameters   4 (2HR D + 4H^2R^2 + HD)               of 12 D^2        = (2R + 1 + 4R^2/d) / (3d)
     FLOPs        2 per parameter + S (16 HR + 8 H)       of 24 D^2 + 4 S D
 
+and where G < H heads of keys and values are shared by the H of queries, or H heads of width d are not D wide together,
+of 8 D^2 + 2 D (H + G) d parameters, and of twice that + 4 S H d FLOPs; what composition adds stays the same.
+
 A pair of positions costs 4HR FLOPs for each low-rank branch (gather and share) and 2H for each gate. Embeddings are not
 counted, nor is what all models do per score alike (mask, softmax).
 """
@@ -43,7 +46,11 @@ def analytic_overhead(config: DCFormerConfig, keys: int) -> Overhead:
     width, stages = config.hidden_size, len(config.stages)
     cost = composer_class(config.compose).cost(config) if stages else Cost()
     extra, flops = stages * cost.parameters, stages * (cost.per_query + keys * cost.per_pair)
-    return Overhead(extra / (12 * width**2), flops / (24 * width**2 + 4 * keys * width))
+    assert config.head_dim is not None
+    assert config.num_key_value_heads is not None
+    inner, shared = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    block = 8 * width**2 + 2 * width * (inner + shared)
+    return Overhead(extra / block, flops / (2 * block + 4 * keys * inner))
 
 
 def counted_overhead(config: DCFormerConfig, keys: int) -> Overhead:

@@ -10,6 +10,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from dcinterp.model.compose.registry import NOT_COMPOSED, check_composition
 from dcinterp.model.presets import preset
+from dcinterp.model.rotary import check_scaling
 
 NormKind = Literal["rmsnorm", "layernorm"]
 MLPKind = Literal["swiglu", "gelu"]
@@ -47,6 +48,8 @@ class DCFormerConfig(PreTrainedConfig):
         intermediate_size: hidden units of the MLP.
         num_hidden_layers: number of blocks.
         num_attention_heads: H; must divide `hidden_size` unless `head_dim` is given.
+        num_key_value_heads: heads of keys and values, each shared by as many consecutive query heads (grouped-query
+            attention); H when None. Composition is over the H query heads.
         head_dim: d, width of a head; `hidden_size / num_attention_heads` when None.
         max_position_embeddings: longest context, in tokens.
         norm_type, norm_eps: "rmsnorm" or "layernorm" in the blocks and before the unembedding.
@@ -54,9 +57,13 @@ class DCFormerConfig(PreTrainedConfig):
         mlp_gate_groups: groups of MLP units scaled by a softmax gate; 0 for none.
         position_type: "rotary" or "learned".
         rotary_base, rotary_fraction: base of the rotary angles; fraction of the head width that rotates.
+        rotary_scaling: how the angles are stretched for long texts, None for not at all (`dcinterp.model.rotary` says
+            which ways there are, and their fields).
         use_parallel_residual: attention and MLP read the same residual stream (Pythia).
-        use_qk_norm: RMS norm of queries and keys per head, before the rotation.
+        use_qk_norm, qk_norm_eps: RMS norm of queries and keys per head, before the rotation.
         use_bias: biases in the attention and MLP projections.
+        attention_bias, attention_output_bias, mlp_bias: the same for queries, keys and values, for the output of
+            attention (None: as for queries), and for the MLP; as `use_bias` says when None.
         compose: how heads are composed, "dynamic" (DCMHA), "static" (talking heads) or "none" (MHA), or the name of
             another file in `dcinterp.model.compose`.
         compose_options: options of that way of composing which have no field here, by name.
@@ -89,6 +96,7 @@ class DCFormerConfig(PreTrainedConfig):
     intermediate_size: int = 352
     num_hidden_layers: int = 4
     num_attention_heads: int = 8
+    num_key_value_heads: int | None = None
     head_dim: int | None = None
     max_position_embeddings: int = 512
 
@@ -99,9 +107,14 @@ class DCFormerConfig(PreTrainedConfig):
     position_type: PositionKind = "rotary"
     rotary_base: float = 10000.0
     rotary_fraction: float = 1.0
+    rotary_scaling: dict[str, Any] | None = None
     use_parallel_residual: bool = False
     use_qk_norm: bool = False
+    qk_norm_eps: float = 1e-6
     use_bias: bool = False
+    attention_bias: bool | None = None
+    attention_output_bias: bool | None = None
+    mlp_bias: bool | None = None
 
     compose: str = "dynamic"
     compose_options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -134,9 +147,8 @@ class DCFormerConfig(PreTrainedConfig):
         self.attention_windows = tuple(self.attention_windows)
         self._check_choices()
         self._check_sizes()
-        if self.head_dim is None:
-            self.head_dim = self.hidden_size // self.num_attention_heads
-        self._check_head_width()
+        self._settle_heads()
+        check_scaling(self.rotary_scaling)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -157,6 +169,26 @@ class DCFormerConfig(PreTrainedConfig):
     def without_composition(self) -> Self:
         """The same configuration as a plain transformer."""
         return type(self).from_dict(self.to_dict() | {"compose": NOT_COMPOSED, "compose_options": {}})
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the projections to queries, keys and values have biases."""
+        return self.use_bias if self.attention_bias is None else self.attention_bias
+
+    @property
+    def has_output_bias(self) -> bool:
+        """Whether the output projection of attention has a bias."""
+        return self.has_qkv_bias if self.attention_output_bias is None else self.attention_output_bias
+
+    @property
+    def has_mlp_bias(self) -> bool:
+        """Whether the MLP has biases."""
+        return self.use_bias if self.mlp_bias is None else self.mlp_bias
+
+    @property
+    def rotary_width(self) -> int:
+        """How many channels of a head turn with the position."""
+        return int(self.head_dim * self.rotary_fraction)  # type: ignore[operator]
 
     def window(self, layer: int) -> int | None:
         """How many keys, its own included, a query of this layer sees; None when it sees all."""
@@ -211,14 +243,27 @@ class DCFormerConfig(PreTrainedConfig):
                 "choose mlp_gate_groups among its divisors, or 0 for no gate."
             )
 
-    def _check_head_width(self) -> None:
-        if self.head_dim * self.num_attention_heads != self.hidden_size:  # type: ignore[operator]
+    def _settle_heads(self) -> None:
+        heads = self.num_attention_heads
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = heads
+        shared = self.num_key_value_heads
+        if not isinstance(shared, int) or shared < 1 or heads % shared:
             raise ValueError(
-                f"{self.num_attention_heads} heads do not divide the width {self.hidden_size} "
-                f"(head_dim would be {self.hidden_size / self.num_attention_heads:g}); choose a hidden_size that is a "
-                "multiple of num_attention_heads."
+                f"num_key_value_heads is {shared!r}; choose a divisor of the {heads} query heads, which share them "
+                "evenly."
             )
-        if self.position_type == "rotary" and int(self.head_dim * self.rotary_fraction) % 2:  # type: ignore[operator]
+        if self.head_dim is None:
+            if self.hidden_size % heads:
+                raise ValueError(
+                    f"{heads} heads do not divide the width {self.hidden_size} "
+                    f"(head_dim would be {self.hidden_size / heads:g}); choose a hidden_size that is a multiple of "
+                    "num_attention_heads, or give head_dim."
+                )
+            self.head_dim = self.hidden_size // heads
+        if not isinstance(self.head_dim, int) or self.head_dim < 1:
+            raise ValueError(f"head_dim is {self.head_dim!r}; it must be a whole number of at least 1.")
+        if self.position_type == "rotary" and self.rotary_width % 2:
             raise ValueError(
                 f"rotary positions turn pairs of channels, but {self.rotary_fraction:g} of head_dim {self.head_dim} is "
                 "odd; choose another head_dim or rotary_fraction."

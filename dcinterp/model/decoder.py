@@ -139,9 +139,8 @@ class DCFormerModel(DCFormerPreTrainedModel):
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         if self.config.position_type != "rotary":
             return None
-        head_dim = self.config.hidden_size // self.config.num_attention_heads
-        width = int(head_dim * self.config.rotary_fraction)
-        return rotation(positions, width, self.config.rotary_base, dtype)
+        config = self.config
+        return rotation(positions, config.rotary_width, config.rotary_base, dtype, config.rotary_scaling)
 
     def _sights(self, slots: Tensor, padding: Tensor | None) -> dict[int | None, Sight]:
         """What the queries in `slots` see, by window: a rule, and with padding a mask over all slots so far."""

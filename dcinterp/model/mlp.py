@@ -18,7 +18,7 @@ class MLP(nn.Module):
 
     def __init__(self, config: DCFormerConfig) -> None:
         super().__init__()
-        width, hidden, bias = config.hidden_size, config.intermediate_size, config.use_bias
+        width, hidden, bias = config.hidden_size, config.intermediate_size, config.has_mlp_bias
         self.gated = config.mlp_type == "swiglu"
         if self.gated:
             self.gate_proj = nn.Linear(width, hidden, bias=bias)

@@ -266,7 +266,7 @@ def test_decoding_with_the_cache_is_the_full_forward(config: DCFormerConfig) -> 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it comes": {},
     "groups and a static map": dict(compose_groups=2, compose_static=True),
-    "no skip": dict(compose_skip=False, compose_static=True),
+    "no skip, shared keys and values": dict(compose_skip=False, compose_static=True, num_key_value_heads=2),
     "layer norm": dict(preset="tiny-dcformer"),
 }
 MODELS = list(product(COMPOSERS, VARIANTS))
@@ -409,7 +409,8 @@ def test_it_is_counted_and_described(model: Any) -> None:
     config = model.model_config
     composed = analytic_overhead(config, 16)
     described = dcinterp.describe(model)
-    extra = composed.parameters * 12 * config.hidden_size**2 * config.num_hidden_layers
+    share = config.num_key_value_heads / config.num_attention_heads
+    extra = composed.parameters * (10 + 2 * share) * config.hidden_size**2 * config.num_hidden_layers
     assert described.composition_parameters == round(extra)
     assert described.composition == composition_of(config)
     assert COMPOSERS[config.compose].describe(config) in card(config, 1, "small")

@@ -49,6 +49,7 @@ def random_tensors(f: dict[str, Any], seed: int = 0, static: bool = False, split
     """A checkpoint of the layout with random weights."""
     g = torch.Generator().manual_seed(seed)
     D, H, E, d, K = f["dim"], f["n_head"], f["intermediate_size"], f["head_dim"], 4 * f["n_head"]
+    shared = f["n_local_heads"] * d  # rows of keys, and of values
 
     def draw(*shape: int, scale: float | None = None) -> Tensor:
         return torch.randn(shape, generator=g) * (scale if scale is not None else shape[-1] ** -0.5)
@@ -72,8 +73,8 @@ def random_tensors(f: dict[str, Any], seed: int = 0, static: bool = False, split
         at = f"layers.{i}."
         norm(at + "attention_norm")
         norm(at + "ffn_norm")
-        for name in ("wq", "wk", "wv") if split else ("wqkv",):
-            linear(f"{at}attention.{name}", D if split else 3 * D, D)
+        for name, rows in dict(wq=D, wk=shared, wv=shared).items() if split else [("wqkv", D + 2 * shared)]:
+            linear(f"{at}attention.{name}", rows, D)
         linear(f"{at}attention.wo", D, D)
         if f["use_qk_norm"]:
             t[f"{at}attention.q_norm.scale"], t[f"{at}attention.k_norm.scale"] = (1 + draw(d, scale=0.3) for _ in "qk")
@@ -146,10 +147,12 @@ def forward(f: dict[str, Any], tensors: dict[str, Tensor], ids: Tensor) -> tuple
         at = f"layers.{i}."
         n, dyn = norm(x, at + "attention_norm"), f"{at}attention.dyn_w_proj."
         if f"{at}attention.wqkv.weight" in p:
-            q, k, v = linear(n, at + "attention.wqkv").split(D, -1)
+            shared = f["n_local_heads"] * d
+            q, k, v = linear(n, at + "attention.wqkv").split([D, shared, shared], -1)
         else:
             q, k, v = (linear(n, f"{at}attention.w{name}") for name in "qkv")
-        q, k, v = (y.view(B, T, H, d) for y in (q, k, v))
+        q, k, v = (y.view(B, T, -1, d) for y in (q, k, v))
+        k, v = (y.repeat_interleave(H // y.shape[2], dim=2) for y in (k, v))
         if f["use_qk_norm"]:
             q, k = (rms(y, 1e-6) * p[f"{at}attention.{name}_norm.scale"] for y, name in ((q, "q"), (k, "k")))
         q, k, v = turn(q.transpose(1, 2)), turn(k.transpose(1, 2)), v.transpose(1, 2)

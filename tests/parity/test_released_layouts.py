@@ -36,6 +36,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dcpythia-split": (fields("dcpythia", use_qk_norm=False, rotary_pct=0.25), dict(split=True)),
     "dcpythia-query-wise": (fields("dcpythia", query_wise=True, window_size=None), {}),
     "dcpythia-static": (fields("dcpythia"), dict(static=True)),
+    "dcformer-shared-keys": (fields("dcformer", n_local_heads=2), {}),
+    "dcpythia-one-key-head-split": (fields("dcpythia", n_local_heads=1), dict(split=True)),
 }
 
 
@@ -134,7 +136,8 @@ def test_bin_files_hold_tensors_or_are_refused(tmp_path: Path) -> None:
     [
         (dict(n_layer=4), "do not fit its config.json .nothing gives model.layers.3"),
         (dict(intermediate_size=52), "do not fit its config.json"),
-        (dict(n_local_heads=2), "keys shared by several heads cannot be composed"),
+        (dict(n_local_heads=3), "has n_local_heads = 3, which does not divide n_head = 4"),
+        (dict(n_local_heads=2), "do not fit its config.json|which a dcformer checkpoint of this config does not"),
         (dict(window_type="LLLL"), "window_type is 'LLLL'; this layout knows LG, LGLL, LGL6, or null"),
     ],
 )

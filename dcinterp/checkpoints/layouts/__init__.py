@@ -1,8 +1,10 @@
 """Foreign checkpoint layouts: one module each, named like the `model_type` in its config.json.
 
 A layout module has `FIELDS` (config.json fields it knows), `read_config`, `to_ours`, `write_config` and `to_theirs`;
-its foreign names live nowhere else. Put such a module here, and `dcinterp.load`, `dcinterp convert` and the tests cover
-it. What several released layouts share is in `dcinterp.checkpoints.released`.
+its foreign names live nowhere else. With `BY_DEFAULT = False` it says that TransformerLens has a bridge for it too,
+which `dcinterp.load` takes unless our decoder is asked for. Put such a module here, and `dcinterp.load`,
+`dcinterp convert` and the tests cover it. What several released layouts share is in `dcinterp.checkpoints.released`,
+what Llama and its relatives share in `dcinterp.checkpoints.llama_family`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,11 @@ def _layout(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
 
 
+def opens_by_default(kind: str | None) -> bool:
+    """Whether `dcinterp.load` opens a folder of this `model_type` in our decoder without being asked to."""
+    return kind in LAYOUTS and getattr(_layout(str(kind)), "BY_DEFAULT", True)
+
+
 def read_foreign(
     folder: Path, fields: dict[str, Any], *, device: Any = None, dtype: torch.dtype | None = None
 ) -> DCFormerForCausalLM:
@@ -52,7 +59,7 @@ def read_foreign(
     unknown = sorted(name for name in fields if name not in layout.FIELDS)
     if unknown:
         warnings.warn(f"{folder / 'config.json'}: ignoring unknown fields {', '.join(unknown)}.", stacklevel=2)
-    config = layout.read_config(fields, tensors)
+    config = read_foreign_config(fields, tensors)
     config.architectures = [DCFormerForCausalLM.__name__]
     with torch.device("meta"):
         model = DCFormerForCausalLM(config)
@@ -75,6 +82,10 @@ def read_foreign(
                     f"{expected.get(ours, 'nothing')}); use files that belong together."
                 )
             loaded[ours] = tensor.to(device=device, dtype=dtype)
+    if config.tie_word_embeddings and not _tied(loaded):
+        config.tie_word_embeddings = False
+        with torch.device("meta"):
+            model = DCFormerForCausalLM(config)
     missing = sorted(set(expected) - set(loaded))
     if missing:
         raise UserError(
@@ -82,13 +93,35 @@ def read_foreign(
             "belong together."
         )
     model.load_state_dict(loaded, assign=True)
+    model.tie_weights()
     config.dtype = model.lm_head.weight.dtype
     return model.eval()
 
 
+def _tied(loaded: dict[str, Tensor]) -> bool:
+    """Give the embedding and the unembedding one tensor, whichever of them there is; False where the two differ."""
+    ends = ("model.embed_tokens.weight", "lm_head.weight")
+    found = [loaded[name] for name in ends if name in loaded]
+    if len(found) == 2 and not torch.equal(*found):
+        return False  # as transformers, which believes the weights and not the config
+    loaded.update(dict.fromkeys(ends, found[0]) if found else {})
+    return True
+
+
 def read_foreign_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
-    """Our configuration of a checkpoint in a released layout, from its config.json and the shapes of its tensors."""
-    return _layout(fields["model_type"]).read_config(fields, tensors)
+    """Our configuration of a checkpoint in a released layout, from its config.json and the shapes of its tensors.
+
+    Raises:
+        UserError: its fields contradict each other, or ask for what our decoder does not compute.
+    """
+    config: DCFormerConfig
+    try:
+        config = _layout(fields["model_type"]).read_config(fields, tensors)
+    except UserError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise UserError(f"The config.json in {tensors.folder} does not describe a model: {error}") from error
+    return config
 
 
 def write_foreign(model: DCFormerForCausalLM, folder: Path, layout: str) -> None:
@@ -108,4 +141,12 @@ def write_foreign(model: DCFormerForCausalLM, folder: Path, layout: str) -> None
     open_like(folder / "config.json")
 
 
-__all__ = ["LAYOUTS", "CheckpointTensors", "DCFormerConfig", "read_foreign", "read_foreign_config", "write_foreign"]
+__all__ = [
+    "LAYOUTS",
+    "CheckpointTensors",
+    "DCFormerConfig",
+    "opens_by_default",
+    "read_foreign",
+    "read_foreign_config",
+    "write_foreign",
+]

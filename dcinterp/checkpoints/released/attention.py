@@ -1,6 +1,7 @@
 """The attention tensors that both released layouts share: their names, shapes and order.
 
-    wqkv [3D, D]: rows of q, k, v, each head by head (older files: wq, wk, wv)
+    wqkv [D + 2 G d, D]: rows of q, k, v, each head by head (older files: wq, wk, wv); G = n_local_heads heads of keys
+    and values, H unless several query heads share one
     dyn_w_proj.dw1 [D, 1, C, K]       K = 2 H R; C = pre-query, pre-key, post-query, post-key
     dyn_w_proj.qkw [1, C, K, 2R, H]   of 2R, the first R make w_1 and the last R make w_2
     dyn_w_proj.dd  [D, 1, C H]        gates, in the order of C
@@ -34,7 +35,7 @@ WINDOW_TYPES: Mapping[str, tuple[int | None, ...]] = {
 RENAMED = {"wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wo": "o_proj"}
 
 IGNORED_FIELDS = frozenset(
-    "use_gradient_checkpointing is_training q_chunk_size prefill_pad mgate_dim n_local_heads head_dim _name_or_path "
+    "use_gradient_checkpointing is_training q_chunk_size prefill_pad mgate_dim head_dim n_local_heads _name_or_path "
     "architectures auto_map bos_token_id chunk_size_feed_forward dtype eos_token_id id2label is_encoder_decoder "
     "label2id model_type output_attentions output_hidden_states pad_token_id problem_type return_dict "
     "tie_word_embeddings torch_dtype transformers_version use_cache attn_implementation".split()
@@ -65,17 +66,25 @@ def shared_config(
         intermediate_size=fields.get("intermediate_size") or default_mlp_width,
         num_hidden_layers=fields["n_layer"],
         num_attention_heads=heads,
+        num_key_value_heads=_shared_heads(fields, tensors),
         max_position_embeddings=fields["block_size"],
         rotary_base=float(fields["rope_base"]),
         norm_eps=fields["norm_eps"],
     )
-    if fields.get("n_local_heads", heads) not in (heads, -1):
-        raise UserError(
-            f"n_local_heads is {fields['n_local_heads']} and n_head {heads}: keys shared by several heads cannot be "
-            "composed; use a checkpoint with as many of both."
-        )
     special = {name: fields[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id") if name in fields}
     return ours | special | _composition(fields, tensors) | {"use_qk_norm": bool(fields.get("use_qk_norm", False))}
+
+
+def _shared_heads(fields: dict[str, Any], tensors: CheckpointTensors) -> int:
+    """Heads of keys and values: n_local_heads, where -1 means that every query head has its own."""
+    heads = fields["n_head"]
+    shared = fields.get("n_local_heads", heads)
+    if not isinstance(shared, int) or (shared != -1 and (shared < 1 or heads % shared)):
+        raise UserError(
+            f"The config.json in {tensors.folder} has n_local_heads = {shared!r}, which does not divide n_head = "
+            f"{heads}; copy the one that belongs to these weights."
+        )
+    return heads if shared == -1 else shared
 
 
 def _composition(fields: dict[str, Any], tensors: CheckpointTensors) -> dict[str, Any]:
@@ -114,7 +123,13 @@ def attention_to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iter
     if part in RENAMED:
         yield f"{RENAMED[part]}.{kind}", tensor
     elif part == "wqkv":
-        for ours, rows in zip(("q_proj", "k_proj", "v_proj"), tensor.chunk(3), strict=True):
+        assert config.head_dim is not None
+        assert config.num_key_value_heads is not None
+        shared = config.num_key_value_heads * config.head_dim
+        sizes = [config.num_attention_heads * config.head_dim, shared, shared]
+        if sum(sizes) != tensor.shape[0]:
+            raise ValueError(name)  # of another number of heads
+        for ours, rows in zip(("q_proj", "k_proj", "v_proj"), tensor.split(sizes), strict=True):
             yield f"{ours}.{kind}", rows.clone()
     elif name in ("q_norm.scale", "k_norm.scale"):
         yield f"{part}.weight", tensor
@@ -205,6 +220,13 @@ def shared_fields(config: DCFormerConfig) -> dict[str, Any]:
         compose_gate=True,
         compose_query_wise=True,
         position_type="rotary",
+        rotary_scaling=None,
+        qk_norm_eps=1e-6,
+        tie_word_embeddings=False,
+        has_qkv_bias=config.use_bias,
+        has_output_bias=config.use_bias,
+        has_mlp_bias=config.use_bias,
+        head_dim=config.hidden_size // config.num_attention_heads,
     )
     require_fields(config, needed)
     return dict(
@@ -213,8 +235,8 @@ def shared_fields(config: DCFormerConfig) -> dict[str, Any]:
         intermediate_size=config.intermediate_size,
         n_layer=config.num_hidden_layers,
         n_head=config.num_attention_heads,
-        n_local_heads=config.num_attention_heads,
-        head_dim=config.hidden_size // config.num_attention_heads,
+        n_local_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
         block_size=config.max_position_embeddings,
         rope_base=config.rotary_base,
         norm_eps=config.norm_eps,

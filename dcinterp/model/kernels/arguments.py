@@ -14,7 +14,7 @@ from dcinterp.model.compose.branches import DYNAMIC_WEIGHTS, ComposeWeights
 from dcinterp.support.errors import UserError
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-AXES = {"q": "[batch, head, query, d_head]", "k": "[batch, head, key, d_head]", "v": "[batch, head, key, d_head]"}
+AXES = {"q": "[batch, head, query, d_head]"} | dict.fromkeys("kv", "[batch, kv_head, key, d_head]")
 FURTHEST = 1 << 62
 """A window from which on every key is seen, whatever the length: larger integers do not fit the kernels."""
 
@@ -35,11 +35,15 @@ def settle_arguments(q: Any, k: Any, v: Any, pre: Any, post: Any, *, causal: Any
     if q.dtype not in FLOATS:
         raise UserError(f"q must be float64, float32, bfloat16 or float16, not {q.dtype}.")
     batch, heads, queries, width = q.shape
-    keys = k.shape[2]
+    shared, keys = k.shape[1:3]
     if heads < 1 or width < 1:
         raise UserError(f"q must have at least one head and a d_head of at least 1; its shape is {tuple(q.shape)}.")
+    if shared < 1 or heads % shared:
+        raise UserError(
+            f"k has {shared} heads and q has {heads}; give as many, or a divisor, for several heads of q to share them."
+        )
     for name, x in (("k", k), ("v", v)):
-        _check(name, x, AXES[name], (batch, heads, keys, width), q)
+        _check(name, x, AXES[name], (batch, shared, keys, width), q)
     if not isinstance(causal, bool):
         raise UserError(f"causal must be True or False, not {_said(causal)}.")
     if causal and queries > keys:

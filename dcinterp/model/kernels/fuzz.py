@@ -93,10 +93,11 @@ class Maker:
         if self.chance(0.03) and not causal:
             keys = 0
         self.queries, self.keys, width = queries, keys, self.pick(1, 3, 8, 16, self.number(1, 33))
+        shared = self.pick(self.heads, *(n for n in range(1, self.heads + 1) if self.heads % n == 0))
         arguments = {
             "q": self.tensor(self.batch, self.heads, queries, width),
-            "k": self.tensor(self.batch, self.heads, keys, width),
-            "v": self.tensor(self.batch, self.heads, keys, width),
+            "k": self.tensor(self.batch, shared, keys, width),
+            "v": self.tensor(self.batch, shared, keys, width),
             "pre": self.stage(),
             "post": self.stage(),
             "causal": causal,

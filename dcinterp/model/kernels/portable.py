@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dcinterp.model.compose.branches import ComposeWeights, head_maps
-from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, dot_keys, read_values, reference_attention
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.shapes import Attention, Mask
 
@@ -41,7 +41,7 @@ def chunked_attention(
     """What `reference_attention` computes, to rounding.
 
     Args:
-        q, k, v: [batch, head, query or key, d_head].
+        q, k, v: [batch, head or kv_head, query or key, d_head].
         pre, post: weights of the two stages; None for a stage that does not exist.
         sight: who sees whom.
         chunk: queries at a time; when None all up to `WHOLE_NUMBERS`, and then as many as `CHUNK_NUMBERS` allows.
@@ -109,9 +109,9 @@ def headmix_attention(
     mask: Mask | None = None,
 ) -> QueryHeads:
     """The same in one piece; `mask` is True where a query may look, None for everywhere."""
-    scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-1, -2)
+    scores = dot_keys(q * (1 / math.sqrt(q.shape[-1])), k)
     weights = mask_scores(mix_heads(scores, pre), mask).softmax(-1)
-    return mix_heads(weights, post) @ v
+    return read_values(mix_heads(weights, post), v)
 
 
 def _seen(sight: Sight, rows: slice, queries: int, keys: int) -> slice:

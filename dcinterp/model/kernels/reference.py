@@ -15,7 +15,8 @@ from dcinterp.model.mask import mask_scores
 from dcinterp.shapes import Attention, Mask
 
 QueryHeads = Float[Tensor, "batch head query d_head"]
-KeyHeads = Float[Tensor, "batch head key d_head"]
+KeyHeads = Float[Tensor, "batch kv_head key d_head"]
+"""Keys or values; each of their heads serves as many consecutive query heads."""
 Stage = Callable[[Attention], Attention]
 """Compose of one stage, with its weights in it."""
 
@@ -30,7 +31,7 @@ def reference_attention(
 ) -> QueryHeads:
     """Compose_post(softmax(mask(Compose_pre(q k^T / sqrt d)))) v, with None for a stage that does not exist."""
     before, after = (None if weights is None else partial(compose, w=weights) for weights in (pre, post))
-    return attention_pattern(q, k, before, after, mask) @ v
+    return read_values(attention_pattern(q, k, before, after, mask), v)
 
 
 def attention_pattern(
@@ -39,14 +40,33 @@ def attention_pattern(
     """The matrix that multiplies the values: signed and with rows of any sum, once `post` composes.
 
     Args:
-        q, k: [batch, head, query or key, d_head].
+        q, k: [batch, head or kv_head, query or key, d_head].
         pre, post: None for a stage that does not exist.
         mask: True where a query may look; None for everywhere.
         taps: an object with callables `hook_attn_scores` and `hook_pattern`, which see, and may replace, the composed,
             masked scores and the matrix itself.
     """
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    scores = dot_keys(q, k) / math.sqrt(q.shape[-1])
     scores = mask_scores(scores if pre is None else pre(scores), mask)
     weights = (scores if taps is None else taps.hook_attn_scores(scores)).softmax(-1)
     pattern = weights if post is None else post(weights)
     return pattern if taps is None else taps.hook_pattern(pattern)
+
+
+def dot_keys(q: QueryHeads, k: KeyHeads) -> Attention:
+    """q k^T of every query head with the keys that it shares, which are not repeated in memory."""
+    return _by_shared_head(q, k.transpose(-1, -2))
+
+
+def read_values(pattern: Attention, v: KeyHeads) -> QueryHeads:
+    """What every head reads: its matrix times the values that it shares, which are not repeated in memory."""
+    return _by_shared_head(pattern, v)
+
+
+def _by_shared_head(x: Tensor, shared: Tensor) -> Tensor:
+    """[batch, head, row, n] @ [batch, kv_head, n, column]: rows of heads that share a matrix meet it together."""
+    batch, heads, rows, width = x.shape
+    if heads == shared.shape[1]:
+        return x @ shared
+    joined = x.reshape(batch, shared.shape[1], heads // shared.shape[1] * rows, width)
+    return (joined @ shared).view(batch, heads, rows, shared.shape[-1])

@@ -38,7 +38,8 @@ def composed_attention(
 
     Args:
         q: [batch, head, query, d_head], float64, float32, bfloat16 or float16.
-        k, v: [batch, head, key, d_head].
+        k, v: [batch, head, key, d_head], or fewer heads, a divisor of those of `q`: each then serves as many
+            consecutive heads of `q` (grouped-query attention), and is not repeated in memory.
         pre, post: weights of the two stages (`ComposeWeights`, [batch or 1, query or key, rank, head], all of the type
             of `q`, one rank a stage); None for a stage that does not exist.
         causal: the queries are the last positions of the keys' axis, and see no key after themselves. There must be
@@ -50,8 +51,9 @@ def composed_attention(
             (as the equation reads, memory quadratic in the length), or "auto": `$DCINTERP_ATTENTION` if that is set,
             else fused where it can be, else chunked. "triton" is experimental and only ever runs when named.
 
-    Batch, query and key may be empty. Nothing else broadcasts. Where q, k, v or the weights hold NaN or infinity, the
-    same numbers of the output are finite in every implementation (except "chunked" away from a CPU and "triton").
+    Batch, query and key may be empty. Nothing else broadcasts; composition is over the heads of `q`. Where q, k, v or
+    the weights hold NaN or infinity, the same numbers of the output are finite in every implementation (except
+    "chunked" away from a CPU and "triton").
 
     Raises:
         UserError: there is no such implementation, it cannot run here, or an argument does not fit the others; the

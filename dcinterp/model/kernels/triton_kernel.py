@@ -109,7 +109,7 @@ def _launch(
     q: Tensor, k: Tensor, v: Tensor, pre: ComposeWeights | None, post: ComposeWeights | None, sight: Sight
 ) -> Tensor:
     batch, heads, queries, width = q.shape
-    keys = k.shape[2]
+    shared, keys = k.shape[1:3]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if out.numel() == 0:
         return out
@@ -121,7 +121,8 @@ def _launch(
     kernel[(triton.cdiv(queries, TILE), batch)](
         q.contiguous(), k.contiguous(), v.contiguous(), out, mask, *weights, queries, keys, width**-0.5,
         **_sizes("pre", pre), **_sizes("post", post),
-        heads=heads, padded=triton.next_power_of_2(heads), width=width, wide=max(16, triton.next_power_of_2(width)),
+        heads=heads, shared=shared, padded=triton.next_power_of_2(heads),
+        width=width, wide=max(16, triton.next_power_of_2(width)),
         causal=sight.causal, window=sight.window or 0,
         # Blocks that the rule hides may be left out unless some row sees nothing: that one attends evenly to all.
         cut=sight.causal and mask is None and keys >= queries, tile=TILE, block=BLOCK,
@@ -208,7 +209,7 @@ def _forward(
     queries, keys, scale,
     pre_rank_q: tl.constexpr, pre_rank_k: tl.constexpr, pre_groups: tl.constexpr, pre_skip: tl.constexpr,
     post_rank_q: tl.constexpr, post_rank_k: tl.constexpr, post_groups: tl.constexpr, post_skip: tl.constexpr,
-    heads: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
+    heads: tl.constexpr, shared: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
     causal: tl.constexpr, window: tl.constexpr, cut: tl.constexpr, tile: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     tile_start = tl.program_id(0) * tile
@@ -229,7 +230,8 @@ def _forward(
     for sweep in tl.static_range(2):
         for start in range(low, high, block):
             s = start + tl.arange(0, block)
-            at_k = ((b * heads + h) * keys + s[None, :, None]) * width + d
+            # As many consecutive heads read the same keys and values.
+            at_k = ((b * shared + h // (heads // shared)) * keys + s[None, :, None]) * width + d
             k_ok = (h < heads) & (s < keys)[None, :, None] & (d < width)
             y = tl.load(k + at_k, mask=k_ok, other=0.0).to(tl.float32)
             a = tl.dot(x, tl.permute(y, (0, 2, 1)), input_precision="ieee")

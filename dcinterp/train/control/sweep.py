@@ -175,8 +175,8 @@ def _without_place(config: TrainConfig) -> TrainConfig:
 def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: float) -> float:
     """FLOPs of training: three times those of the forward pass.
 
-    A token takes 2 FLOPs for each parameter of the blocks and the unembedding, and in every layer 4 S D for plain
-    attention to S = `row` keys and, for composing, what a pair costs in each stage (dcinterp.model.complexity).
+    A token takes 2 FLOPs for each parameter of the blocks and the unembedding, and in every layer 4 S H d for plain
+    attention to S = `row` keys (H heads of width d) and, for composing, what a pair costs in each stage (dcinterp.model.complexity).
 
     Args:
         fields: of the model's config.json.
@@ -187,12 +187,12 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
     Raises:
         UserError: the way of composing does not say what it costs.
     """
-    width, layers = fields["hidden_size"], fields["num_hidden_layers"]
-    pairs = 4.0 * width
     config = DCFormerConfig.from_dict(fields)
+    assert config.head_dim is not None
+    pairs = 4.0 * config.num_attention_heads * config.head_dim
     if config.stages:
         pairs += len(config.stages) * composer_class(config.compose).cost(config).per_pair
-    return 3 * tokens * (2 * parameters + layers * row * pairs)
+    return 3 * tokens * (2 * parameters + config.num_hidden_layers * row * pairs)
 
 
 def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweepRun:

@@ -17,6 +17,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "dcformer++ windows": ("tiny-dcformer++", dict(attention_windows=(3, None))),
     "dcformer++ grouped": ("tiny-dcformer++", dict(compose_groups=2, compose_static=True)),
     "dcformer++ gated groups": ("tiny-dcformer++", dict(mlp_gate_groups=4)),
+    "dcformer++ shared keys": ("tiny-dcformer++", dict(num_key_value_heads=2, head_dim=10)),
+    "transformer++ as Qwen2": (
+        "tiny-transformer++",
+        dict(num_key_value_heads=2, attention_bias=True, attention_output_bias=False, tie_word_embeddings=True),
+    ),
     "transformer++": ("tiny-transformer++", {}),
     "dcformer": ("tiny-dcformer", {}),
     "transformer": ("tiny-transformer", {}),

@@ -37,6 +37,8 @@ CASES = (
     + [("tiny-dcformer++", changes) for changes in ABLATIONS.values()]
     + [("tiny-dcformer++", dict(attention_windows=w, num_hidden_layers=len(w))) for w in WINDOWS.values()]
     + [("tiny-dcpythia", dict(attention_windows=(3, None), window_includes_edge=True))]
+    + [("tiny-dcformer++", dict(num_key_value_heads=2, attention_windows=(3, None), compose_groups=2))]
+    + [("tiny-dcpythia", dict(num_key_value_heads=1, head_dim=8))]
 )
 
 

@@ -21,6 +21,11 @@ WRONG = {
         dict(intermediate_size=352, mlp_gate_groups=5),
         "intermediate_size 352 does not divide into 5 gate groups",
     ),
+    "shared heads": (dict(num_key_value_heads=3), "num_key_value_heads is 3; choose a divisor of the 8 query heads"),
+    "no shared heads": (dict(num_key_value_heads=0), "num_key_value_heads is 0; choose a divisor of the 8"),
+    "head width": (dict(head_dim=0), "head_dim is 0; it must be a whole number of at least 1"),
+    "scaling": (dict(rotary_scaling={"rope_type": "longrope"}), "rope_type 'longrope'; this decoder scales rotary"),
+    "scaling fields": (dict(rotary_scaling={"rope_type": "linear"}), "'linear' has or lacks 'factor'; its fields are"),
     "rotary": (dict(hidden_size=24, num_attention_heads=8), "rotary positions turn pairs of channels"),
     "size": (dict(vocab_size=-1), "vocab_size is -1"),
 }

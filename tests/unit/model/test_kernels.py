@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -36,8 +37,11 @@ class Case:
         self.pre, self.post = (self.stage(fixed.get(s, self.pick(names))) for s in ("pre", "post"))
         # Position-major in memory, as the model's projections are, or head-major.
         self.q = self.random(self.batch, self.queries, self.heads, width).transpose(1, 2)
-        self.k = self.random(self.batch, self.heads, self.keys, width)
-        self.v = self.random(self.batch, self.keys, self.heads, width).transpose(1, 2)
+        # Two of three cases share keys and values among heads.
+        divisors = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
+        self.kv_heads = fixed.get("kv_heads", divisors[-1 - seed % min(3, len(divisors))])
+        self.k = self.random(self.batch, self.kv_heads, self.keys, width)
+        self.v = self.random(self.batch, self.keys, self.kv_heads, width).transpose(1, 2)
         self.causal = fixed.get("causal", self.pick([True, True, False]))
         self.window = self.pick([None, 1, 5, 40]) if self.causal else None
         sparse = torch.rand(self.pick([1, self.batch]), 1, self.queries, self.keys, generator=self.g) < 0.7
@@ -157,7 +161,8 @@ def test_a_query_that_sees_nothing_attends_evenly_and_gets_no_gradient(implement
     case.mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
     case.mask[..., 2, :] = False
     out = case.run(implementation)
-    torch.testing.assert_close(out[:, :, 2], case.v.mean(2))
+    even = case.v.mean(2).repeat_interleave(case.heads // case.kv_heads, dim=1)
+    torch.testing.assert_close(out[:, :, 2], even)
     (slope,) = torch.autograd.grad(out[:, :, 2].sum(), case.q)
     assert not slope.any()
 
@@ -358,3 +363,26 @@ def test_training_needs_less_memory_than_one_attention_matrix() -> None:
         [sys.executable, "-c", LONG, str(tokens), implementation], capture_output=True, text=True, check=True
     )
     assert int(ran.stdout) < (matrix / 2 if implementation == "fused" else 2 * matrix)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most numbers that any tensor held which an operation gave."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        found = [x.numel() for x in (out if isinstance(out, tuple | list) else [out]) if isinstance(x, Tensor)]
+        self.numbers = max([self.numbers, *found])
+        return out
+
+
+@pytest.mark.parametrize("implementation", ["eager", "chunked", "fused"])
+@pytest.mark.parametrize("queries", [1, 8])
+def test_shared_keys_and_values_are_not_repeated(implementation: str, queries: int) -> None:
+    if implementation == "fused" and not fused.available():
+        pytest.skip("no C++ compiler here")
+    q, k, v = (torch.randn(1, heads, n, 64) for heads, n in ((16, queries), (2, 500), (2, 500)))
+    with torch.no_grad(), Largest() as largest:
+        composed_attention(q, k, v, causal=True, implementation=implementation)
+    assert largest.numbers <= max(k.numel(), 16 * queries * 500) < 8 * k.numel()

@@ -52,16 +52,16 @@ def stage(g: torch.Generator, has: str | None, batch: int, lengths: tuple[int, i
 class Case:
     def __init__(
         self, seed: int, pre: str | None, post: str | None, *, batch: int = 2, heads: int = 4, queries: int = 19,
-        past: int = 0, width: int = 8, rank: int = 2, causal: bool = True, window: int | None = None,
-        masked: bool = False, dtype: torch.dtype = torch.float32,
+        past: int = 0, kv_heads: int | None = None, width: int = 8, rank: int = 2, causal: bool = True,
+        window: int | None = None, masked: bool = False, dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
         g = torch.Generator().manual_seed(seed)
         keys = queries + past
         self.sight = Sight(causal, window, torch.rand(batch, 1, queries, keys, generator=g) < 0.6 if masked else None)
         # Position-major in memory, as the model's projections are.
         self.q, self.k, self.v = (
-            torch.randn(batch, n, heads, width, generator=g).to(dtype).transpose(1, 2).requires_grad_()
-            for n in (queries, keys, keys)
+            torch.randn(batch, n, own, width, generator=g).to(dtype).transpose(1, 2).requires_grad_()
+            for n, own in ((queries, heads), (keys, kv_heads or heads), (keys, kv_heads or heads))
         )
         self.pre, self.post = (stage(g, has, batch, (queries, keys), heads, rank) for has in (pre, post))
 
@@ -110,6 +110,8 @@ def test_every_ablation_is_the_equation_in_either_stage(has: str) -> None:
         dict(queries=20, past=30, causal=False, masked=True),
         dict(queries=33, masked=True, window=9),
         dict(queries=16, width=16, heads=8),
+        dict(queries=33, past=5, heads=6, kv_heads=2, window=9),
+        dict(queries=17, heads=4, kv_heads=1),
     ],
     ids=str,
 )

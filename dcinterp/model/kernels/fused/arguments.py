@@ -48,7 +48,7 @@ class Arguments(ctypes.Structure):
     """Everything about one call; `double scale` is the only field that is neither an integer nor an address."""
 
     _fields_ = [
-        *((name, ctypes.c_long) for name in ("batch", "heads", "queries", "keys", "width")),
+        *((name, ctypes.c_long) for name in ("batch", "heads", "kv_heads", "queries", "keys", "width")),
         *((name, ctypes.c_long) for name in ("causal", "window", "mask_stride", "threads", "rows", "block")),
         ("scale", ctypes.c_double),
         ("mask", ctypes.c_void_p),

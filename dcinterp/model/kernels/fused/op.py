@@ -187,7 +187,7 @@ class _Call:
         self.weights = held[: len(WEIGHTS)], held[len(WEIGHTS) :]
         self.mask = None if mask is None else mask.contiguous()
         batch, heads, queries, width = self.q.shape
-        a = self.arguments = Arguments(batch, heads, queries, k.shape[2], width)
+        a = self.arguments = Arguments(batch, heads, k.shape[1], queries, k.shape[2], width)
         a.pre, a.post = self._stage(how[:3], self.weights[0]), self._stage(how[3:6], self.weights[1])
         a.causal, a.window = how[6:]
         if self.mask is not None:

@@ -29,7 +29,7 @@ template <class T> struct Stage {
 };
 
 template <class T> struct Arguments {
-    long batch, heads, queries, keys, width;
+    long batch, heads, kv_heads, queries, keys, width;
     long causal, window, mask_stride, threads, rows, block;
     double scale;
     const uint8_t* mask;  // [batch or 1, query, key]; null for none
@@ -37,6 +37,8 @@ template <class T> struct Arguments {
     long* strange;        // becomes 1 where the inputs hold NaN or infinity (finite.h)
     View<T> q, k, v, out, dout, dq, dk, dv;
     Stage<T> pre, post;
+    // Which head of the keys and values head h reads: as many consecutive heads share one.
+    long kv(long h) const { return h / (heads / kv_heads); }
 };
 
 // Which keys one query sees. A query that sees none spreads its attention evenly over all, as softmax over equal

@@ -26,13 +26,13 @@ template <class T> struct Sums {
     const Plan<T>& p;
     Buffer<T> dk, dv, pre, post, base;
     explicit Sums(const Plan<T>& p)
-        : p(p), dk(p.H * p.S * p.d), dv(p.H * p.S * p.d), pre(p.packed_weights(0)), post(p.packed_weights(1)),
+        : p(p), dk(p.G * p.S * p.d), dv(p.G * p.S * p.d), pre(p.packed_weights(0)), post(p.packed_weights(1)),
           base(2 * p.H * p.H) {
         base.zero(2 * p.H * p.H);
     }
     void clear() {
-        dk.zero(p.H * p.S * p.d);
-        dv.zero(p.H * p.S * p.d);
+        dk.zero(p.G * p.S * p.d);
+        dv.zero(p.G * p.S * p.d);
         pre.zero(p.packed_weights(0));
         post.zero(p.packed_weights(1));
     }
@@ -67,13 +67,13 @@ template <class T> struct BackwardTile {
         for (long j = j0; j < j1; ++j) {
             const long first = j * p.block, n = high - first < p.block ? high - first : p.block;
             const long at = (j - j0) * p.rows * p.row_stride;
-            outer(p, a.q, packed.keys + 0, b, t0, rows, j, n, T(a.scale), (a.pre.present ? raw : attended) + at);
-            outer(p, a.dout, packed.values + 0, b, t0, rows, j, n, T(1), gradient + at);
+            outer(a, p, a.q, packed.keys + 0, b, t0, rows, j, n, T(a.scale), (a.pre.present ? raw : attended) + at);
+            outer(a, p, a.dout, packed.values + 0, b, t0, rows, j, n, T(1), gradient + at);
             for (long t = 0; t < rows; ++t) through_post(b, t0, t, j, at + t * p.row_stride, n, sights[t], sums);
             const T* weights = a.post.present ? composed + 0 : attended + at;
             for (long h = 0; h < p.H; ++h)
                 gemm<T>(n, p.d, rows, weights + h * p.block, 1, p.row_stride, a.dout.at(b, h, t0), a.dout.t,
-                        sums.dv + (h * p.S + first) * p.d, p.d, T(1), true);
+                        sums.dv + (a.kv(h) * p.S + first) * p.d, p.d, T(1), true);
         }
         for (long j = j0; j < j1; ++j) {
             const long first = j * p.block, n = high - first < p.block ? high - first : p.block;
@@ -81,10 +81,10 @@ template <class T> struct BackwardTile {
             for (long t = 0; t < rows; ++t) through_pre(b, t0, t, j, at + t * p.row_stride, n, sights[t], sums);
             for (long h = 0; h < p.H; ++h) {
                 const T* g = gradient + at + h * p.block;
-                gemm<T>(rows, p.d, n, g, p.row_stride, 1, a.k.at(b, h, first), a.k.t, a.dq.at(b, h, t0), a.dq.t,
+                gemm<T>(rows, p.d, n, g, p.row_stride, 1, a.k.at(b, a.kv(h), first), a.k.t, a.dq.at(b, h, t0), a.dq.t,
                         T(a.scale), j > j0);
                 gemm<T>(n, p.d, rows, g, 1, p.row_stride, a.q.at(b, h, t0), a.q.t,
-                        sums.dk + (h * p.S + first) * p.d, p.d, T(a.scale), true);
+                        sums.dk + (a.kv(h) * p.S + first) * p.d, p.d, T(a.scale), true);
             }
         }
     }
@@ -153,7 +153,7 @@ template <class T> struct BackwardTile {
     }
 };
 
-// Adds what the threads have for one head of batch entry b, and for one block of its key-side weights.
+// Adds what the threads have for one head of keys and values of batch entry b, and for one block of its key-side weights.
 template <class T> void finish_head(const Arguments<T>& a, const Plan<T>& p, long b, long h, Sums<T>** sums, int n) {
     for (long s = 0; s < p.S; ++s) {
         const long at = (h * p.S + s) * p.d;
@@ -196,7 +196,7 @@ template <class T> void backward(const Arguments<T>& a) {
             for (long b = 0; b < a.batch; ++b) {
                 mine.clear();
                 for (long i = tiles - 1; i >= 0; --i) tile.run(b, i * p.rows, mine);
-                for (long h = 0; h < p.H; ++h) finish_head(a, p, b, h, &sums[me], 1);
+                for (long h = 0; h < p.G; ++h) finish_head(a, p, b, h, &sums[me], 1);
                 for (long j = 0; j < p.blocks; ++j) finish_block(a, p, b, j, &sums[me], 1);
             }
         } else {
@@ -209,7 +209,7 @@ template <class T> void backward(const Arguments<T>& a) {
                 }
 #pragma omp barrier
 #pragma omp for schedule(static) nowait
-                for (long h = 0; h < p.H; ++h) finish_head(a, p, b, h, sums.data(), workers);
+                for (long h = 0; h < p.G; ++h) finish_head(a, p, b, h, sums.data(), workers);
 #pragma omp for schedule(static)
                 for (long j = 0; j < p.blocks; ++j) finish_block(a, p, b, j, sums.data(), workers);
             }

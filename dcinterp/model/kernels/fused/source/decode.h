@@ -44,7 +44,7 @@ template <class T> struct Decoder {
         T* row = part + j * p.H * p.block;
         const Span<T> span(s, first, n);
         for (long h = 0; h < p.H; ++h) {
-            dot_rows<T>(a.q.at(b, h, t), a.k, b, h, first, n, p.d, T(a.scale), row + h * p.block);
+            dot_rows<T>(a.q.at(b, h, t), a.k, b, a.kv(h), first, n, p.d, T(a.scale), row + h * p.block);
             for (long l = n; l < up(n, VL<T>); ++l) row[h * p.block + l] = 0;
             // Of queries and keys that are not finite, no score is.
             if (!finite(row + h * p.block, n)) report(a);
@@ -74,7 +74,7 @@ template <class T> struct Decoder {
             post.forward(row_with(p, a, a.post, weights, b, t), row, row, span.v0, span.v1, scratch);
         }
         for (long h = 0; h < p.H; ++h)
-            gemm<T>(1, p.d, n, row + h * p.block, 0, 1, a.v.at(b, h, first), a.v.t, out + (j * p.H + h) * p.d, p.d, T(1),
+            gemm<T>(1, p.d, n, row + h * p.block, 0, 1, a.v.at(b, a.kv(h), first), a.v.t, out + (j * p.H + h) * p.d, p.d, T(1),
                     false);
     }
 
@@ -98,7 +98,9 @@ template <class T> struct Decoder {
             for (long j = j0 + 1; j < j1; ++j)
                 for (long i = 0; i < p.d; ++i) to[i] += *(out + (j * p.H + h) * p.d + i);
             // Values that were read are in the sum, if with weight 0; the others are looked at here.
-            if (!finite(to, p.d) || !finite(a.v, b, h, 0, j0 * p.block, p.d) || !finite(a.v, b, h, s.high, p.S, p.d))
+            const bool first = a.kv(h) != a.kv(h - 1) || h == 0;  // of the heads that share these values
+            if (!finite(to, p.d) || (first && (!finite(a.v, b, a.kv(h), 0, j0 * p.block, p.d) ||
+                                               !finite(a.v, b, a.kv(h), s.high, p.S, p.d))))
                 report(a);
         }
     }

@@ -47,11 +47,11 @@ template <class T> inline void clear_outside(const Span<T>& span, long heads, lo
 
 // A(t, h, s) of a tile and a block: alpha * x y^T with x [t][d] and packed y.
 template <class T>
-inline void outer(const Plan<T>& p, const View<T>& x, const T* packed, long b, long t0, long rows, long j, long n,
-                  T alpha, T* to) {
+inline void outer(const Arguments<T>& a, const Plan<T>& p, const View<T>& x, const T* packed, long b, long t0,
+                  long rows, long j, long n, T alpha, T* to) {
     constexpr long N = Plan<T>::PANEL;
     for (long h = 0; h < p.H; ++h) {
-        const T* panel = packed + b * p.packed_keys() + (h * p.panels + j * p.block / N) * N * p.d;
+        const T* panel = packed + b * p.packed_keys() + (a.kv(h) * p.panels + j * p.block / N) * N * p.d;
         for (long s = 0; s < n; s += N, panel += N * p.d)
             column<T, 2>(rows, p.d, x.at(b, h, t0), x.t, 1, panel, N, to + h * p.block + s, p.row_stride, alpha, false);
     }
@@ -108,7 +108,7 @@ template <class T> struct ForwardTile {
         for (long i = 0; i < rows * p.H; ++i) *(top + i) = -std::numeric_limits<T>::infinity(), *(total + i) = 0;
         for (long j = j0; j < j1; ++j) {
             const long first = j * p.block, n = high - first < p.block ? high - first : p.block;
-            outer(p, a.q, packed.keys + 0, b, t0, rows, j, n, T(a.scale), tile + (j - j0) * p.rows * p.row_stride);
+            outer(a, p, a.q, packed.keys + 0, b, t0, rows, j, n, T(a.scale), tile + (j - j0) * p.rows * p.row_stride);
             for (long t = 0; t < rows; ++t) {
                 const Span<T> span(sights[t], first, n);
                 T* row = tile + ((j - j0) * p.rows + t) * p.row_stride;
@@ -128,7 +128,7 @@ template <class T> struct ForwardTile {
             for (long t = 0; t < rows; ++t) weights(b, t0, t, j, j0, n, sights[t]);
             for (long h = 0; h < p.H; ++h)
                 gemm<T>(rows, p.d, n, tile + (j - j0) * p.rows * p.row_stride + h * p.block, p.row_stride, 1,
-                        a.v.at(b, h, first), a.v.t, a.out.at(b, h, t0), a.out.t, T(1), j > j0);
+                        a.v.at(b, a.kv(h), first), a.v.t, a.out.at(b, h, t0), a.out.t, T(1), j > j0);
         }
     }
 

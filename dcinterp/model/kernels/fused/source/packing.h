@@ -30,14 +30,14 @@ template <class T> struct Buffer {
 // The sizes that everything else follows from.
 template <class T> struct Plan {
     static constexpr long PANEL = 2 * VL<T>;
-    long H, S, d, rows, block, blocks, panels, row_stride, channels[2];
+    long H, G, S, d, rows, block, blocks, panels, row_stride, channels[2];  // G heads of keys and values
     explicit Plan(const Arguments<T>& a)
-        : H(a.heads), S(a.keys), d(a.width), rows(a.rows), block(a.block), blocks((S + block - 1) / block),
+        : H(a.heads), G(a.kv_heads), S(a.keys), d(a.width), rows(a.rows), block(a.block), blocks((S + block - 1) / block),
           panels((S + PANEL - 1) / PANEL), row_stride(H * block + VL<T>),
           channels{2 * a.pre.rank * H + H, 2 * a.post.rank * H + H} {}
     long size(long j) const { return S - j * block < block ? S - j * block : block; }
     long tile() const { return blocks * rows * row_stride; }
-    long packed_keys() const { return H * panels * PANEL * d; }
+    long packed_keys() const { return G * panels * PANEL * d; }
     long packed_weights(int stage) const { return blocks * channels[stage] * block; }
 };
 
@@ -99,8 +99,8 @@ template <class T> struct Packed {
 #pragma omp parallel num_threads(a.threads)
         {
 #pragma omp for schedule(static) nowait
-            for (long i = 0; i < a.batch * p.H; ++i) {
-                const long b = i / p.H, h = i % p.H;
+            for (long i = 0; i < a.batch * p.G; ++i) {
+                const long b = i / p.G, h = i % p.G;
                 pack_panels(p, a.k, b, h, keys + b * p.packed_keys());
                 if (backward) pack_panels(p, a.v, b, h, values + b * p.packed_keys());
             }
