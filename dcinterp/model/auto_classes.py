@@ -1,8 +1,8 @@
 """The Auto classes of transformers find our models, in whichever order the two packages are imported.
 
-`AutoConfig`, `AutoModel`, `AutoModelForCausalLM` and `AutoModelForImageClassification` look a model type up in tables of
-names, and import the module of a name when it is asked for. `register_lazily` adds our names to these tables, with a
-stand-in for the module that imports ours at the first look. So nothing of ours, and no torch, is imported before
+`AutoConfig`, `AutoModel`, `AutoModelForCausalLM` and `AutoModelForImageClassification` look a model type up in tables
+of names, and import the module of a name when it is asked for. `register_lazily` adds our names to these tables, with
+a stand-in for the module that imports ours at the first look. So nothing of ours, and no torch, is imported before
 somebody opens one of our models. If the tables do not exist yet, it waits for transformers to make them.
 
 The names in the tables are those of transformers 5; the classes register themselves by its public functions as well
@@ -30,6 +30,7 @@ TYPES: dict[str, dict[str, str]] = {
     },
     "dcmha_vit": {
         "CONFIG_MAPPING": "DCViTConfig",
+        "MODEL_MAPPING": "DCViTModel",
         "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING": "DCViTForImageClassification",
     },
 }
@@ -40,6 +41,7 @@ HOMES = {
     "DCViTConfig": "dcinterp.model.config",
     "DCFormerModel": "dcinterp.model.decoder",
     "DCFormerForCausalLM": "dcinterp.model.decoder",
+    "DCViTModel": "dcinterp.model.vit",
     "DCViTForImageClassification": "dcinterp.model.vit",
 }
 
