@@ -64,6 +64,20 @@ def test_a_tokenizer_of_another_folder_is_used_and_remembered(bare, tmp_path):
     assert again.again.tokens == found.tokens
 
 
+def test_the_command_line_takes_a_tokenizer_too(bare, capsys):
+    from dcinterp.cli import main
+
+    said = ["--prompt", "Ruth has a violin", "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["analyze", "predict", str(bare), "--tokenizer", "dcformer++", *said])
+    assert not ended.value.code
+    assert json.loads(capsys.readouterr().out)["call"]["tokenizer"] == "dcformer++"
+    with pytest.raises(SystemExit) as ended:
+        main(["analyze", "predict", str(bare), *said])
+    assert ended.value.code == 2
+    assert "came without a tokenizer; give token ids instead of text" in capsys.readouterr().err
+
+
 def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path, bare):
     with pytest.raises(UserError, match="has no tokenizer"):
         dcinterp.load(bare, tokenizer=bare)

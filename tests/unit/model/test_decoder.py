@@ -1,10 +1,11 @@
 """The whole decoder against its equations, and its life as a transformers model."""
 
 import math
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -147,41 +148,32 @@ def test_a_text_longer_than_the_context_is_one_sentence(model: Build) -> None:
         model()(torch.zeros(1, 41, dtype=torch.long))
 
 
-class Traced(torch.nn.Module):
-    """The model without what a graph cannot return."""
+GRAPH = """
+import torch
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
 
-    def __init__(self, model: DCFormerForCausalLM) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        logits = self.model(ids, attention_mask=mask, use_cache=False).logits
-        assert logits is not None
-        return logits
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without the type checks that the tests put into every function: no compiler can look through them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("padded", [False, True])
-def test_the_whole_model_is_one_graph(padded: bool) -> None:
-    """Nothing in the forward pass asks for the value of a tensor, as torch.export and fullgraph=True demand."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 29, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4}
-    windows = {"num_hidden_layers": 2, "max_position_embeddings": 16, "attention_windows": (3, None)}
-    model = Traced(DCFormerForCausalLM(DCFormerConfig.preset("tiny-dcformer++", **sizes, **windows)).eval())
-    ids = torch.randint(0, 29, (2, 7))
-    mask = (torch.arange(7) >= torch.tensor([[0], [2]])).long() if padded else None
-    given = (ids,) if mask is None else (ids, mask)
+sizes = {"vocab_size": 29, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2}
+windows = {"max_position_embeddings": 16, "attention_windows": (3, None)}
+model = DCFormerForCausalLM(DCFormerConfig.preset("tiny-dcformer++", **sizes, **windows)).eval()
+ids = torch.randint(0, 29, (2, 7))
+padding = (torch.arange(7) >= torch.tensor([[0], [2]])).long()
+for mask in (None, padding):
+    run = lambda ids, mask: model(ids, attention_mask=mask, use_cache=False).logits
+    given = {"attention_mask": mask, "use_cache": False}
     with torch.no_grad():
-        expected = model(*given)
-        exported = torch.export.export(model, given).module()(*given)
-        compiled = torch.compile(model, fullgraph=True, backend="eager")(*given)
-    torch.testing.assert_close(exported, expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(compiled, expected, atol=1e-5, rtol=1e-5)
+        expected = run(ids, mask)
+        torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="eager")(ids, mask), expected)
+        exported = torch.export.export(model, (ids,), given, strict=False).module()(ids, **given).logits
+    torch.testing.assert_close(exported, expected)
+print("one graph")
+"""
+
+
+def test_the_whole_model_is_one_graph() -> None:
+    """Nothing in the forward pass asks for the value of a tensor, as torch.export and fullgraph=True demand.
+
+    In a process of its own: no compiler can look through the type checks that the tests put into every function.
+    """
+    done = subprocess.run([sys.executable, "-c", GRAPH], capture_output=True, text=True, timeout=280)
+    assert done.stdout == "one graph\n", done.stderr
