@@ -10,7 +10,6 @@
 Names are imported when they are first used, so that `import dcinterp` loads neither torch nor plotly.
 """
 
-import sys
 from importlib import import_module
 from typing import Any
 
@@ -54,9 +53,8 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(home), name)
 
 
-if "transformers" in sys.modules:
-    # Whoever works with transformers expects its Auto classes to know our models from now on.
-    import_module("dcinterp.model.decoder")
+# Whoever works with transformers expects its Auto classes to know our models, whichever of the two came first.
+import_module("dcinterp.model.auto_classes").register_lazily()
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import string
 import time
 
 # Before torch starts its threads: the tests run side by side.
@@ -94,6 +95,67 @@ def shipped() -> Any:
     import dcinterp
 
     return dcinterp.load("dcformer++")
+
+
+END = "<|endoftext|>"
+SHAPES = ("gpt2", "llama", "neox")
+"""Kinds of other people's models, by how their tokenizers are set up: GPT-2's unknown token is its beginning and end of
+text, Llama's is a token of its own, and NeoX's byte-level BPE is put before a model that expects no beginning."""
+
+
+def own_tokenizer(shape: str) -> Any:
+    """A small tokenizer of that shape, trained on texts of the tasks: some of their words are one token, others not."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    import synthetic_tasks
+
+    texts = [row.examples[0].prompt for row in synthetic_tasks.generate("task2", 60, seed=0, examples=1)]
+    llama = shape == "llama"
+    core = Tokenizer(models.BPE(unk_token="<unk>") if llama else models.BPE())
+    if llama:
+        core.pre_tokenizer = pre_tokenizers.Metaspace()
+        core.decoder = decoders.Metaspace()
+        special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    else:
+        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        core.decoder = decoders.ByteLevel()
+        special = {"unk_token": END, "bos_token": END, "eos_token": END}
+    names = list(dict.fromkeys(special.values())) + ["<|padding|>"] * (shape == "neox")
+    letters = list(string.printable.strip()) if llama else pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=420, special_tokens=names, initial_alphabet=letters, show_progress=False)
+    )
+    if llama:
+        core.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", core.token_to_id("<s>"))]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=core, **special)
+
+
+@pytest.fixture(scope="session")
+def own_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny random model of transformers with a tokenizer of a shape of `SHAPES`."""
+
+    @cache
+    def make(shape: str) -> Path:
+        import transformers as hf
+
+        tokenizer, folder = own_tokenizer(shape), tmp_path_factory.mktemp("own") / shape
+        sizes: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 1024}
+        sizes |= {"hidden_size": 32, "intermediate_size": 48, "vocab_size": len(tokenizer), "bos_token_id": 0}
+        kinds: dict[str, Any] = {
+            "gpt2": (hf.GPT2LMHeadModel, hf.GPT2Config, {}),
+            "llama": (hf.LlamaForCausalLM, hf.LlamaConfig, {"num_key_value_heads": 2, "bos_token_id": 1}),
+            "neox": (hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig, {}),
+        }
+        model, config, more = kinds[shape]
+        torch.manual_seed(0)
+        model(config(**(sizes | {"eos_token_id": tokenizer.eos_token_id} | more))).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ try:
     prediction = analyses.run("predict", name, prompt=question.prompt, answer=inputs.first_word(name, question.answer))
 except UserError as problem:
     inputs.refuse(problem)
-target = prediction.answer_id if question.answer else int(prediction.top_ids[0])
+target = prediction.answer_id if question.answer is not None else int(prediction.top_ids[0])
 foils = [int(token) for token in prediction.top_ids if int(token) != target]
 names = dict(zip(prediction.top_ids.tolist(), prediction.top_tokens, strict=True))
 

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import case_studies, inputs, links, sentences
+from workbench import case_studies, inputs, links, models, sentences
 from workbench.glossary import tip
 from workbench.markdown import escape
 from workbench.theme import theme
@@ -13,12 +13,20 @@ from workbench.view import footer, view
 BEST, SOURCE = "strongest", "source"
 
 st.title("Case study", anchor=False)
-st.markdown(
-    "DCFormer lets attention heads share their attention with each other. Follow one answer in seven steps, to the "
-    "head with the largest direct effect on it and to the heads from which that head borrows attention."
-)
-
 name = st.session_state.model
+composed = models.composed(name)
+if composed:
+    st.markdown(
+        "DCFormer lets attention heads share their attention with each other. Follow one answer in seven steps, to the "
+        "head with the largest direct effect on it and to the heads from which that head borrows attention."
+    )
+else:
+    st.markdown("Follow one answer step by step, to the head with the largest direct effect on it.")
+    st.info(
+        "The heads of this model are not composed after the softmax: every head uses its own attention weights. The "
+        "steps about shared attention and gates do not apply, and are left out.",
+        icon=":material/info:",
+    )
 question = inputs.question(name)
 try:
     with st.spinner("Looking for the head with the largest direct effect ..."):
@@ -29,9 +37,13 @@ layers, heads = scores.scores.shape
 words = scores.tokens
 
 
+# Of a model without composition only these steps say something; the page counts those that it shows.
+SHOWN = range(1, 8) if composed else (1, 2, 3, 6)
+
+
 def heading(number, *terms):
     step = study.steps[number - 1]
-    st.subheader(f"{number}. {step.title}", help=tip(*terms), anchor=f"step-{number}")
+    st.subheader(f"{SHOWN.index(number) + 1}. {step.title}", help=tip(*terms), anchor=f"step-{number}")
     if step.holds:
         st.markdown(step.sentence)
     else:
@@ -66,8 +78,8 @@ with places[1]:
     slot_2 = st.container()
     cells = [BEST, *(f"L{layer}H{head}" for layer in range(layers) for head in range(heads))]
     cell = links.choose("Head to follow", cells, key="cell", format=cell_label, help=tip("head", "direct effect"))
-with places[3]:
-    slot_4 = st.container()
+with places[3 if composed else 5]:  # the step that is about the head's attention to the source
+    slot_source = st.container()
     position = links.choose(
         "Source token",
         [SOURCE, *map(str, range(len(words)))],
@@ -136,9 +148,9 @@ with places[2]:
         "circuit",
         caption="From left to right: the tokens that this head promotes most when it attends to the source word alone.",
     )
-with slot_4:
-    heading(4, "branches")
-    if breakdown is not None:
+if composed:
+    with slot_source:
+        heading(4, "branches")
         view(
             breakdown,
             "branches",
@@ -147,9 +159,8 @@ with slot_4:
             "the query token adds, orange and yellow what the key token adds; the diamond is the sum, which the head "
             "uses. The band marks the head that is followed.",
         )
-with places[4]:
-    heading(5, "sharing", "edge")
-    if breakdown is not None:
+    with places[4]:
+        heading(5, "sharing", "edge")
         beside = st.grid(2, min_column_width=420)
         with beside.container():
             view(
@@ -193,7 +204,7 @@ with places[4]:
             icon=":material/account_tree:",
             query_params=inputs.link_choices({key: str(value) for key, value in edge.items()}),
         )
-with places[5]:
+with places[5] if composed else slot_source:
     heading(6, "softmax")
     view(
         study.rows,
@@ -209,8 +220,9 @@ with places[5]:
         )
         + "The frame marks the source.",
     )
-with places[6]:
-    heading(7, "o_kg", "o_qg")
+if composed:
+    with places[6]:
+        heading(7, "o_kg", "o_qg")
 with places[7]:
     st.divider()
     st.markdown("**The whole case study** as numbers, a folder, and code:")

@@ -42,7 +42,7 @@ def side_by_side(draw):
 
 def draw_prediction(each, number):
     prediction = analyses.run("predict", each, prompt=question.prompt, answer=inputs.first_word(each, question.answer))
-    if question.answer:
+    if question.answer is not None:
         st.caption(
             f'The expected "{question.answer}": rank {prediction.rank}, probability '
             f"{prediction.answer_probability:.1%}."

@@ -48,7 +48,13 @@ try:
         st.subheader(f"Compared with {models.short(other)}", anchor=False)
         models.require(other)
         pair = analyses.long(
-            "compare_head_diversity", name, title="Compare", key="pair", at_once=True, other=other, centre=centre
+            "compare_head_diversity",
+            name,
+            title="Compare",
+            key="pair",
+            at_once=True,
+            other=models.parts(other)[0],
+            centre=centre,
         )
         if pair is not None:
             view(pair, "pair", caption="The mean over layers of each model. " + HOW)

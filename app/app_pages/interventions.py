@@ -48,8 +48,8 @@ if models.composed(name):
         help="Frozen: later compositions keep the dynamic weights that they have on the unchanged prompt, so that the "
         "effect is what passes through values.\n\n" + tip("dynamic weights"),
     )
-counterfactual = intervention_form.counterfactual_prompt(name, question, lines, where=across[1])
 try:
+    counterfactual = intervention_form.counterfactual_prompt(name, question, lines, where=across[1])
     effect = analyses.run(
         "intervene",
         name,

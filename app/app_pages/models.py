@@ -67,18 +67,27 @@ chosen = st.selectbox(
     format_func=models.short,
     placeholder=f"{len(found)} found" if found else "none found",
 )
-typed = links.text(
-    "Or a path or a hub id",
-    key="open",
-    default=st.session_state.get("_wanted", ""),
-    follows=True,
-    placeholder="runs/mine/model or EleutherAI/pythia-70m",
-    help="For a hub id that is not on this machine, the hub is asked when you press Enter. Nothing else in the app "
-    "uses the network.",
-)
+with st.form("open-another", border=False, enter_to_submit=True):
+    typed = links.text(
+        "Or a path or a hub id",
+        key="open",
+        default=st.session_state.get("_wanted", ""),
+        follows=True,
+        placeholder="runs/mine/model, model.gguf or EleutherAI/pythia-70m",
+        help="For a hub id that is not on this machine, the hub is asked when you press Enter. Nothing else in the app "
+        "uses the network.",
+    )
+    if st.form_submit_button("Look it up", icon=":material/search:"):
+        st.session_state["_looked_up"] = typed.strip()
 wanted = typed.strip() or chosen
+if wanted and models.needs_hub(wanted) and wanted != st.session_state.get("_looked_up"):
+    # A link may fill the field in, and nobody but the person at the keyboard may make the network be asked.
+    st.info(
+        f"{wanted} is not on this machine: press Enter in the field to look it up on the hub.", icon=":material/info:"
+    )
+    links.end_page()
 if wanted:
-    wanted = str(Path(wanted).expanduser().resolve()) if Path(wanted).expanduser().is_dir() else wanted
+    wanted = str(Path(wanted).expanduser().resolve()) if Path(wanted).expanduser().exists() else wanted
     try:
         with st.spinner("Looking at its size ..."):
             found = models.estimate(wanted)
@@ -88,13 +97,24 @@ if wanted:
         with st.container(border=True):
             st.markdown(f"**{escape(wanted)}**")
             facts(found)
-            if wanted in models.known():
+            other = links.text(
+                "Tokenizer of another folder (optional)",
+                key="tokenizer",
+                placeholder="runs/mine/model",
+                help="For a model that came without one. The name of a shipped model will do as well.",
+            ).strip()
+            name = f"{wanted}{models.TOKENIZER_MARK}{other}" if other else wanted
+            if problem := models.tokenizer_problem(wanted, other):
+                st.error(problem, icon=":material/error:")
+            elif name in models.known():
                 st.caption("This model is open.")
             else:
+                if not other and models.lacks_tokenizer(wanted):
+                    st.caption("It has no tokenizer: it can be opened as it is, and then takes token ids.")
                 st.button(
                     "Open it",
                     on_click=models.choose_now,
-                    args=(wanted,),
+                    args=(name,),
                     type="primary",
                     icon=":material/folder_open:",
                 )

@@ -12,33 +12,51 @@ st.markdown(
     "What does a head write when it attends to a word? Its value and output weights together map the word to the "
     "tokens that it promotes, whatever made the head attend there."
 )
+
+
+def in_app(problem):
+    """What is wrong, with the control of this page where the library names its argument."""
+    return str(problem).replace("pass multi_token='first'", 'switch on "Represent longer words by their first token"')
+
+
 name = st.session_state.model
 bridge = models.require(name)
-inputs.require_tokenizer(name)
 across = st.columns([1, 1, 3, 1])
 layer = inputs.layer(name, where=across[0])
 head = inputs.head(name, where=across[1])
 words = links.text(
     "Words attended to",
     key="words",
-    default="violin, lime, beetle, gun, jacket",
+    default=inputs.known_words(name),
+    follows=True,
     where=across[2],
-    help="Separated by commas; each must be a single token of this model.",
+    help="Separated by commas. A model without a tokenizer takes token ids.",
 )
 k = links.number("Tokens", 1, 1000, key="k", default=10, help="How many promoted tokens are listed.", where=across[3])
 listed = [word.strip() for word in words.split(",") if word.strip()]
+several = {}
+if inputs.splits_words(name):
+    first = links.switch(
+        "Represent longer words by their first token",
+        key="first-token",
+        help="This model's tokenizer takes many words apart. When this is off, such words are refused here, and left "
+        "out below.",
+    )
+    several = {"multi_token": "first"} if first else {}
 st.subheader(f"What layer {layer}, head {head} promotes", anchor=False, help=tip("OV circuit"))
 try:
+    given = listed if bridge.tokenizer is not None else inputs.read_ids(words)
     view(
-        analyses.run("ov_top_tokens", name, layer=layer, head=head, words=listed, k=k),
+        analyses.run("ov_top_tokens", name, layer=layer, head=head, words=given, k=k, **several),
         "tokens",
         shown=min(k, 12),
         caption="One row per word; from left to right, the tokens with the largest logits. A head that copies puts the "
         "word itself first; one that transforms puts its class, its country or its use first.",
     )
 except UserError as problem:
-    st.error(str(problem), icon=":material/error:")
+    st.error(in_app(problem), icon=":material/error:")
 
+inputs.require_tokenizer(name)
 st.subheader("What every head does to words", anchor=False, help=tip("transformation", "OV circuit"))
 
 
@@ -54,9 +72,10 @@ try:
         title="Score all heads",
         key="transformations",
         cost="seconds for a small model",
+        **several,
     )
 except UserError as problem:
-    inputs.refuse(problem)
+    inputs.refuse(UserError(in_app(problem)))
 if table is not None:
     view(
         table,

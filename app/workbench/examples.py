@@ -26,10 +26,23 @@ def _showcase(name: str, stamp: int) -> tuple[str, int]:
     bridge = models.model(name)
     with models.lock(name):
         for task in SHOWCASE_TASKS:
-            right = [number for number in range(SHOWCASE_EXAMPLES) if answers_correctly(bridge, task, number)]
-            if len(right) >= SHOWCASE_RIGHT:
-                return task, right[0]
+            if (number := first_right(bridge, task)) is not None:
+                return task, number
     return SHOWCASE_TASKS[0], 0
+
+
+def first_right(bridge: Any, task: str) -> int | None:
+    """The first example of a task that the model answers correctly, if it has learnt the task.
+
+    It stops as soon as too many answers are wrong: most other people's models do not know the tasks, and are slow.
+    """
+    right: list[int] = []
+    for number in range(SHOWCASE_EXAMPLES):
+        if answers_correctly(bridge, task, number):
+            right.append(number)
+        elif number + 1 - len(right) > SHOWCASE_EXAMPLES - SHOWCASE_RIGHT:
+            return None
+    return right[0]
 
 
 def answers_correctly(bridge: Any, task: str, number: int) -> bool:

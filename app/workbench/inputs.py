@@ -11,6 +11,7 @@ import streamlit as st
 
 import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
+from dcinterp.support.errors import UserError
 from workbench import analyses, examples, links, models, planted_models
 from workbench.glossary import tip
 
@@ -20,10 +21,13 @@ KINDS = {TASK: "An example of a task", TEXT: "My own text"}
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and its answer. `task`, `number` and `source` (a position) are None for one's own text."""
+    """A prompt and its answer: texts, or token ids for a model without a tokenizer.
 
-    prompt: str
-    answer: str | None
+    `task`, `number` and `source` (a position) are None for one's own text.
+    """
+
+    prompt: str | list[int]
+    answer: str | int | None
     task: str | None = None
     number: int | None = None
     source: int | None = None
@@ -41,7 +45,12 @@ def question(name: str, *, with_answer: bool = True) -> Question:
         name: the model, which must load.
         with_answer: whether one's own text has a field for its expected answer.
     """
-    models.require(name)
+    bridge = models.require(name)
+    if getattr(bridge.cfg, "is_visual_model", False):
+        st.info(f"{name} reads images, and this page is about texts. Choose a language model in the sidebar.")
+        links.end_page()
+    if bridge.tokenizer is None:
+        return ids_question(name, with_answer=with_answer)
     own = planted_models.example(name, 0) if name.startswith(planted_models.PREFIX) else None
     kind = links.choose(
         "Prompt",
@@ -98,6 +107,39 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     return Question(example.prompt, example.answer, task, number, examples.source_token(name, task, number))
 
 
+def ids_question(name: str, *, with_answer: bool = True) -> Question:
+    """The inputs for a prompt of a model without a tokenizer, which takes token ids."""
+    left, right = st.columns([3, 1])
+    last = models.model(name).cfg.d_vocab - 1
+    text = links.text(
+        "Token ids",
+        key="ids",
+        default=", ".join(str(min(number, last)) for number in (5, 6, 7, 8, 5, 6)),
+        where=left,
+        help=f"Whole numbers from 0 to {last}, with commas between them.",
+    )
+    given = links.text("Expected id (optional)", key="answer-id", where=right).strip() if with_answer else ""
+    st.caption("This model came without a tokenizer. On the page Models it can be opened with that of another folder.")
+    try:
+        answer = read_ids(given)[:1]
+        return Question(read_ids(text), answer[0] if answer else None)
+    except UserError as problem:
+        refuse(problem)
+        raise
+
+
+def read_ids(text: str) -> list[int]:
+    """The token ids in a text, with commas or spaces between them.
+
+    Raises:
+        UserError: something else stands there.
+    """
+    words = text.replace(",", " ").strip("[] ").split()
+    if wrong := [word for word in words if not re.fullmatch(r"\d{1,9}", word)]:
+        raise UserError(f"{wrong[0]!r} is not a token id; write whole numbers with commas between them, as in 5, 7, 9.")
+    return [int(word) for word in words]
+
+
 def write_out(question: Question) -> None:
     """Show the prompt of a numbered example; one's own text stands in its field already."""
     if question.task is not None:
@@ -116,6 +158,43 @@ def vocabulary(name: str) -> None:
         )
         words.caption(f"The model knows these {len(listed)} words and signs; a text may use no others.")
         words.text(", ".join(listed))
+
+
+SAMPLE_WORDS = (
+    "violin lime beetle gun jacket apple dog horse car shirt milk gold London Paris king red music water house book"
+).split()
+"""Of the tasks first, then everyday words, which most tokenizers know as a whole."""
+
+
+def known_words(name: str, count: int = 5) -> str:
+    """The first sample words that are one token in this model; ids for a model without a tokenizer."""
+    from dcinterp.mechanism.prompt import word_tokens
+
+    bridge = models.model(name)
+    if bridge.tokenizer is None:
+        return ", ".join(str(min(number, bridge.cfg.d_vocab - 1)) for number in range(5, 5 + count))
+    found = []
+    for word in (*SAMPLE_WORDS, *(piece.strip("Ġ▁") for piece in own_pieces(bridge.tokenizer))):
+        try:
+            found += [word] if len(word_tokens(bridge, word)) == 1 else []
+        except UserError:
+            continue
+        if len(found) == count:
+            break
+    return ", ".join(found)
+
+
+def own_pieces(tokenizer: Any) -> list[str]:
+    """The tokens of a tokenizer that look like words, as it spells them, the longest first."""
+    words = (token for token in tokenizer.get_vocab() if re.fullmatch(r"[Ġ▁]?[A-Za-z]{2,}", token))
+    return sorted(words, key=lambda token: (-len(token), token))[:50]
+
+
+def splits_words(name: str) -> bool:
+    """Whether the model's tokenizer may make several tokens of one word."""
+    tokenizer = models.model(name).tokenizer
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    return tokenizer is not None and type(getattr(core, "model", None)).__name__ != "WordLevel"
 
 
 def layer(name: str, *, key: str = "layer", default: int = -1, where: Any = st) -> int:
@@ -185,11 +264,15 @@ def needs_composition(name: str) -> None:
 def require_tokenizer(name: str) -> None:
     """End the page with a sentence when the model has no tokenizer."""
     if getattr(models.require(name), "tokenizer", None) is None:
-        st.info(f"{name} has no tokenizer, so it cannot read text.", icon=":material/info:")
+        st.info(
+            f"{models.short(name)} has no tokenizer, so it cannot read text. On the page Models it can be opened with "
+            "the tokenizer of another folder.",
+            icon=":material/info:",
+        )
         links.end_page()
 
 
-def first_word(name: str, answer: str | None) -> int | None:
+def first_word(name: str, answer: str | int | None) -> int | None:
     """The id of an answer's first token, which is where the model has to choose; UserError when it does not know it."""
     from dcinterp.mechanism.prompt import first_token
 
@@ -210,12 +293,12 @@ def target_and_foil(name: str, question: Question) -> tuple[str | int, str | int
         UserError: the prompt or the answer does not fit the model.
     """
     prediction = analyses.run("predict", name, prompt=question.prompt, answer=first_word(name, question.answer))
-    target = prediction.answer_id if question.answer else int(prediction.top_ids[0])
+    target = prediction.answer_id if question.answer is not None else int(prediction.top_ids[0])
     return word(name, target), word(name, next(int(token) for token in prediction.top_ids if int(token) != target))
 
 
 def link_choices(more: dict[str, str]) -> dict[str, str | list[str]]:
     """The choices that a link to another page holds: the model, the question, and `more`."""
-    common = ("model", "prompt", "task", "example", "text", "answer")
+    common = ("model", "prompt", "task", "example", "text", "answer", "ids", "answer-id")
     kept = {key: values[0] for key, values in links.address().current.items() if key in common}
     return {**kept, **more}

@@ -12,7 +12,7 @@ from dcinterp.bridge.protocol import stages_of
 from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
 from workbench import analyses, links, models
 from workbench.glossary import tip
-from workbench.inputs import Question
+from workbench.inputs import Question, read_ids
 from workbench.markdown import escape
 from workbench.task_tables import COUNTERFACTUAL_KINDS
 
@@ -110,13 +110,20 @@ def _where(one: Any) -> str:
     return f", at {' and '.join(at)} only" if at else ""
 
 
-def counterfactual_prompt(name: str, question: Question, lines: str, where: Any) -> str | None:
+def counterfactual_prompt(name: str, question: Question, lines: str, where: Any) -> str | list[int] | None:
     """The prompt that patched values come from, of a kind that the person chooses; None if no line needs one."""
     if not re.search(r"\bcounterfactual\b", lines):
         return None
     if question.example is None:
         words = "As many tokens as the prompt has. The patched values are what the model computes on this prompt."
-        return links.text("Counterfactual prompt", key="counterfactual", default=question.prompt, help=words) or None
+        if isinstance(question.prompt, str):
+            return (
+                links.text("Counterfactual prompt", key="counterfactual", default=question.prompt, help=words) or None
+            )
+        ids = ", ".join(map(str, question.prompt))
+        return (
+            read_ids(links.text("Counterfactual token ids", key="counterfactual-ids", default=ids, help=words)) or None
+        )
     pairs = synthetic_tasks.counterfactuals(question.example, tokenizer=models.model(name).tokenizer)
     found = {kind: pair for kind, pair in pairs.items() if not isinstance(pair, synthetic_tasks.NoCounterfactual)}
     if not found:

@@ -11,20 +11,28 @@ from typing import Any
 import streamlit as st
 
 from dcinterp.bridge.protocol import stages_of
+from dcinterp.checkpoints.names import ADAPTER, GGUF
 from workbench import links
 
 LOADED_AT_MOST = 4
 FOLDERS_LISTED_AT_MOST = 200
 FITS_THE_SIDEBAR = 26
 """Letters."""
+WITHOUT_ASKING = 2_000_000_000
+"""Bytes of weights up to which a link opens a model of this machine; a larger one is opened by a click."""
+TOKENIZER_MARK = "::tokenizer="
+"""What stands in a name between a model and the folder of another tokenizer."""
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "BOOL": 1}
 
 
 def choose_model() -> str:
     """The model selector of the sidebar; its value is part of every link."""
     requested = links.asked_for("model")
+    refused = ""
     if requested and requested not in known() and is_here(requested):
-        remember(requested)
+        refused = too_large(requested)
+        if not refused:
+            remember(requested)
     name = links.choose(
         "Model",
         known(),
@@ -34,24 +42,53 @@ def choose_model() -> str:
     )
     if requested and requested not in known():
         st.session_state["_wanted"] = requested
-        links.address().wrong[-1] += " If it is your own model or one from the hub, open it on the page Models."
+        links.address().wrong[-1] += (
+            refused or " If it is your own model or one from the hub, open it on the page Models."
+        )
     return name
 
 
+def parts(name: str) -> tuple[str, str | None]:
+    """(what `dcinterp.load` opens, the folder of another tokenizer or None) of a model's name."""
+    source, mark, tokenizer = name.partition(TOKENIZER_MARK)
+    return source, tokenizer if mark else None
+
+
 def is_here(name: str) -> bool:
-    """Whether a name that a link asks for stands for files on this machine, so that it is opened without a question."""
+    """Whether a name that a link asks for stands for files on this machine, so that no network is needed."""
+    from dcinterp.checkpoints import names
     from dcinterp.checkpoints.hub import cached_snapshot
+
+    source, _ = parts(name)
+    if source.startswith(names.PLANTED) or source in names.shipped_models():
+        return True
+    try:
+        return names.is_here(source) or (looks_like_hub_id(source) and cached_snapshot(source) is not None)
+    except (ValueError, OSError):  # a folder with several models, or a name that is no path
+        return False
+
+
+def too_large(name: str) -> str:
+    """What to say of a model that a link asks for and that takes too much memory to open it unasked; "" otherwise."""
     from dcinterp.checkpoints.names import PLANTED
 
-    if name.startswith(PLANTED) or (Path(name).expanduser() / "config.json").is_file():
-        return True
-    return looks_like_hub_id(name) and cached_snapshot(name) is not None
+    if name.startswith(PLANTED):
+        return ""  # these are bounded
+    try:
+        size = estimate(name).weights_bytes
+    except (ValueError, OSError):
+        return ""  # opening it says what is wrong
+    if size <= WITHOUT_ASKING:
+        return ""
+    return f" It takes {readable(size, 'B')} of memory: open it on the page Models if you want to."
 
 
 def short(name: str) -> str:
     """A name that fits the sidebar: of a long path its last two parts."""
-    parts = Path(name).parts
-    return name if len(name) <= FITS_THE_SIDEBAR or len(parts) < 3 else str(Path("…", *parts[-2:]))
+    source, tokenizer = parts(name)
+    names = Path(source).parts
+    label = source if len(source) <= FITS_THE_SIDEBAR or len(names) < 3 else str(Path("…", *names[-2:]))
+    return label if tokenizer is None else f"{label} + tokenizer {Path(tokenizer).name}"
 
 
 def known() -> list[str]:
@@ -90,13 +127,17 @@ def model(name: str) -> Any:
 def _load(name: str, stamp: int) -> Any:
     import dcinterp
 
-    return dcinterp.load(name)
+    source, tokenizer = parts(name)
+    return dcinterp.load(source, tokenizer=tokenizer)
 
 
 def stamp(name: str) -> int:
     """A number that changes when the weights of a local folder do, so that a model in training is shown as it is."""
-    folder = Path(name).expanduser()
-    return max((file.stat().st_mtime_ns for file in folder.glob("*.safetensors")), default=0) if folder.is_dir() else 0
+    place = Path(parts(name)[0]).expanduser()
+    files = [file for ending in ("safetensors", "gguf") for file in place.glob(f"*.{ending}")]
+    return max(
+        (file.stat().st_mtime_ns for file in (files if place.is_dir() else [place]) if file.is_file()), default=0
+    )
 
 
 @st.cache_resource
@@ -121,13 +162,15 @@ def composed(name: str) -> bool:
 
 
 def folders(root: Path) -> list[str]:
-    """Model folders at or below `root`, three levels deep, newest first."""
+    """Folders of models and adapters, and GGUF files, at or below `root`, three levels deep, newest first."""
+    depths = ("", "*/", "*/*/", "*/*/*/")
     found = [
         path.parent
-        for depth in ("", "*/", "*/*/", "*/*/*/")
-        for path in root.glob(f"{depth}config.json")
+        for depth in depths
+        for path in (*root.glob(f"{depth}config.json"), *root.glob(f"{depth}{ADAPTER}"))
         if any(path.parent.glob("*.safetensors"))
     ]
+    found += [path for depth in depths for path in root.glob(f"{depth}*{GGUF}") if path.is_file()]
     newest = sorted(found, key=lambda folder: -folder.stat().st_mtime)
     return [str(folder) for folder in newest[:FOLDERS_LISTED_AT_MOST]]
 
@@ -139,19 +182,52 @@ def estimate(name: str) -> Any:
         UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
     """
     import dcinterp
-    from dcinterp.checkpoints.hub import cached_snapshot
     from dcinterp.checkpoints.names import PLANTED, refuse_missing_folder
 
-    name = name.strip()
+    name = parts(name.strip())[0]
     if not name:
-        raise dcinterp.UserError("Type the path of a model folder or a hub id.")
+        raise dcinterp.UserError("Type the path of a model or a hub id.")
     if name.startswith(PLANTED):
         return dcinterp.describe(model(name))
     if not Path(name).expanduser().exists():
         refuse_missing_folder(name)
-    if looks_like_hub_id(name) and not Path(name).expanduser().is_dir() and cached_snapshot(name) is None:
-        return _on_hub(name)
-    return dcinterp.describe(name)
+    return _on_hub(name) if needs_hub(name) else dcinterp.describe(name)
+
+
+def lacks_tokenizer(name: str) -> bool:
+    """Whether a model's folder on this machine has no tokenizer (a GGUF file has its own)."""
+    from dcinterp.checkpoints.names import gguf_file, is_adapter
+    from dcinterp.checkpoints.tokenizer_files import has_tokenizer
+
+    folder = Path(name).expanduser()
+    return folder.is_dir() and not has_tokenizer(folder) and not is_adapter(folder) and gguf_file(folder) is None
+
+
+def tokenizer_problem(name: str, tokenizer: str) -> str:
+    """What is wrong with another tokenizer that a person wants for a model, before it is opened; "" if nothing is."""
+    from dcinterp.checkpoints.names import PLANTED
+    from dcinterp.checkpoints.tokenizer_files import read_tokenizer
+
+    if not tokenizer:
+        return ""
+    if name.startswith(PLANTED):
+        return "A planted model has its own words; leave the tokenizer out."
+    try:
+        read_tokenizer(tokenizer)
+    except ValueError as problem:
+        return str(problem).splitlines()[0]
+    return ""
+
+
+def needs_hub(name: str) -> bool:
+    """Whether only the hub can say what a name stands for, so that it is asked when a person wants that."""
+    from dcinterp.checkpoints.hub import cached_snapshot
+    from dcinterp.checkpoints.names import PLANTED
+
+    source = parts(name.strip())[0]
+    if not source or source.startswith(PLANTED) or Path(source).expanduser().exists():
+        return False
+    return looks_like_hub_id(source) and cached_snapshot(source) is None
 
 
 def looks_like_hub_id(name: str) -> bool:

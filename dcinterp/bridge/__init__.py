@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dcinterp.bridge.vit import DCViTAdapter as DCViTAdapter
     from dcinterp.bridge.wrapping import boot as boot
     from dcinterp.bridge.wrapping import wrap as wrap
+    from dcinterp.bridge.wrapping import wrap_foreign as wrap_foreign
 
 _HOMES = {
     "ComposeBridge": "compose",
@@ -45,6 +46,7 @@ _HOMES = {
     "TransformerBridge": "wrapping",
     "boot": "wrapping",
     "wrap": "wrapping",
+    "wrap_foreign": "wrapping",
 }
 __all__ = sorted(_HOMES)
 

@@ -33,6 +33,22 @@ class DCActivationCache(ActivationCache):
             )
         return super().logit_attrs(*args, **kwargs)
 
+    def _get_cached_ln_scale(self, layer: int | None, mlp_input: bool, *args: Any, **kwargs: Any) -> Tensor:
+        """As in TransformerLens, which divides by it wherever a norm is applied to a part of the stream.
+
+        `apply_ln_to_stack`, `decompose_resid`, `stack_head_results`, `stack_neuron_results` and
+        `get_full_resid_decomposition` (with `apply_ln=True`) all come here. None of them multiplies by the norm's gain.
+
+        Raises:
+            UserError: that norm has a gain that is not folded into the weights behind it yet.
+        """
+        if not self.model.norm_is_folded(layer, mlp_input):
+            raise UserError(
+                "Applying a norm to parts of the residual stream (apply_ln) would ignore the norm's gain; call "
+                "enable_compatibility_mode() on the bridge first, which folds it into the weights, and run again."
+            )
+        return super()._get_cached_ln_scale(layer, mlp_input, *args, **kwargs)
+
     def __getitem__(self, key: Any) -> Tensor:
         # The shorthand is what pattern detectors use; who writes the full name has read where it comes from.
         if isinstance(key, tuple) and key[0] == "pattern" and "post" in self.model.stages:

@@ -131,9 +131,16 @@ class DCBridge(TransformerBridge):
 
     def final_norm_is_folded(self) -> bool:
         """Whether the final norm has no gain or bias of its own left."""
-        norm = self.ln_final.original_component
-        bias = getattr(norm, "bias", None)
-        return bool((norm.weight == 1).all()) and (bias is None or bool((bias == 0).all()))
+        return _is_folded(self.ln_final)
+
+    def norm_is_folded(self, layer: int | None, mlp_input: bool = False) -> bool:
+        """The same of the norm that a layer reads by: before attention or the MLP, or the final norm for `layer` None
+        or the number of layers.
+        """
+        if layer is None or layer == self.cfg.n_layers:
+            return self.final_norm_is_folded()
+        block = self.blocks[layer]
+        return _is_folded(block.ln2 if mlp_input else block.ln1)
 
     def all_composition_scores(self, mode: str) -> Any:
         """As in TransformerLens: scores of heads as they are before composition."""
@@ -206,6 +213,13 @@ class DCBridge(TransformerBridge):
         for name in [names] if isinstance(names, str) else names:
             if name not in known:
                 raise UserError(f"There is no hook {name!r} in this model; {nearest(name, known)}")
+
+
+def _is_folded(norm: Any) -> bool:
+    """Whether a norm multiplies by 1 and adds 0."""
+    inner = norm.original_component
+    bias = getattr(inner, "bias", None)
+    return bool((inner.weight == 1).all()) and (bias is None or bool((bias == 0).all()))
 
 
 def parameter_names(config: DCFormerConfig) -> list[str]:

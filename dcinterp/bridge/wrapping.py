@@ -1,14 +1,23 @@
-"""From a model to a bridge: `wrap` for ours, `boot` for others; and the registration by which others boot ours."""
+"""From a model to a bridge: `wrap` for ours, `boot` and `wrap_foreign` for others.
+
+Also the registration by which others boot ours.
+"""
 
 from __future__ import annotations
 
+import copy
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from transformer_lens.factories import architecture_adapter_factory
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_config_from_hf, configure_tokenizer
+from transformer_lens.model_bridge.sources._bridge_builder import (
+    build_bridge_config_from_hf,
+    build_bridge_from_module,
+    configure_tokenizer,
+)
+from transformer_lens.model_bridge.sources._hf_format import determine_architecture_from_hf_config
 from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
 from transformers import AutoTokenizer
 
@@ -60,9 +69,43 @@ def _configured(tokenizer: Any, cfg: Any) -> Any:
         return configure_tokenizer(AutoTokenizer.from_pretrained(folder), cfg)
 
 
-def boot(name_or_path: str, device: str | None = None, dtype: torch.dtype | None = None) -> TransformerBridge:
-    """TransformerLens's own bridge for a causal language model that is not ours."""
-    return TransformerBridge.boot_transformers(name_or_path, device=device, dtype=dtype or torch.float32)
+def boot(
+    name_or_path: str, device: str | None = None, dtype: torch.dtype | None = None, tokenizer: Any = None
+) -> TransformerBridge:
+    """TransformerLens's own bridge for a causal language model that is not ours, with its tokenizer or another."""
+    return TransformerBridge.boot_transformers(
+        name_or_path, device=device, dtype=dtype or torch.float32, tokenizer=tokenizer
+    )
+
+
+def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
+    """TransformerLens's own bridge over a model of transformers in memory, which it changes in place.
+
+    Args:
+        model: a causal language model that is not ours.
+        tokenizer: None for a model of bare token ids.
+        name: what the bridge calls itself.
+
+    Raises:
+        UserError: TransformerLens does not know the architecture.
+    """
+    if hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation("eager")  # the others do not hand out their attention
+    config = copy.deepcopy(model.config)
+    try:
+        architecture = determine_architecture_from_hf_config(config)
+        with TemporaryDirectory() as folder:
+            if tokenizer is not None:  # TransformerLens reads it again: from here, where it surely is
+                tokenizer.save_pretrained(folder)
+                tokenizer = AutoTokenizer.from_pretrained(folder)
+            bridge = build_bridge_from_module(
+                model, architecture, hf_config=config, tokenizer=tokenizer, model_name=name
+            )
+    except ValueError as error:
+        reason = str(error).strip().split(". ")[0].split("\n")[0].rstrip(".")
+        raise UserError(f"{name} is a model that TransformerLens does not wrap: {reason}.") from error
+    model.eval()
+    return bridge
 
 
 def register() -> None:

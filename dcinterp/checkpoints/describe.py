@@ -6,7 +6,7 @@ dcinterp.describe(bridge).composition             # after
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.checkpoints.adapters import base_of
+from dcinterp.checkpoints.gguf_file import gguf_facts
 from dcinterp.checkpoints.hub import cached_snapshot
 from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, opens_by_default, read_foreign_config
-from dcinterp.checkpoints.names import OWN, SHIPPED, shipped_models
+from dcinterp.checkpoints.names import OWN, SHIPPED, gguf_file, is_adapter, refuse_file, shipped_models
 from dcinterp.checkpoints.read import OURS, read_config_file
 from dcinterp.model.build import count_parameters
 from dcinterp.model.compose.registry import composer_class
@@ -93,11 +95,11 @@ def size(count: float) -> str:
 
 
 def describe(model: Any) -> Description:
-    """Describe a shipped model or a folder without loading its weights, or a bridge.
+    """Describe a shipped model, a folder or a GGUF file without loading its weights, or a bridge.
 
     Args:
-        model: the name of a shipped model, a folder, a hub id that is in the local cache, or what `dcinterp.load`
-            returned.
+        model: the name of a shipped model, a folder (of an adapter, too), a GGUF file, a hub id that is in the local
+            cache, or what `dcinterp.load` returned.
 
     Raises:
         UserError: there is no such model on this machine, or its folder is incomplete or damaged.
@@ -106,6 +108,12 @@ def describe(model: Any) -> Description:
         return _of_bridge(model)
     own, model = str(model).startswith(OWN), str(model).removeprefix(OWN)
     folder = SHIPPED / str(model) if str(model) in shipped_models() else Path(model).expanduser()
+    if (file := gguf_file(folder)) is not None:
+        return _of_gguf(str(model), file)
+    refuse_file(str(model))
+    if is_adapter(folder):
+        base = describe(base_of(folder))
+        return replace(base, name=str(model), family=f"{base.family}, with the adapter merged into it")
     if not folder.is_dir():
         cached = cached_snapshot(str(model))
         if cached is None:
@@ -125,6 +133,12 @@ def describe(model: Any) -> Description:
         config = (DCViTConfig if kind == DCViTConfig.model_type else DCFormerConfig).from_dict(fields)
         return _ours(str(model), config, dtype)
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in tensors), dtype)
+
+
+def _of_gguf(name: str, file: Path) -> Description:
+    fields, parameters, stored = gguf_facts(file)
+    found = _foreign(name, fields, parameters, torch.float32)
+    return replace(found, dtype=f"float32, from {stored} in the file")
 
 
 def _of_bridge(bridge: Bridge) -> Description:

@@ -13,11 +13,12 @@ SAMPLED = 2**18
 """Entries of a tensor that enter the fingerprint; larger tensors are read at this many evenly spaced places."""
 
 
-def mark_source(bridge: Bridge, source: str, dtype: torch.dtype | None) -> None:
+def mark_source(bridge: Bridge, source: str, dtype: torch.dtype | None, tokenizer: str | None = None) -> None:
     """Note on a bridge what `dcinterp.load` was given, and the fingerprint that its weights have now."""
     # Past nn.Module's bookkeeping: these are no parts of the model.
     object.__setattr__(bridge, "source", source)
     object.__setattr__(bridge, "source_dtype", str(dtype).removeprefix("torch.") if dtype is not None else None)
+    object.__setattr__(bridge, "source_tokenizer", tokenizer)
     object.__setattr__(bridge, "source_fingerprint", fingerprint(bridge))
 
 

@@ -1,26 +1,34 @@
-"""`load`: from a name, a folder or a hub id to a bridge."""
+"""`load`: from a name, a folder, a file or a hub id to a bridge."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
+from torch import nn
 
+from dcinterp.checkpoints.adapters import base_of, is_adapted, merge, read_adapted
 from dcinterp.checkpoints.devices import require_device
 from dcinterp.checkpoints.fingerprint import mark_source
+from dcinterp.checkpoints.gguf_file import read_gguf, read_gguf_tokenizer
 from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason
 from dcinterp.checkpoints.names import (
     OWN,
     PLANTED,
     SHIPPED,
+    gguf_file,
+    is_adapter,
     layout_names,
     refuse_file,
     refuse_missing_folder,
     shipped_models,
 )
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model
+from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, require_fit
 from dcinterp.support.errors import UserError, nearest, require_known
+from dcinterp.support.progress import without_bars
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
@@ -30,20 +38,24 @@ Decoder = Literal["auto", "own"]
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: str | Path | nn.Module,
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
+    tokenizer: str | Path | Any | None = None,
     decoder: Decoder = "auto",
 ) -> TransformerBridge:
     """A model, ready to look into.
 
     Args:
-        name_or_path: the name of a shipped model (`shipped_models()`), a local folder, or a hub id such as
-            "EleutherAI/pythia-70m", or "planted:share-by-kp,noise=0.01" for a model whose circuit is known. Only a hub
-            id touches the network.
+        name_or_path: the name of a shipped model (`shipped_models()`), a local folder (of a model or of a PEFT
+            adapter), a GGUF file, a hub id such as "EleutherAI/pythia-70m", or "planted:share-by-kp,noise=0.01" for a
+            model whose circuit is known; or a model of transformers or a `PeftModel` in memory, which is copied. Only
+            a hub id touches the network.
         device: where to put the model; the CPU when None.
-        dtype: of the weights; as stored when None.
+        dtype: of the weights; as stored when None (float32 for a GGUF file).
+        tokenizer: the folder of another tokenizer than the model's own, or the name of a shipped model; also a
+            tokenizer in memory. For models that come without one.
         decoder: "own" opens models of the Llama family (`model_type` llama, mistral, qwen2, qwen3) in our decoder,
             instead of TransformerLens's bridge over that of transformers; the logits are the same. Where only a name
             fits, "own:NAME" says so too.
@@ -53,38 +65,60 @@ def load(
         `source`, what it was loaded from, so that results can say how to make them again.
 
     Raises:
-        UserError: there is no such model, or its folder is incomplete or damaged.
+        UserError: there is no such model, or its folder is incomplete or damaged, or the tokenizer does not fit it.
     """
+    require_device(device)
+    by_name = tokenizer is None or isinstance(tokenizer, str | Path)
+    words = read_tokenizer(tokenizer) if tokenizer is not None and by_name else tokenizer
+    if isinstance(name_or_path, nn.Module):
+        return _load_object(name_or_path, device, dtype, words)
     if not str(name_or_path).strip():
         raise UserError("The name of the model is empty; give a shipped model, a folder, or a hub id.")
     require_known("decoder", decoder, get_args(Decoder))
-    require_device(device)
     name = str(name_or_path)
     if decoder == "own" and not name.startswith(OWN):
         name = f"{OWN}{name}"
-    bridge = _load(name.removeprefix(OWN), device, dtype, own=name.startswith(OWN))
-    mark_source(bridge, name, dtype)
+    bridge = _load(name.removeprefix(OWN), device, dtype, words, own=name.startswith(OWN))
+    if words is not None:
+        require_fit(words, bridge.cfg.d_vocab, f"in {tokenizer}" if by_name else "given")
+    if by_name:
+        mark_source(bridge, name, dtype, None if tokenizer is None else str(tokenizer))
     return bridge
 
 
-def _load(name: str, device: Any, dtype: torch.dtype | None, *, own: bool) -> TransformerBridge:
+def _load(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, own: bool) -> TransformerBridge:
     if name in shipped_models():
-        return _load_ours(SHIPPED / name, name, device, dtype)
+        return _load_ours(SHIPPED / name, name, device, dtype, words)
     if name.startswith(PLANTED):
+        if words is not None:
+            raise UserError("A planted model has its own words; leave the tokenizer out.")
         return _load_planted(name.removeprefix(PLANTED), device, dtype)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return _load_folder(folder, device, dtype, own=own)
+    path = Path(name).expanduser()
+    if (file := gguf_file(path)) is not None:
+        if own:
+            raise UserError(f"Our decoder does not read GGUF files; open {file} without {OWN!r} or decoder=\"own\".")
+        return _load_gguf(file, device, dtype, words)
+    if path.is_dir():
+        return _load_folder(path, device, dtype, words, own=own)
     refuse_file(name)
     refuse_missing_folder(name)
-    return _load_hub(name, device, dtype, own=own)
+    return _load_hub(name, device, dtype, words, own=own)
 
 
 def _load_folder(
-    folder: Path, device: Any, dtype: torch.dtype | None, name: str = "", *, own: bool
+    folder: Path, device: Any, dtype: torch.dtype | None, words: Any, name: str = "", *, own: bool
 ) -> TransformerBridge:
     from dcinterp.checkpoints.layouts import opens_by_default
 
+    if is_adapter(folder):
+        if own:
+            raise UserError(
+                f"{folder} holds an adapter, which our decoder does not read; save the model with the adapter merged, "
+                f"or open it without {OWN!r} or decoder=\"own\"."
+            )
+        own_words = next((each for each in (folder, base_of(folder)) if has_tokenizer(each)), None)
+        words = words if words is not None or own_words is None else read_tokenizer(own_words)
+        return _wrap(read_adapted(folder, device, dtype), words, name or folder.name)
     kind = read_config_file(folder).get("model_type")
     if own and kind not in (*OURS, *layout_names()):
         raise UserError(
@@ -92,13 +126,18 @@ def _load_folder(
             f'{", ".join(layout_names())}. Without {OWN!r} or decoder="own" TransformerLens opens it.'
         )
     if own or kind in OURS or opens_by_default(kind):
-        return _load_ours(folder, name or folder.name, device, dtype)
+        return _load_ours(folder, name or folder.name, device, dtype, words)
     if kind is None:
         raise UserError(f"{folder / 'config.json'} has no model_type; copy it again from the source of the model.")
-    from dcinterp.bridge import boot
+    from dcinterp.bridge import boot, wrap_foreign
 
     try:
-        bridge = boot(str(folder), device=str(device) if device else None, dtype=dtype)
+        if words is None and not has_tokenizer(folder):
+            bridge = wrap_foreign(_read_foreign_model(folder, device, dtype), None, str(folder))
+        else:
+            bridge = boot(str(folder), device=str(device) if device else None, dtype=dtype, tokenizer=words)
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         reason = str(error).strip().split(". ")[0].split("\n")[0].rstrip(".")
         raise UserError(
@@ -109,19 +148,60 @@ def _load_folder(
     return bridge
 
 
-def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
+def _read_foreign_model(folder: Path, device: Any, dtype: torch.dtype | None) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with without_bars():
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype or torch.float32, attn_implementation="eager", local_files_only=True
+        )
+    return model.to(device) if device else model
+
+
+def _load_gguf(file: Path, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
+    model = read_gguf(file, dtype)
+    if words is None:
+        words = read_tokenizer(file.parent) if has_tokenizer(file.parent) else read_gguf_tokenizer(file)
+    return _wrap(model.to(device) if device else model, words, file.stem)
+
+
+def _load_object(model: Any, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
+    if getattr(model, "config", None) is None or hasattr(model, "original_model"):
+        raise UserError(
+            f"A {type(model).__name__} is not a language model of transformers; give one, or what it was saved as."
+        )
+    place = str(getattr(model.config, "name_or_path", "") or "")
+    if words is None and place and Path(place).is_dir() and has_tokenizer(Path(place)):
+        words = read_tokenizer(place)
+    model = copy.deepcopy(model)
+    if is_adapted(model):
+        model = merge(model)
+    bridge = _wrap(model.to(device=device, dtype=dtype), words, Path(place).name or type(model).__name__)
+    if words is not None:
+        require_fit(words, bridge.cfg.d_vocab, "given")
+    return bridge
+
+
+def _wrap(model: Any, words: Any, name: str) -> TransformerBridge:
+    """A bridge over a model in memory, of ours or of others."""
+    from dcinterp.bridge import wrap, wrap_foreign
+
+    ours = getattr(model.config, "model_type", None) in OURS
+    return (wrap if ours else wrap_foreign)(model, words, name)
+
+
+def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
     from transformers import PreTrainedTokenizerFast
 
     from dcinterp.bridge import wrap
 
     model = read_model(folder, device=device, dtype=dtype)
-    tokenizer = None
-    if (folder / "tokenizer.json").is_file():
+    if words is None and (folder / "tokenizer.json").is_file():
         try:
-            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+            words = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the tokenizers library raises bare exceptions
             raise UserError(f"The tokenizer in {folder} is damaged ({error}); copy its files again.") from error
-    return wrap(model, tokenizer, name)
+    return wrap(model, words, name)
 
 
 def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:
@@ -132,7 +212,7 @@ def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> Transfor
     return wrap(planted.model.to(device, dtype), tokenizer(), f"planted {planted.circuit}")
 
 
-def _load_hub(name: str, device: Any, dtype: torch.dtype | None, *, own: bool) -> TransformerBridge:
+def _load_hub(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, own: bool) -> TransformerBridge:
     from huggingface_hub.errors import EntryNotFoundError
 
     try:
@@ -140,8 +220,8 @@ def _load_hub(name: str, device: Any, dtype: torch.dtype | None, *, own: bool) -
         if folder is None:
             from dcinterp.bridge import boot
 
-            return boot(name, device=str(device) if device else None, dtype=dtype)
-        return _load_folder(folder, device, dtype, name, own=own)
+            return boot(name, device=str(device) if device else None, dtype=dtype, tokenizer=words)
+        return _load_folder(folder, device, dtype, words, name, own=own)
     except UserError:
         raise
     except (OSError, ValueError, EntryNotFoundError) as error:

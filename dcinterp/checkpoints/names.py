@@ -15,6 +15,10 @@ PLANTED = "planted:"
 OWN = "own:"
 """What a name begins with that is to be opened in our decoder, where TransformerLens would open it too."""
 
+GGUF = ".gguf"
+ADAPTER = "adapter_config.json"
+"""The file by which one knows the folder of an adapter."""
+
 
 def layout_names() -> tuple[str, ...]:
     """The foreign layouts of checkpoints that can be read and written: a file of `layouts` each."""
@@ -29,7 +33,35 @@ def shipped_models() -> tuple[str, ...]:
 def refuse_file(name: str) -> None:
     """Raise a UserError if `name` is a file, where the folder of a model is meant."""
     if Path(name).expanduser().is_file():
-        raise UserError(f"{name} is a file; give the folder that holds config.json and the weights.")
+        raise UserError(f"{name} is a file; give the folder that holds config.json and the weights, or a .gguf file.")
+
+
+def gguf_file(path: Path) -> Path | None:
+    """The GGUF file that a path stands for: the file itself, or the only one of a folder without other weights.
+
+    Raises:
+        UserError: the folder has several.
+    """
+    if path.is_file():
+        return path if path.suffix.lower() == GGUF else None
+    if not path.is_dir() or any(any(path.glob(pattern)) for pattern in ("*.safetensors", "*.bin")):
+        return None
+    found = sorted(file for file in path.iterdir() if file.suffix.lower() == GGUF and file.is_file())
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found[:5])
+        raise UserError(f"{path} has {len(found)} GGUF files ({names}); give the path of one of them.")
+    return found[0] if found else None
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter of PEFT, and no model of its own."""
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+
+
+def is_here(name: str) -> bool:
+    """Whether a name stands for the files of a model: a folder with a config.json or an adapter, or a GGUF file."""
+    path = Path(name).expanduser()
+    return (path / "config.json").is_file() or (path / ADAPTER).is_file() or gguf_file(path) is not None
 
 
 def is_path(name: str) -> bool:

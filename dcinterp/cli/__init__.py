@@ -65,7 +65,7 @@ for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
     if hasattr(_verb, "app"):
         verbs.add_typer(_verb.app, name=_module.name)
     else:
-        verbs.command(_module.name.replace("_", "-"))(_verb.command)
+        verbs.command(_module.name.replace("_", "-"), **getattr(_verb, "SETTINGS", {}))(_verb.command)
 
 
 def main(arguments: list[str] | None = None) -> None:

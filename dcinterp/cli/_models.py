@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcinterp.checkpoints.names import SHIPPED, refuse_file, shipped_models
+import typer
+
+from dcinterp.checkpoints.names import GGUF, SHIPPED, refuse_file, shipped_models
 
 
 def model_names(incomplete: str) -> list[str]:
-    """The shipped models, and the folders, that begin so."""
+    """The shipped models, and the folders and GGUF files, that begin so."""
     above = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     folders = [str(path) for path in above.glob("*/") if path.is_dir() and not path.name.startswith(".")]
+    folders += map(str, above.glob(f"*{GGUF}"))
     return sorted(name for name in (*shipped_models(), *folders) if name.startswith(incomplete))
+
+
+MODEL = typer.Argument(help="A shipped model, a folder, a .gguf file, or a hub id.", autocompletion=model_names)
+TOKENIZER = typer.Option(
+    help="Folder of another tokenizer than the model's own, or a shipped model; for a model without one.",
+    metavar="FOLDER",
+)
 
 
 def preset_names(incomplete: str) -> list[str]:

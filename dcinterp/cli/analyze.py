@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from dcinterp.cli._help import Group, Verb, Verbs, example
-from dcinterp.cli._models import model_names
+from dcinterp.cli._models import MODEL, TOKENIZER
 from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result, whole
 
 if TYPE_CHECKING:
@@ -145,13 +145,13 @@ def verb(entry: Analysis) -> Any:
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
 
     if entry.takes_model:
-        model = typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)
-        add("model", Annotated[str, model], inspect.Parameter.empty)
+        add("model", Annotated[str, MODEL], inspect.Parameter.empty)
     for name, parameter in entry.parameters.items():
         add(f"arg_{name}", *_option(name, parameter, types[name], described.get(name, "")))
     if entry.takes_model:
         dtype = typer.Option(help="Load the weights as float32, float64 or bfloat16; as stored by default.")
         add("dtype", Annotated[Literal["float32", "float64", "bfloat16"] | None, dtype], None)
+        add("tokenizer", Annotated[str | None, TOKENIZER], None)
     for name, annotation in OUTPUTS.items():
         add(name, annotation, DEFAULTS[name])
     for old, new in former_options(entry).items():
@@ -249,7 +249,8 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
             progress(0, 0, f"loading {given['model']}")
             from dcinterp.checkpoints.load import load
 
-            bridges.append(load(given["model"], dtype=getattr(torch, given["dtype"]) if given["dtype"] else None))
+            dtype = getattr(torch, given["dtype"]) if given["dtype"] else None
+            bridges.append(load(given["model"], dtype=dtype, tokenizer=given["tokenizer"]))
             progress(0, 0)
         if "progress" in entry.signature.parameters:
             arguments["progress"] = progress

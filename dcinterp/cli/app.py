@@ -23,7 +23,7 @@ MODELS_VARIABLE = "DCINTERP_MODELS"
 def command(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Model folders or hub ids, beside the shipped ones.", autocompletion=model_names),
+        typer.Argument(help="Folders, .gguf files or hub ids, beside the shipped models.", autocompletion=model_names),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes any free one.")] = 8501,
     browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
@@ -40,10 +40,12 @@ def command(
 
         dcinterp app runs/my-run/model
     """
-    from dcinterp.checkpoints.names import refuse_file, refuse_missing_folder
+    from dcinterp.checkpoints.names import gguf_file, is_adapter, refuse_file, refuse_missing_folder
     from dcinterp.checkpoints.read import read_config_file
 
     for model in models or []:
+        if gguf_file(Path(model)) is not None or is_adapter(Path(model)):
+            continue
         if Path(model).is_dir():
             read_config_file(Path(model))
         else:
@@ -99,4 +101,4 @@ def app_folder() -> Path:
 
 
 def _absolute(model: str) -> str:
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
+    return str(Path(model).resolve()) if Path(model).exists() else model

@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.cli._models import model_names
+from dcinterp.cli._models import MODEL
 from dcinterp.cli._outputs import print_json
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)
-    ] = "dcformer++",
+    model: Annotated[str, MODEL] = "dcformer++",
     match: Annotated[
         str, typer.Option(help="Only hooks with all these words in name or meaning; * and ? make a pattern of names.")
     ] = "",

@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.cli._models import model_names
+from dcinterp.cli._models import MODEL, TOKENIZER
 from dcinterp.cli._outputs import print_json
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)],
+    model: Annotated[str, MODEL],
     files_only: Annotated[
         bool, typer.Option("--files-only", help="Read config.json and the headers of the weights; load nothing.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="Where to load it: cpu (the default), cuda, mps.")] = None,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: sizes, bytes, windows; hooks and seconds if it was loaded.")
     ] = False,
@@ -30,6 +31,8 @@ def command(
 
         dcinterp load dcformer++ --files-only
 
+        dcinterp load model.gguf
+
         dcinterp load EleutherAI/pythia-70m --json
     """
     import time
@@ -43,7 +46,7 @@ def command(
     from dcinterp.checkpoints.load import load
 
     start = time.perf_counter()
-    bridge = load(model, device=device)
+    bridge = load(model, device=device, tokenizer=tokenizer)
     seconds = time.perf_counter() - start
     described = describe(bridge)
     hooks, layers = len(bridge.hook_dict), bridge.cfg.n_layers

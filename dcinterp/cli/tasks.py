@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dcinterp.cli._help import Verbs
-from dcinterp.cli._models import model_names
+from dcinterp.cli._models import MODEL, TOKENIZER
 from dcinterp.cli._outputs import print_json, require_file_place, require_folder_place, whole
 from dcinterp.support.errors import UserError
 
@@ -325,7 +325,7 @@ def former_counterfactuals(
 
 @app.command()
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=model_names)],
+    model: Annotated[str, MODEL],
     data: Annotated[
         Path | None,
         typer.Option(
@@ -347,6 +347,7 @@ def evaluate(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass; small is fast on a CPU.")] = 4,
     device: Annotated[str | None, typer.Option(help="Where to run it: cpu (the default), cuda, mps.")] = None,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: the summary, with the tables of every kind.")
     ] = False,
@@ -370,9 +371,9 @@ def evaluate(
         progress(0, 0, f"loading {model}")
         import dcinterp
 
-        bridge = dcinterp.load(model, device=device)
+        bridge = dcinterp.load(model, device=device, tokenizer=tokenizer)
         if bridge.tokenizer is None:
-            raise ValueError(f"{model} has no tokenizer, so it cannot read the tasks; copy its tokenizer.json into it.")
+            raise ValueError(f"{model} has no tokenizer to read the tasks with; give it one with --tokenizer FOLDER.")
         progress(0, 0)
         result = evaluate_rows(
             bridge, chosen_rows, batch_size=batch_size, progress=progress, folder=output, name=model, seed=seed

@@ -80,12 +80,14 @@ def token_word(bridge: Bridge, token: int) -> Token:
         return token
 
 
-def first_token(bridge: Bridge, answer: str) -> int:
+def first_token(bridge: Bridge, answer: Token) -> int:
     """The id of the first token of an answer that may take several, which is where the model has to choose.
 
     Raises:
-        UserError: the answer is empty or has a word that the tokenizer does not know.
+        UserError: the answer is empty or has a word that the tokenizer does not know, or the id does not exist.
     """
+    if isinstance(answer, int):
+        return token_id(bridge, answer)
     ids = _encode(bridge, f" {answer.strip()}", special=False)[0]
     if not answer.strip() or len(ids) == 0:
         raise UserError("The answer is empty; give at least one word.")

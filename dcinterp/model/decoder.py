@@ -97,22 +97,23 @@ class DCFormerModel(DCFormerPreTrainedModel):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         cache = self._cache(past_key_values, use_cache)
         past = cache.get_seq_length() if cache is not None else 0
-        slots = torch.arange(past, past + x.shape[1], device=x.device)
-        if slots[-1] >= self.config.max_position_embeddings:
+        length = past + x.shape[1]  # compared as a number: the value of a tensor is unknown while a graph is traced
+        if length > self.config.max_position_embeddings:
             raise ValueError(
-                f"The text is {int(slots[-1]) + 1} tokens long, but this model's context is "
+                f"The text is {length} tokens long, but this model's context is "
                 f"{self.config.max_position_embeddings}; shorten the text."
             )
-        if attention_mask is not None and attention_mask.shape[-1] <= slots[-1]:
+        if attention_mask is not None and attention_mask.shape[-1] < length:
             raise ValueError(
                 f"attention_mask covers {attention_mask.shape[-1]} positions, but the cache and the new tokens are "
-                f"{int(slots[-1]) + 1}; it must cover the cached positions too."
+                f"{length}; it must cover the cached positions too."
             )
+        slots = torch.arange(past, length, device=x.device)
         positions = position_ids if position_ids is not None else _positions(slots, attention_mask, x.shape[0])
         turn = self._rotation(positions, x.dtype)
         if self.config.position_type == "learned":
             x = x + self.embed_positions(positions)
-        sights = self._sights(slots, attention_mask)
+        sights = self._sights(slots, length, attention_mask)
         streams = [x] if output_hidden_states else None
         patterns: list[Attention | None] | None = [] if output_attentions else None
         for layer, block in enumerate(self.layers):
@@ -142,14 +143,14 @@ class DCFormerModel(DCFormerPreTrainedModel):
         config = self.config
         return rotation(positions, config.rotary_width, config.rotary_base, dtype, config.rotary_scaling)
 
-    def _sights(self, slots: Tensor, padding: Tensor | None) -> dict[int | None, Sight]:
+    def _sights(self, slots: Tensor, length: int, padding: Tensor | None) -> dict[int | None, Sight]:
         """What the queries in `slots` see, by window: a rule, and with padding a mask over all slots so far."""
-        if padding is not None and bool(padding.all()):
+        if padding is not None and not torch.compiler.is_compiling() and bool(padding.all()):
             padding = None
         windows = {self.config.window(layer) for layer in range(self.config.num_hidden_layers)}
         allowed = None
         if padding is not None:
-            keys = torch.arange(int(slots[-1]) + 1, device=slots.device)
+            keys = torch.arange(length, device=slots.device)
             allowed = attention_mask(slots, keys, padding=padding)
         return {w: Sight(window=w, allowed=allowed) for w in windows}
 

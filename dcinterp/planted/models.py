@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dcinterp.model.build import count_parameters
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.planted.blueprint import Blueprint, add_noise
 from dcinterp.planted.circuit import Edge, PlantedExample, Truth
@@ -19,6 +20,10 @@ from dcinterp.planted.words import NAMES, QUESTIONS, TOKEN_ID
 from dcinterp.support.errors import UserError, nearest
 
 DEFAULT_HEADS = 12
+MOST = {"heads": 64, "rank": 16}
+"""Of each knob; the circuits need far less."""
+LARGEST = 50_000_000
+"""Parameters of a planted model (200 MB). A name is enough to build one, and a name may come with a link."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,11 @@ def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
             f"{chosen.heads}; give more heads or plant fewer circuits."
         )
     plan = Blueprint(chosen.heads, rank=chosen.rank * len(names) + 1)
+    if (size := count_parameters(plan.config())) > LARGEST:
+        raise UserError(
+            f"{chosen.heads} heads, {chosen.circuits} circuits and rank {chosen.rank} make a model of {size:,} "
+            f"parameters, and planted models have at most {LARGEST:,}; give a smaller rank or fewer heads."
+        )
     _plant_first_layer(plan, previous, question)
     roles = {}
     for number, name in enumerate(names):
@@ -155,6 +165,8 @@ def _checked(knobs: Mapping[str, Any]) -> Knobs:
                 raise UserError(f"noise is {value!r}; it is a share of the weights, from 0 to below 1.")
         elif not isinstance(value, int) or value < 1:
             raise UserError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+        elif value > MOST.get(name, value):
+            raise UserError(f"{name} is {value}; a planted model has at most {MOST[name]}.")
     chosen = Knobs(**knobs)
     if chosen.circuits > len(circuits()):
         raise UserError(

@@ -30,7 +30,7 @@ class Call:
 
     analysis: the name of the public function; home: the module it is in.
     model: what `dcinterp.load` was given, None for an analysis without a model or a model that was not loaded so;
-    dtype: the one `load` was asked for; revision: the hub's commit; fingerprint: of the weights.
+    dtype, tokenizer: those `load` was asked for, if any; revision: the hub's commit; fingerprint: of the weights.
     arguments: all but the model and the progress callback, defaults included, as JSON data (see `plain`).
     shown: the arguments that differ from their defaults.
     obstacle: why the call cannot be repeated from this record; empty when it can.
@@ -46,6 +46,7 @@ class Call:
     shown: tuple[str, ...]
     public: bool = True
     obstacle: str = ""
+    tokenizer: str | None = None
 
     @property
     def reproducible(self) -> bool:
@@ -68,6 +69,7 @@ class Call:
         given = [f"{name}={source_text(value)}" for name, value in values.items()]
         if self.model is not None:
             options = f", dtype=torch.{self.dtype}" if self.dtype is not None else ""
+            options += f", tokenizer={source_text(self.tokenizer)}" if self.tokenizer is not None else ""
             lines += ["", f"bridge = dcinterp.load({source_text(self.model)}{options})"]
             given.insert(0, "bridge")
         line = f"result = {function}({', '.join(given)})"
@@ -84,6 +86,8 @@ class Call:
             words.append(self.model)
         if self.dtype is not None:
             words += ["--dtype", self.dtype]
+        if self.tokenizer is not None:
+            words += ["--tokenizer", self.tokenizer]
         for name in self.shown:
             value, option = self.arguments[name], f"--{name.replace('_', '-')}"
             if isinstance(value, bool):

@@ -192,6 +192,7 @@ def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:
         home=home,
         model=getattr(bridge, "source", None),
         dtype=getattr(bridge, "source_dtype", None),
+        tokenizer=getattr(bridge, "source_tokenizer", None),
         revision=revision(bridge) if bridge is not None else None,
         fingerprint=fingerprint(bridge) if bridge is not None else None,
         arguments=arguments,

@@ -93,7 +93,8 @@ def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
         arguments["progress"] = progress
     if not entry.takes_model:
         return None, entry.function(**arguments)
-    bridge = load(str(call.model), dtype=getattr(torch, call.dtype) if call.dtype is not None else None)
+    dtype = getattr(torch, call.dtype) if call.dtype is not None else None
+    bridge = load(str(call.model), dtype=dtype, tokenizer=call.tokenizer)
     return bridge, entry.function(bridge, **arguments)
 
 

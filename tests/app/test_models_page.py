@@ -46,9 +46,16 @@ def current(app) -> dict[str, list[str]]:
     return app.session_state["_address"].current
 
 
+def look_up(app):
+    """What Enter does in the field, which belongs to a form."""
+    (button,) = (b for b in app.button if b.label == "Look it up")
+    return button.click().run()
+
+
 def test_a_cached_hub_id_is_described_opened_and_looked_into(app, hub_cache):
     models_page(app)
-    app.text_input(key="open").set_value(NAME).run()
+    app.text_input(key="open").set_value(NAME)
+    look_up(app)
     assert not app.error
     assert texts(app).count("807,040") == 2, "the shipped one and this one, before it is loaded"
     assert texts(app).count("3.23 MB of weights") == 2
@@ -63,6 +70,72 @@ def test_a_cached_hub_id_is_described_opened_and_looked_into(app, hub_cache):
     assert current(app)["model"] == [NAME]
 
 
+@pytest.fixture
+def bare(tmp_path):
+    """A tiny model of transformers without a tokenizer."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=509, **sizes)).save_pretrained(tmp_path / "bare")
+    return tmp_path / "bare"
+
+
+def test_a_model_without_a_tokenizer_takes_ids_or_that_of_another_folder(app, bare):
+    models_page(app, open=str(bare))
+    assert any("It has no tokenizer" in caption.value for caption in app.caption)
+    app.text_input(key="tokenizer").set_value(str(bare)).run()
+    assert "has no tokenizer" in app.error[0].value
+    app.text_input(key="tokenizer").set_value("dcformer++").run()
+    (button,) = (b for b in app.button if b.label == "Open it")
+    button.click().run()
+    named = f"{bare}::tokenizer=dcformer++"
+    assert app.selectbox(key="model").value == named
+    app.switch_page("app_pages/attribution.py").run()
+    assert not app.exception
+    assert not app.error
+    assert current(app)["model"] == [named]
+
+
+ON_IDS = ["case_study", "attention", "attribution", "interventions", "compare", "ov_circuits", "hooks", "tasks"]
+
+
+@pytest.mark.parametrize("page", ON_IDS)
+def test_pages_show_a_model_of_bare_token_ids(app, bare, page):
+    app.query_params["model"] = str(bare)
+    app.run()
+    if page != "case_study":
+        app.switch_page(f"app_pages/{page}.py").run()
+    assert not app.exception
+    assert not app.error
+    if page not in ("ov_circuits", "hooks", "tasks"):
+        app.text_input(key="ids").set_value("1, 2, 3, 2").run()
+        assert not app.exception
+        assert not app.error
+        app.text_input(key="ids").set_value("1, violin").run()
+        assert "'violin' is not a token id" in app.error[0].value
+
+
+def test_a_link_to_a_large_model_is_not_followed_unasked(app, bare, monkeypatch):
+    from workbench import models
+
+    monkeypatch.setattr(models, "WITHOUT_ASKING", 1000)
+    app.query_params["model"] = str(bare)
+    app.run()
+    assert app.selectbox(key="model").value != str(bare)
+    assert any("of memory: open it on the page Models" in warning.value for warning in app.warning)
+    app.switch_page("app_pages/models.py").run()
+    assert app.text_input(key="open").value == str(bare)
+    assert any(b.label == "Open it" for b in app.button)
+
+
+def test_a_link_to_a_planted_model_of_any_size_is_one_sentence(app):
+    app.query_params["model"] = "planted:share-by-kp,heads=100000000"
+    app.run()
+    assert not app.exception
+    (error,) = app.error
+    assert "heads is 100000000; a planted model has at most 64" in error.value
+
+
 def test_a_link_to_a_cached_hub_id_opens_it(app, hub_cache):
     app.query_params["model"] = NAME
     app.run()
@@ -73,8 +146,17 @@ def test_a_link_to_a_cached_hub_id_opens_it(app, hub_cache):
 
 
 @pytest.mark.parametrize("name", ["nobody/not-there", "gpt2"])
-def test_an_unknown_hub_id_offline_is_one_sentence(app, hub_cache, name):
-    models_page(app, open=name)
+def test_a_hub_id_is_looked_up_only_when_the_person_says_so(app, hub_cache, monkeypatch, name):
+    def asked():
+        raise AssertionError("the hub was asked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dcinterp.checkpoints.hub, "reach_hub", asked)
+        models_page(app, open=name)
+        assert app.text_input(key="open").value == name
+        assert any(f"{name} is not on this machine: press Enter" in info.value for info in app.info)
+        assert not app.error
+    look_up(app)
     (error,) = app.error
     assert "not in the local cache, and HF_HUB_OFFLINE" in error.value
     assert not any(b.label == "Open it" for b in app.button)
@@ -93,7 +175,8 @@ def test_a_hub_that_does_not_answer_is_one_sentence(app, hub_cache, monkeypatch,
             monkeypatch.delenv(proxy, raising=False)
         models_page(app)
         began = time.monotonic()
-        app.text_input(key="open").set_value(f"nobody/{hub}").run()
+        app.text_input(key="open").set_value(f"nobody/{hub}")
+        look_up(app)
         assert time.monotonic() - began < 10
         assert not app.exception
         (error,) = app.error

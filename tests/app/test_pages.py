@@ -65,7 +65,7 @@ def test_every_kind_of_task_has_a_case_study(app, model, task):
     assert not app.exception
     assert not app.error
     assert app.selectbox(key="task").value == task
-    assert len(app.subheader) == 7
+    assert len(app.subheader) == (7 if model == "dcformer++" else 4)  # without composition three steps do not apply
     wrong = any("answers this example wrongly" in warning.value for warning in app.warning)
     assert wrong == ("The model is wrong" in texts(app))
 
@@ -177,18 +177,25 @@ def test_a_broken_folder_is_one_sentence(app, monkeypatch, tmp_path, damage):
     assert app.error
 
 
+def look_up(app):
+    """What Enter does in the field for a path or a hub id, which belongs to a form."""
+    next(button for button in app.button if button.label == "Look it up").click().run()
+
+
 def test_models_says_the_size_before_it_opens(app, tmp_path):
     shutil.copytree(
         Path(dcinterp.__file__).parent / "checkpoints" / "shipped" / "transformer++", tmp_path / "runs" / "mine"
     )
     open_page(app, "models")
-    app.text_input(key="open").set_value("runs/mine").run()
+    app.text_input(key="open").set_value("runs/mine")
+    look_up(app)
     assert "733,312" in texts(app).replace("transformer++", "")
     (button,) = (b for b in app.button if b.label == "Open it")
     button.click().run()
     assert not app.exception
     assert app.selectbox(key="model").value == str(tmp_path / "runs" / "mine")
-    app.text_input(key="open").set_value("runs/nothing-here/at/all").run()
+    app.text_input(key="open").set_value("runs/nothing-here/at/all")
+    look_up(app)
     assert app.error[0].value == "There is no folder runs/nothing-here/at/all; check the path."
 
 

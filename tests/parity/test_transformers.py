@@ -136,3 +136,25 @@ def test_half_precision_stays_close(dtype: torch.dtype, ids: torch.Tensor) -> No
         full, half = model(ids).logits, model.to(dtype)(ids).logits
     assert half.dtype == dtype
     assert (full - half.float()).abs().max() < 0.05 * full.abs().max()
+
+
+def test_the_auto_classes_know_our_names_before_our_classes_register(monkeypatch):
+    """The tables alone, as they are when nothing of ours was imported; private names of transformers are in them."""
+    from transformers.models.auto import configuration_auto, modeling_auto
+
+    import dcinterp.model.vit  # noqa: F401
+    from dcinterp.model import auto_classes
+
+    auto_classes.register_lazily()
+    configs = configuration_auto.CONFIG_MAPPING
+    monkeypatch.setattr(configs, "_extra_content", {})
+    for kind, names in auto_classes.TYPES.items():
+        config = configs[kind]
+        assert (config.__name__, config.model_type) == (names["CONFIG_MAPPING"], kind)
+        for table, name in names.items():
+            if table != "CONFIG_MAPPING":
+                lazy = getattr(modeling_auto, table)
+                assert config in lazy._extra_content, "a class that does not register itself"
+                monkeypatch.delitem(lazy._extra_content, config)
+                assert config in lazy
+                assert lazy[config].__name__ == name

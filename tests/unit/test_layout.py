@@ -115,10 +115,18 @@ def test_the_tasks_need_the_standard_library_only():
             assert module.split(".")[0] in sys.stdlib_module_names | {"synthetic_tasks"}, f"{path.name}: {module}"
 
 
-def test_importing_the_package_loads_nothing_heavy():
+def test_importing_the_package_loads_nothing_heavy_and_the_auto_classes_find_our_models():
     heavy = "torch streamlit plotly captum transformers transformer_lens pandas".split()
-    code = f"import sys, dcinterp, synthetic_tasks; print([m for m in {heavy!r} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    program = f"""import sys, dcinterp, synthetic_tasks
+print([name for name in {heavy!r} if name in sys.modules])
+import transformers
+print([name for name in sys.modules if name.startswith("dcinterp.model.decoder")])
+model = transformers.AutoModelForCausalLM.from_pretrained({str(ROOT / "dcinterp/checkpoints/shipped/dcformer++")!r})
+print(type(model).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    # Nothing before it is asked for; and what is imported afterwards knows our models.
+    assert done.stdout.split("\n")[:3] == ["[]", "[]", "DCFormerForCausalLM"], done.stderr
 
 
 def test_every_public_name_exists():

@@ -210,6 +210,9 @@ def _lexicon(
                 pairs.append((tokens[0][0], tuple(some[0] for some in tokens[1:])))
             if not all(len(some) == 1 for some in tokens):
                 several.append(f"{word} -> {accepted[0]}")
+        if not pairs and relations is None and multi_token == "skip":
+            notes.append(f"{name} was left out: none of its pairs is one token on both sides, e.g. {several[0]}.")
+            continue
         if not pairs:
             raise UserError(
                 f"No pair of relation {name!r} is one token on both sides in this vocabulary; leave it out of "
@@ -219,6 +222,10 @@ def _lexicon(
         if several:
             verb = "were left out" if multi_token == "skip" else "are represented by first tokens"
             notes.append(f"{name}: {len(several)} pairs with a word that is not one token {verb}, e.g. {several[0]}.")
+    if not found:
+        raise UserError(
+            "No pair of any relation is one token on both sides in this vocabulary; pass multi_token='first'."
+        )
     return found, notes
 
 

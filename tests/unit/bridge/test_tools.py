@@ -94,6 +94,39 @@ def test_logit_attrs_are_refused_until_the_final_norm_is_folded(pair: DCBridge, 
         cache.logit_attrs(cache.decompose_resid(), tokens=torch.tensor([[3] * POS] * 2))
 
 
+NORMED: dict[str, Callable[[Any], Tensor]] = {
+    "apply_ln_to_stack": lambda cache: cache.apply_ln_to_stack(cache.decompose_resid()),
+    "decompose_resid": lambda cache: cache.decompose_resid(apply_ln=True),
+    "an inner layer": lambda cache: cache.decompose_resid(layer=1, apply_ln=True),
+    "stack_head_results": lambda cache: cache.stack_head_results(LAYERS, apply_ln=True, incl_remainder=True),
+    "stack_neuron_results": lambda cache: cache.stack_neuron_results(LAYERS, apply_ln=True, incl_remainder=True),
+    "get_full_resid_decomposition": lambda cache: cache.get_full_resid_decomposition(apply_ln=True),
+    "projected": lambda cache: cache.get_full_resid_decomposition(
+        apply_ln=True, project_output_onto=cache.model.W_U[:, 3]
+    ),
+}
+"""Tools of the cache that apply a norm to parts of the stream, by the scale of the whole and without a gain."""
+
+
+@pytest.mark.parametrize("tool", NORMED)
+def test_norms_of_parts_are_refused_until_their_gain_is_folded(tool: str, pair: DCBridge, ids: Tensor) -> None:
+    _, cache = pair.run_with_cache(ids)
+    with pytest.raises(UserError, match=r"would ignore the norm's gain; call enable_compatibility_mode\(\)"):
+        NORMED[tool](cache)
+
+
+@pytest.mark.parametrize("tool", NORMED)
+def test_normed_parts_sum_to_the_logits_once_folded(tool: str, folded: DCBridge, ids: Tensor) -> None:
+    logits, cache = folded.run_with_cache(ids)
+    whole = NORMED[tool](cache).sum(0)
+    if tool == "an inner layer":
+        close(whole, cache["blocks.1.ln1.hook_normalized"])
+    elif tool == "projected":
+        close(whole + folded.b_U[3], logits[..., 3], atol=1e-4)
+    else:
+        close(whole @ folded.W_U + folded.b_U, logits, atol=1e-4)
+
+
 def test_logit_attrs_sum_to_the_logit_difference(folded: DCBridge, ids: Tensor) -> None:
     logits, cache = folded.run_with_cache(ids)
     right, wrong = torch.full((2, POS), 3), torch.full((2, POS), 11)

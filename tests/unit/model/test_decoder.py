@@ -1,6 +1,8 @@
 """The whole decoder against its equations, and its life as a transformers model."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,3 +146,34 @@ def test_a_text_longer_than_the_context_is_one_sentence(model: Build) -> None:
         ValueError, match=r"The text is 41 tokens long, but this model's context is 40; shorten the text"
     ):
         model()(torch.zeros(1, 41, dtype=torch.long))
+
+
+GRAPH = """
+import torch
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+
+sizes = {"vocab_size": 29, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2}
+windows = {"max_position_embeddings": 16, "attention_windows": (3, None)}
+model = DCFormerForCausalLM(DCFormerConfig.preset("tiny-dcformer++", **sizes, **windows)).eval()
+ids = torch.randint(0, 29, (2, 7))
+padding = (torch.arange(7) >= torch.tensor([[0], [2]])).long()
+for mask in (None, padding):
+    run = lambda ids, mask: model(ids, attention_mask=mask, use_cache=False).logits
+    given = {"attention_mask": mask, "use_cache": False}
+    with torch.no_grad():
+        expected = run(ids, mask)
+        torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="eager")(ids, mask), expected)
+        exported = torch.export.export(model, (ids,), given, strict=False).module()(ids, **given).logits
+    torch.testing.assert_close(exported, expected)
+print("one graph")
+"""
+
+
+def test_the_whole_model_is_one_graph() -> None:
+    """Nothing in the forward pass asks for the value of a tensor, as torch.export and fullgraph=True demand.
+
+    In a process of its own: no compiler can look through the type checks that the tests put into every function.
+    """
+    done = subprocess.run([sys.executable, "-c", GRAPH], capture_output=True, text=True, timeout=280)
+    assert done.stdout == "one graph\n", done.stderr

@@ -129,6 +129,9 @@ def test_load_plants_too():
         ({"circuit": "share-by-kp", "redundancy": 7}, "give more heads"),
         ({"circuit": "share-by-kp", "circuits": 9}, "only 4 kinds"),
         ({"circuit": "share-by-kp", "heads": 4}, "at least 8"),
+        ({"circuit": "share-by-kp", "heads": 10**8}, "heads is 100000000; a planted model has at most 64"),
+        ({"circuit": "share-by-kp", "rank": 10**8}, "rank is 100000000; a planted model has at most 16"),
+        ({"circuit": "share-by-kp", "heads": 64, "rank": 16, "circuits": 4}, "at most 50,000,000; give a smaller rank"),
     ],
 )
 def test_refuses_with_a_sentence(arguments, message):

@@ -1,0 +1,57 @@
+"""Tokenizers: that of a model's folder, or another that a person gives a model that has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dcinterp.checkpoints.gguf_file import read_gguf_tokenizer
+from dcinterp.checkpoints.names import SHIPPED, gguf_file, shipped_models
+from dcinterp.support.errors import UserError
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+"""Any of these makes a folder one with a tokenizer."""
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has files of a tokenizer."""
+    return any((folder / name).is_file() for name in FILES)
+
+
+def read_tokenizer(given: str | Path) -> Any:
+    """The tokenizer of a shipped model, a folder or a GGUF file on this machine.
+
+    Raises:
+        UserError: there is none, or its files are damaged.
+    """
+    from transformers import AutoTokenizer
+
+    folder = SHIPPED / str(given) if str(given) in shipped_models() else Path(given).expanduser()
+    if not str(given).strip() or not folder.exists():
+        raise UserError(f"There is no folder {str(given)!r} with a tokenizer; give one that has a tokenizer.json.")
+    if (file := gguf_file(folder)) is not None and not has_tokenizer(folder):
+        tokenizer = read_gguf_tokenizer(file)
+        if tokenizer is None:
+            raise UserError(f"{file} holds no tokenizer that transformers can read; give the folder of another.")
+        return tokenizer
+    if not has_tokenizer(folder):
+        raise UserError(f"{folder} has no tokenizer; give a folder with a tokenizer.json.")
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the tokenizers library raises bare exceptions
+        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
+        raise UserError(f"The tokenizer in {folder} is damaged ({reason}); copy its files again.") from error
+
+
+def require_fit(tokenizer: Any, vocabulary: int, named: object) -> None:
+    """Refuse a tokenizer with ids that the model does not have.
+
+    Raises:
+        UserError: its largest id is outside the model's vocabulary.
+    """
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= vocabulary:
+        raise UserError(
+            f"The tokenizer {named} has ids up to {largest}, but the model's vocabulary ends at {vocabulary - 1}; give "
+            "the tokenizer that the model was trained with."
+        )
