@@ -32,7 +32,7 @@ SWITCHES = {
 
 COMPOSITION = {
     "hook_in": "A: scores (`pre`) or softmax (`post`) before composition",
-    "hook_o_b": "A itself, or mixed by the static map W_b, or both",
+    "hook_o_b": "A itself, or mixed by the static map W_b, or both; and a bias, where there is one",
     "hook_o_qp": "low rank, from the query: sum over r of w_q2[r] (w_q1[r] · A)",
     "hook_o_kp": "low rank, from the key: sum over r of w_k2[r] (w_k1[r] · A)",
     "hook_o_qg": "gate, from the query: w_qg A",

@@ -79,6 +79,7 @@ def _attention(config: DCFormerConfig, p: dict[str, Tensor], x: Residual, layer:
     window = config.window(layer) or length
     weights = scores.masked_fill((ahead < 0) | (ahead >= window), -torch.inf).softmax(-1)
     weights = _composed(config, p, x, weights, "post", layer, run)
+    weights = weights.masked_fill((ahead < 0) | (ahead >= window), 0)  # only a bias would be read there
     z = torch.cat([weights[:, h] @ v[:, :, h] for h in range(heads)], dim=-1)
     return _linear(p, "self_attn.o_proj", z)
 

@@ -113,7 +113,7 @@ class ComposedAttention(nn.Module):
     ) -> Attention:
         """The composed attention matrix, stage by stage."""
         # The modules of the stages and not `compose` alone: where somebody listens, they bring the taps of their own.
-        pre, post = (None if s not in stages else _with(getattr(self, s), stages[s]) for s in ("pre", "post"))
+        pre, post = (None if s not in stages else _with(getattr(self, s), stages[s], mask) for s in ("pre", "post"))
         return attention_pattern(q, k, pre, post, mask, taps)
 
     def heads(self, x: Tensor) -> PerHead:
@@ -121,6 +121,6 @@ class ComposedAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
-def _with(composer: nn.Module, weights: ComposeWeights) -> Stage:
+def _with(composer: nn.Module, weights: ComposeWeights, mask: Mask | None) -> Stage:
     """Compose of one stage, with its weights in it, by position: forward hooks look for them there."""
-    return lambda a: composer(a, weights)
+    return lambda a: composer(a, weights.within(mask))

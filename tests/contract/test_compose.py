@@ -101,6 +101,11 @@ def random_composer(config: DCFormerConfig, seed: int = 0) -> Composer:
     return built
 
 
+def bias_of(weights: ComposeWeights) -> Tensor:
+    """What is added to every entry, [head, 1, 1]; zero where there is no bias."""
+    return torch.zeros(1, 1, 1) if weights.bias is None else weights.bias.detach()[:, None, None]
+
+
 @pytest.fixture
 def inputs() -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(1)
@@ -116,7 +121,7 @@ def test_shape_and_branches(module: Composer, inputs: tuple[Tensor, Tensor]) -> 
     terms = branches(a, weights)
     assert set(terms) <= set(HOOKS)
     torch.testing.assert_close(sum(terms.values()), out, atol=1e-10, rtol=0)
-    torch.testing.assert_close(mix_heads(a, weights), out, atol=1e-10, rtol=0)
+    torch.testing.assert_close(mix_heads(a, weights), out - bias_of(weights), atol=1e-10, rtol=0)
 
 
 def test_what_it_says_of_itself_is_what_its_weights_say(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
@@ -125,7 +130,9 @@ def test_what_it_says_of_itself_is_what_its_weights_say(module: Composer, inputs
     assert (module.skip, module.groups, module.keeps_heads) == (weights.skip, weights.groups, True)
     assert module.existing() == {*branches(a, weights), *(name for name, _ in weights.dynamic())}
     own = branches(a, weights).get("o_b", torch.zeros_like(a))
-    torch.testing.assert_close(torch.einsum("bfts,fh->bhts", a, module.base_map().to(a)), own, atol=1e-10, rtol=0)
+    mapped = torch.einsum("bfts,fh->bhts", a, module.base_map().to(a))
+    torch.testing.assert_close(mapped, own - bias_of(weights), atol=1e-10, rtol=0)
+    assert module.has_bias == (weights.bias is not None)
     assert module.name in COMPOSERS
     assert module.describe(module.config)
 
@@ -163,10 +170,11 @@ def test_a_pair_depends_on_its_own_positions_only(module: Composer, inputs: tupl
 
 
 def test_zero_stays_zero(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
-    """Post-composition needs no mask: where no head attends, no composed head does."""
+    """Post-composition needs no mask, unless there is a bias: where no head attends, no composed head does."""
     a, x = inputs
     a = a.tril()
-    assert not module(a, module.weights(x, x)).triu(1).any()
+    weights = module.weights(x, x).within(torch.ones(1, 1, POS, POS, dtype=torch.bool).tril())
+    assert not module(a, weights).triu(1).any()
 
 
 def test_the_gradient_reaches_every_parameter(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
@@ -229,6 +237,29 @@ def test_every_kernel_computes_it(implementation: Any, config: DCFormerConfig, i
             torch.testing.assert_close(other, eager, atol=1e-9, rtol=0)
 
 
+@pytest.mark.parametrize("implementation", ["chunked", "fused"])
+@pytest.mark.parametrize(
+    "how", [dict(causal=True, window=2), dict(causal=True, window=9), dict(), dict(mask=True)], ids=str
+)
+def test_a_bias_is_added_where_a_query_may_look(implementation: Any, how: dict[str, Any]) -> None:
+    """Every rule of who sees whom, with more keys than queries, as in decoding."""
+    if implementation == "fused" and not fused.available():
+        pytest.skip("there is no compiler here")
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(BATCH, HEADS, n, 6, generator=generator, dtype=torch.float64) for n in (3, POS, POS))
+    if how.get("mask"):
+        how = dict(mask=torch.rand(BATCH, 1, 3, POS, generator=generator) > 0.4)
+    x = torch.zeros(BATCH, POS, WIDTH, dtype=torch.float64)  # which a static map does not read
+    weights = random_composer(build_config("static", compose_options={"bias": True})).weights(x, x)
+    assert weights.bias is not None
+    eager, other = (
+        composed_attention(q, k, v, weights, weights, implementation=i, **how) for i in ("eager", implementation)
+    )
+    torch.testing.assert_close(other, eager, atol=1e-10, rtol=0)
+    bare = composed_attention(q, k, v, weights, weights.without_bias(), implementation="eager", **how)
+    assert (eager - bare).abs().max() > 0.1
+
+
 def test_the_model_initialises_trains_and_saves_it(config: DCFormerConfig, tmp_path: Any) -> None:
     torch.manual_seed(0)
     # Memory that nobody initialised is NaN then, and not by luck something small.
@@ -268,8 +299,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "groups and a static map": dict(compose_groups=2, compose_static=True),
     "no skip": dict(compose_skip=False, compose_static=True),
     "layer norm": dict(preset="tiny-dcformer"),
+    "options": dict(preset="tiny-dcformer"),
 }
-MODELS = list(product(COMPOSERS, VARIANTS))
+"""The last has every option of the composer at another value than its default."""
+MODELS = [(name, kind) for name, kind in product(COMPOSERS, VARIANTS) if kind != "options" or COMPOSERS[name].OPTIONS]
 STAGES = ("pre", "post")
 
 
@@ -280,6 +313,8 @@ def build(make_bridge: Any) -> Callable[..., Any]:
     def make(name: str, variant: str) -> Any:
         changes = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4} | VARIANTS[variant]
         preset = changes.pop("preset", "tiny-dcformer++")
+        if variant == "options":
+            changes["compose_options"] = {k: v for one in own_options(name) for k, v in one["compose_options"].items()}
         bridge = make_bridge(preset, compose=name, **changes)
         generator = torch.Generator().manual_seed(3)
         with torch.no_grad():
@@ -338,14 +373,15 @@ def test_the_maps_over_heads_are_composing(model: Any, text: str) -> None:
     for stage in STAGES:
         before, after = (found[f"blocks.1.attn.{stage}.hook_{end}"][0] for end in ("in", "out"))
         at_pair = dcinterp.composition_map(model, text, 1, stage, query=-1, key=3)
-        torch.testing.assert_close(before[:, -1, 3] @ at_pair.total, after[:, -1, 3], atol=1e-5, rtol=1e-4)
+        bias = bias_of(composer_of(model, 1, stage).probe()).flatten()
+        torch.testing.assert_close(before[:, -1, 3] @ at_pair.total, after[:, -1, 3] - bias, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(sum(at_pair.parts.values()), at_pair.total)
         assert torch.equal(dcinterp.static_composition_map(model, 1, stage).total, at_pair.base)
     mean = dcinterp.mean_composition_map(model, [(text, "fruit")], 1, "post")
     maps = position_maps(model, model.to_tokens(text), 1, "post")
     by_query, by_key = (maps[f"{side}p"] + maps[f"{side}g"] for side in "qk")
     torch.testing.assert_close(mean.total, mean.base + by_query[-1] + by_key.mean(0), atol=1e-5, rtol=0)
-    skip = before[:, -1].sum(-1) * composer_of(model, 1, "post").skip
+    skip = before[:, -1].sum(-1) * composer_of(model, 1, "post").skip + bias * before.shape[-1]
     torch.testing.assert_close(mean.shared.sum(0), after[:, -1].sum(-1) - skip, atol=1e-5, rtol=0)
 
 

@@ -12,6 +12,7 @@ operation that needs it ends with one sentence and never with a wrong number.
 | `cost` | `dcinterp complexity` | refused |
 | `written_out` | `dcinterp verify`, whose oracle shares no arithmetic with the model | refused |
 | `describe`, `how` | `dcinterp describe`, the model card | the name is given |
+| `MECHANISM` | the table of mechanisms: `docs/models.md`, `dcinterp presets --mechanisms`, the app | it is not listed |
 | `OPTIONS` | the config's `compose_options` | it takes none |
 | `keeps_heads` | maps over heads and edges, which are square | as many heads come out as go in |
 """
@@ -59,6 +60,20 @@ class Cost:
     per_pair: int = 0
 
 
+@dataclass(frozen=True)
+class Mechanism:
+    """A row of the table of mechanisms (`registry.mechanism_rows`).
+
+    title: what papers call it; formula: A' of one pair of positions; head_map: what M is in A' = M A; released:
+    checkpoints with it, and whether they load here.
+    """
+
+    title: str
+    formula: str
+    head_map: str
+    released: str = "none known"
+
+
 class Composer(nn.Module, ABC):
     """One stage of composition; a subclass is a way of composing.
 
@@ -71,6 +86,7 @@ class Composer(nn.Module, ABC):
 
     name: ClassVar[str] = ""
     how: ClassVar[str] = ""
+    MECHANISM: ClassVar[Mechanism | None] = None
     OPTIONS: ClassVar[Mapping[str, Any]] = {}
     keeps_heads: ClassVar[bool] = True
     zero_is_identity: ClassVar[bool] = True
@@ -134,6 +150,11 @@ class Composer(nn.Module, ABC):
         return f"composed by {cls.name!r}"
 
     @classmethod
+    def analyses(cls) -> str:
+        """Which analyses apply, in words, by what the composer says of itself."""
+        return "all" if cls.keeps_heads else "of attention matrices and of heads; no maps over heads, no edges"
+
+    @classmethod
     def options(cls, config: ComposeConfig) -> dict[str, Any]:
         """All options, those that the config leaves out at their defaults."""
         return {**cls.OPTIONS, **config.compose_options}
@@ -157,8 +178,9 @@ class Composer(nn.Module, ABC):
 
     @classmethod
     def in_words(cls, config: ComposeConfig) -> str:
-        """`describe`, and the options."""
-        options = ", ".join(f"{name} {value}" for name, value in cls.options(config).items())
+        """`describe`, and the options but those that are off."""
+        given = {name: value for name, value in cls.options(config).items() if value is not False}
+        options = ", ".join(name if value is True else f"{name} {value}" for name, value in given.items())
         return cls.describe(config) + (f" ({options})" if options else "")
 
     @classmethod
@@ -203,8 +225,13 @@ class Composer(nn.Module, ABC):
         """Groups of heads that are composed among themselves only."""
         return self.probe().groups
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether O_b has a part that is made of no head's attention."""
+        return self.probe().bias is not None
+
     def base_map(self) -> HeadMap:
-        """What no token changes: the skip and the static map W_b, in the type of its weights; on the CPU.
+        """What no token changes: the skip and the static map W_b, in the type of its weights; on the CPU. No bias.
 
         Raises:
             UserError: the composer does not keep the heads.

@@ -41,6 +41,16 @@ def composer_class(name: str) -> type[Composer]:
     return COMPOSERS[name]
 
 
+MECHANISM_COLUMNS = ("mechanism", "`compose`", "formula", "what M is", "released checkpoints", "analyses")
+
+
+def mechanism_rows() -> list[tuple[str, ...]]:
+    """(title, name, formula, what M is, released checkpoints, analyses) of every way of composing that has a row."""
+    listed = [(each.MECHANISM, each) for each in COMPOSERS.values() if each.MECHANISM is not None]
+    listed.sort(key=lambda pair: pair[0].title.lower())
+    return [(m.title, each.name, m.formula, m.head_map, m.released, each.analyses()) for m, each in listed]
+
+
 def check_composition(config: ComposeConfig) -> None:
     """Check the fields `compose` and `compose_options` of a config.
 

@@ -1,0 +1,73 @@
+"""An edge planted in a model of every way of composing heads is the strongest one that attribution finds.
+
+The circuit is that of `share-by-kp`: the finder attends to the thing that is asked about and its own values are dead,
+the reader attends to <bos> and knows the kind of what it reads. Only what is composed can bring the two together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.bridge import wrap
+from dcinterp.planted import tokenizer
+from dcinterp.planted.blueprint import Blueprint
+from dcinterp.planted.circuit import copy_by, find_for_others
+from dcinterp.planted.circuits import share_by_kp
+from dcinterp.planted.models import plant_first_layer
+from dcinterp.planted.words import KIND
+
+HEADS, PREVIOUS, QUESTION = 8, 6, 7
+FINDER, READER = 5, 1
+"""Heads h and h + H/2, because differential attention composes these alone."""
+
+
+@dataclass(frozen=True)
+class Planting:
+    """How the edge is planted: config fields, who fills the parameters (layer, attention, plan), and its branch."""
+
+    fill: Callable[[int, Any, Blueprint], None]
+    branch: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+def static(layer: int, attention: Any, plan: Blueprint) -> None:
+    attention.post.static.weight[0, FINDER, READER] = float(layer == 1)
+
+
+PLANTINGS = {
+    "static": Planting(static, "skip", dict(compose_options={"bias": True})),
+}
+
+
+def planted(name: str) -> Any:
+    plan = Blueprint(HEADS, rank=1, compose=name, **PLANTINGS[name].fields)
+    plant_first_layer(plan, (PREVIOUS,), (QUESTION,))
+    find_for_others(plan, FINDER, share_by_kp.QUESTIONS)
+    plan.rest_on_bos(1, READER)
+    copy_by(plan, READER, KIND, 1.0)
+    model = plan.build()
+    with torch.no_grad():
+        for layer, block in enumerate(model.model.layers):
+            PLANTINGS[name].fill(layer, block.self_attn, plan)
+    return wrap(model, tokenizer(), name)
+
+
+@pytest.mark.parametrize("name", PLANTINGS)
+def test_the_planted_edge_is_found(name: str) -> None:
+    bridge, example = planted(name), share_by_kp.ask(random.Random(0))
+    answer = bridge(example.prompt)[0, -1].argmax()
+    assert bridge.tokenizer.decode(answer) == example.target
+    found = dcinterp.attribute_edges(bridge, example.prompt, example.target, example.foil, check=1)
+    best = found.top(1)[0]
+    assert (best.layer, best.head_from, best.head_to, best.branch) == (1, FINDER, READER, PLANTINGS[name].branch)
+    assert found.mismatch.max() < 1e-4
+    difference = found.metric
+    assert found.predicted[0].item() == pytest.approx(difference, rel=0.02), "nothing else makes the answer"
+    assert found.measured[0].item() == pytest.approx(difference, rel=0.02)
