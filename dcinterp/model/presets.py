@@ -38,6 +38,7 @@ _TALKING = dict(compose_skip=False, compose_options={"bias": True})
 COMPOSED: Mapping[str, dict[str, Any]] = MappingProxyType(
     {
         "talking-heads": dict(compose="static") | _TALKING,
+        "dynamic-talking-heads": dict(compose="dynamic-talking-heads", compose_static=True),
     }
 )
 """Families that are a `transformer++` with another way of composing heads than DCMHA."""

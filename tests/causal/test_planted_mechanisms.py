@@ -21,7 +21,7 @@ from dcinterp.planted.blueprint import Blueprint
 from dcinterp.planted.circuit import copy_by, find_for_others
 from dcinterp.planted.circuits import share_by_kp
 from dcinterp.planted.models import plant_first_layer
-from dcinterp.planted.words import KIND
+from dcinterp.planted.words import KIND, OBJECTS
 
 HEADS, PREVIOUS, QUESTION = 8, 6, 7
 FINDER, READER = 5, 1
@@ -41,7 +41,14 @@ def static(layer: int, attention: Any, plan: Blueprint) -> None:
     attention.post.static.weight[0, FINDER, READER] = float(layer == 1)
 
 
+def dynamic_talking_heads(layer: int, attention: Any, plan: Blueprint) -> None:
+    if layer == 1:
+        things = plan.stream.any_of("token", OBJECTS)
+        attention.post.key.maps.weight[FINDER * HEADS + READER] = things
+
+
 PLANTINGS = {
+    "dynamic-talking-heads": Planting(dynamic_talking_heads, "kp"),
     "static": Planting(static, "skip", dict(compose_options={"bias": True})),
 }
 
