@@ -29,6 +29,9 @@ Mask = Bool[Tensor, "#batch 1 query key"]
 PerHead = Float[Tensor, "batch head pos d_head"]
 """Queries, keys or values, head-major."""
 
+ZByPosition = Float[Tensor, "batch pos head d_head"]
+"""What heads have read, position-major, as the hooks show it."""
+
 Residual = Float[Tensor, "batch pos d_model"]
 TokenIds = Int[Tensor, "batch pos"]
 

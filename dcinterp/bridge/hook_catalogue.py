@@ -44,6 +44,8 @@ COMPOSITION = {
     "hook_w_k2": "shares to heads, at the key",
     "hook_w_kg": "scales heads, at the key",
     "hook_out": "A': the sum",
+    "hook_read": "what each head has read: A' times the values, before the norm or gate that makes hook_z of it",
+    "hook_w_z": "gate on what each head has read, channel by channel, at the query",
 }
 INPUTS = {"pre": "A: scores before composition", "post": "A: softmax before composition"}
 STANDARD = {

@@ -57,7 +57,7 @@ class EdgeExplainer:
         scored: list[LayerCredit] = []
         integrals = []
         for together in moved:
-            names = [site(layer, self.stage) for layer in together]
+            names = [site(self.bridge, layer, self.stage) for layer in together]
             ends = self._cache(self.ids, names)
             starts = None if self.baseline is None else self._cache(self.baseline, names)
             integral = path_gradient(
@@ -72,7 +72,7 @@ class EdgeExplainer:
             )
             integrals.append(integral)
             for layer in (each for each in together if each in layers):
-                name = site(layer, self.stage)
+                name = site(self.bridge, layer, self.stage)
                 difference = ends[name] if starts is None else ends[name] - starts[name]
                 scored.append(self._shared(layer, integral.average[name], difference[0], per_source))
                 progress(len(scored), len(layers), f"layer {layer}")

@@ -49,14 +49,20 @@ class EdgeState:
     own: Float[Tensor, "head query key"] | None = None
 
 
-def site(layer: int, stage: str) -> str:
-    """The hook that all edges of a stage add up to: `hook_z` through the values, or the composed scores."""
+def site(bridge: Bridge, layer: int, stage: str) -> str:
+    """The hook that all edges of a stage add up to: `hook_z` through the values, or the composed scores.
+
+    Where a norm or a gate makes `hook_z`, it is what heads have read before it, `post.hook_read`.
+    """
+    read = f"blocks.{layer}.attn.post.hook_read"
+    if stage == "post" and read in bridge.hook_dict:
+        return read
     return f"blocks.{layer}.attn.{'hook_z' if stage == 'post' else 'pre.hook_out'}"
 
 
 def layer_taps(bridge: Bridge, layer: int, stage: str) -> list[str]:
     """Names of the hooks that an `EdgeState` is read from, the site included."""
-    own = [site(layer, stage)] + ([f"blocks.{layer}.attn.hook_v"] if stage == "post" else [])
+    own = [site(bridge, layer, stage)] + ([f"blocks.{layer}.attn.hook_v"] if stage == "post" else [])
     if stage not in stages_of(bridge):
         return [*own, f"blocks.{layer}.attn.hook_pattern"]
     prefix = f"blocks.{layer}.attn.{stage}.hook_"

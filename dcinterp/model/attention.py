@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from dcinterp.model import cache as caching
+from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
@@ -39,7 +40,7 @@ class ComposedAttention(nn.Module):
             self.q_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
             self.k_norm = RMSNorm(self.head_dim, WEIGHT_NORM_EPS)
         for stage in config.stages:
-            setattr(self, stage, composer_class(config.compose)(config))
+            setattr(self, stage, composer_class(config.compose)(config).place(Place(layer_idx, stage)))
 
     def forward(
         self,
@@ -88,9 +89,9 @@ class ComposedAttention(nn.Module):
             stages = dict(zip(stages, full, strict=True))
         sight = as_sight(mask)
         if taps is None and not output_attentions:
-            return self.read(q, k, v, stages, sight), None
+            return self.read_out(self.read(q, k, v, stages, sight), x_query), None
         pattern = self.pattern(q, k, stages, sight.dense(q.shape[2], k.shape[2], q.device), taps)
-        return pattern @ v, pattern
+        return self.read_out(pattern @ v, x_query), pattern
 
     def read(
         self, q: QueryHeads, k: KeyHeads, v: KeyHeads, stages: dict[str, ComposeWeights], sight: Sight
@@ -107,6 +108,10 @@ class ComposedAttention(nn.Module):
             mask=sight.allowed,
             implementation=self.config._attn_implementation or "auto",
         )
+
+    def read_out(self, z: PerHead, x_query: Residual) -> PerHead:
+        """What the heads write: what they have read, unless their composition ends in a norm or a gate."""
+        return self.post.read_out(z, x_query) if hasattr(self, "post") else z
 
     def pattern(
         self, q: QueryHeads, k: KeyHeads, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any

@@ -38,6 +38,7 @@ _TALKING = dict(compose_skip=False, compose_options={"bias": True})
 COMPOSED: Mapping[str, dict[str, Any]] = MappingProxyType(
     {
         "talking-heads": dict(compose="static") | _TALKING,
+        "differential": dict(compose="differential", norm_eps=1e-5),
         "dynamic-talking-heads": dict(compose="dynamic-talking-heads", compose_static=True),
     }
 )

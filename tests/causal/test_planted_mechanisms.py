@@ -6,6 +6,7 @@ the reader attends to <bos> and knows the kind of what it reads. Only what is co
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +17,15 @@ import torch
 
 import dcinterp
 from dcinterp.bridge import wrap
+from dcinterp.model.compose.registry import COMPOSERS
 from dcinterp.planted import tokenizer
-from dcinterp.planted.blueprint import Blueprint
+from dcinterp.planted.blueprint import NORM_EPS, Blueprint
 from dcinterp.planted.circuit import copy_by, find_for_others
 from dcinterp.planted.circuits import share_by_kp
 from dcinterp.planted.models import plant_first_layer
 from dcinterp.planted.words import KIND, OBJECTS
 
-HEADS, PREVIOUS, QUESTION = 8, 6, 7
+HEADS, PREVIOUS, QUESTION = 8, 2, 3
 FINDER, READER = 5, 1
 """Heads h and h + H/2, because differential attention composes these alone."""
 
@@ -47,7 +49,18 @@ def dynamic_talking_heads(layer: int, attention: Any, plan: Blueprint) -> None:
         attention.post.key.maps.weight[FINDER * HEADS + READER] = things
 
 
+def differential(layer: int, attention: Any, plan: Blueprint) -> None:
+    """Lambda is 0 in layer 0, and -1 in layer 1: there the reader reads with the sum of both."""
+    first = attention.post.lambda_init.item()
+    for name, share in (("1", 1e-6), ("2", 1e-6 + first + layer)):
+        getattr(attention.post, f"lambda_q{name}")[0] = math.log(share)
+        getattr(attention.post, f"lambda_k{name}")[0] = 1
+    # The norm over pairs is as good as a division: its epsilon is as large as that of all norms of a planted model.
+    attention.o_proj.weight *= NORM_EPS**0.5 / (1 - first)
+
+
 PLANTINGS = {
+    "differential": Planting(differential, "skip"),
     "dynamic-talking-heads": Planting(dynamic_talking_heads, "kp"),
     "static": Planting(static, "skip", dict(compose_options={"bias": True})),
 }
@@ -64,6 +77,10 @@ def planted(name: str) -> Any:
         for layer, block in enumerate(model.model.layers):
             PLANTINGS[name].fill(layer, block.self_attn, plan)
     return wrap(model, tokenizer(), name)
+
+
+def test_every_way_of_composing_has_a_planted_edge() -> None:
+    assert {*PLANTINGS, "dynamic"} == set(COMPOSERS), "that of DCMHA is in test_planted_truth"
 
 
 @pytest.mark.parametrize("name", PLANTINGS)

@@ -106,6 +106,12 @@ def bias_of(weights: ComposeWeights) -> Tensor:
     return torch.zeros(1, 1, 1) if weights.bias is None else weights.bias.detach()[:, None, None]
 
 
+def z_of(x: Tensor) -> Tensor:
+    """Something that heads may have read, [batch, head, pos, d_head]."""
+    generator = torch.Generator().manual_seed(6)
+    return torch.randn(len(x), HEADS, POS, WIDTH // HEADS, generator=generator, dtype=x.dtype)
+
+
 @pytest.fixture
 def inputs() -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(1)
@@ -128,7 +134,8 @@ def test_what_it_says_of_itself_is_what_its_weights_say(module: Composer, inputs
     a, x = inputs
     weights = module.weights(x, x)
     assert (module.skip, module.groups, module.keeps_heads) == (weights.skip, weights.groups, True)
-    assert module.existing() == {*branches(a, weights), *(name for name, _ in weights.dynamic())}
+    dynamic = {name for name, _ in weights.dynamic()}
+    assert module.existing() == {*branches(a, weights), *dynamic, *module.out_hooks()}
     own = branches(a, weights).get("o_b", torch.zeros_like(a))
     mapped = torch.einsum("bfts,fh->bhts", a, module.base_map().to(a))
     torch.testing.assert_close(mapped, own - bias_of(weights), atol=1e-10, rtol=0)
@@ -179,7 +186,8 @@ def test_zero_stays_zero(module: Composer, inputs: tuple[Tensor, Tensor]) -> Non
 
 def test_the_gradient_reaches_every_parameter(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = inputs
-    module(a, module.weights(x, x)).pow(2).sum().backward()
+    composed = module(a, module.weights(x, x)).pow(2).sum()
+    (composed + module.read_out(z_of(x), x).pow(2).sum()).backward()
     assert [n for n, p in module.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
@@ -200,6 +208,7 @@ def test_it_costs_what_is_counted(module: Composer, inputs: tuple[Tensor, Tensor
     assert cost.parameters == sum(parameter.numel() for parameter in module.parameters())
     with CountFlops() as making:
         weights = module.weights(x, x)
+        module.read_out(z_of(x), x)
     with CountFlops() as composing:
         module(a, weights)
     assert making.total == POS * cost.per_query
@@ -213,6 +222,21 @@ def test_it_is_written_out(module: Composer, inputs: tuple[Tensor, Tensor]) -> N
     got = module.written_out(module.config, module.state_dict(), x, a)
     assert torch.equal(a, before), "the oracle keeps what came in"
     torch.testing.assert_close(got, module(a, module.weights(x, x)), atol=1e-10, rtol=0)
+    z = z_of(x)
+    got = module.finish_written_out(module.config, module.state_dict(), x, z.transpose(1, 2))
+    torch.testing.assert_close(got.transpose(1, 2), module.read_out(z, x), atol=1e-10, rtol=0)
+
+
+def test_what_a_query_writes_is_its_own_matter(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
+    """A norm or a gate after attention reads no other position."""
+    _, x = inputs
+    z = z_of(x)
+    x_other, z_other = x.clone(), z.clone()
+    x_other[:, 3] += 1
+    z_other[:, :, 3] += 1
+    before, after = module.read_out(z, x), module.read_out(z_other, x_other)
+    untouched = [t for t in range(POS) if t != 3]
+    assert torch.equal(after[:, :, untouched], before[:, :, untouched])
 
 
 @pytest.mark.parametrize("implementation", ["chunked", "fused"])
@@ -342,6 +366,11 @@ def text() -> str:
     return "Ruth has a violin. Carol has a kind of"
 
 
+def require(model: Any, stage: str) -> None:
+    if stage not in model.stages:
+        pytest.skip(f"{model.model_config.compose!r} has no stage {stage!r}")
+
+
 def log_probs(bridge: Any, ids: Any) -> Tensor:
     with torch.no_grad():
         return bridge(ids).log_softmax(-1)
@@ -349,13 +378,28 @@ def log_probs(bridge: Any, ids: Any) -> Tensor:
 
 def test_every_branch_has_its_hook(model: Any, text: str) -> None:
     found = model.run_with_cache(text)[1]
-    for stage in STAGES:
+    for stage in model.stages:
         place = f"blocks.1.attn.{stage}.hook_"
         terms = [found[f"{place}{hook}"] for hook in HOOKS if f"{place}{hook}" in found]
         torch.testing.assert_close(sum(terms), found[f"{place}out"], atol=1e-5, rtol=1e-5)
         assert model.hook_dict.keys() >= {f"{place}in", f"{place}out"}
         silent = [hook for hook in model.hook_dict if hook.startswith(place) and hook not in found]
         assert silent == [], "a hook that never fires"
+
+
+def test_what_heads_write_is_made_of_what_they_have_read(model: Any, text: str) -> None:
+    place, composer = "blocks.1.attn", composer_of(model, 1, "post")
+    if not composer.out_hooks():
+        assert f"{place}.post.hook_read" not in model.hook_dict
+        return
+    found = model.run_with_cache(text)[1]
+    z, read, v = (found[f"{place}.{name}"] for name in ("hook_z", "post.hook_read", "hook_v"))
+    torch.testing.assert_close(read, torch.einsum("bhts,bshd->bthd", found[f"{place}.hook_pattern"], v))
+    torch.testing.assert_close(z, composer.finish(read, found[f"{place}.hook_in"]), atol=1e-6, rtol=1e-5)
+    halved = [(f"{place}.post.hook_read", lambda tensor, hook: torch.cat([tensor[:, :-1], tensor[:, -1:] * 0], 1))]
+    with torch.no_grad():
+        edited = model.run_with_hooks(text, fwd_hooks=halved)
+        assert (edited[0, -1] - model(text)[0, -1]).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("pair", MODELS, ids=lambda pair: f"{pair[0]}, {pair[1]}")
@@ -370,7 +414,7 @@ def test_folding_changes_no_probability(pair: tuple[str, str], build: Any, text:
 
 def test_the_maps_over_heads_are_composing(model: Any, text: str) -> None:
     found = model.run_with_cache(text)[1]
-    for stage in STAGES:
+    for stage in model.stages:
         before, after = (found[f"blocks.1.attn.{stage}.hook_{end}"][0] for end in ("in", "out"))
         at_pair = dcinterp.composition_map(model, text, 1, stage, query=-1, key=3)
         bias = bias_of(composer_of(model, 1, stage).probe()).flatten()
@@ -394,6 +438,7 @@ def test_a_breakdown_adds_up(model: Any, text: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_edges_add_up_to_their_heads(stage: Any, model: Any, text: str) -> None:
+    require(model, stage)
     scored = dcinterp.attribute_edges(
         model, text, "fruit", "animal", stage=stage, method="gradient", layers=[0], per_source=False, check=0
     )
@@ -403,6 +448,7 @@ def test_edges_add_up_to_their_heads(stage: Any, model: Any, text: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_branch_is_taken_out(stage: str, model: Any, text: str) -> None:
+    require(model, stage)
     units = list(all_units(model, "branch", stage))
     assert {BRANCHES[one.name].hook for one in units} == composer_of(model, 1, stage).existing() & set(HOOKS)
     with torch.no_grad():
@@ -419,6 +465,7 @@ def test_a_branch_is_taken_out(stage: str, model: Any, text: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_edge_of_every_branch_is_taken_out(stage: str, model: Any, text: str) -> None:
+    require(model, stage)
     ids = model.to_tokens(text)
     names = [f"blocks.1.attn.{stage}.hook_{end}" for end in ("in", "out")]
     found = model.run_with_cache(ids, names_filter=names)[1]
