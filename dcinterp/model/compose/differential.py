@@ -48,6 +48,10 @@ class DifferentialCompose(Composer):
     zero_is_identity: ClassVar[bool] = False
 
     lambda_init: Tensor
+    lambda_q1: Tensor
+    lambda_k1: Tensor
+    lambda_q2: Tensor
+    lambda_k2: Tensor
 
     def __init__(self, config: ComposeConfig) -> None:
         super().__init__(config)
