@@ -33,6 +33,9 @@ PerHead = Float[Tensor, "batch head pos d_head"]
 SharedHeads = Float[Tensor, "batch kv_head pos d_head"]
 """Keys or values, head-major: as many heads as there are, or fewer that groups of query heads share."""
 
+ZByPosition = Float[Tensor, "batch pos head d_head"]
+"""What heads have read, position-major, as the hooks show it."""
+
 Residual = Float[Tensor, "batch pos d_model"]
 TokenIds = Int[Tensor, "batch pos"]
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from dcinterp.model.compose.registry import MECHANISM_COLUMNS, mechanism_rows
 from dcinterp.support.errors import UserError
 from workbench import links, models
 from workbench.markdown import escape
@@ -51,6 +52,10 @@ for number, name in enumerate(models.known()):
                 width="stretch",
                 disabled=name == st.session_state.model,
             )
+
+with st.expander("Ways of composing heads that the workbench knows"):
+    st.caption("A' = M A: the composed attention of all heads at one pair of tokens is a map M over heads times A.")
+    st.table([dict(zip(MECHANISM_COLUMNS, row, strict=True)) for row in mechanism_rows()])
 
 st.subheader("Open another model", anchor=False)
 root = st.text_input(

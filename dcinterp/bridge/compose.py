@@ -12,7 +12,10 @@ from transformer_lens.model_bridge.generalized_components.base import Generalize
 from dcinterp.model.compose.base import Composer
 from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, HOOKS
 from dcinterp.model.compose.branches import ComposeWeights
-from dcinterp.shapes import Attention
+from dcinterp.shapes import Attention, PerHead, Residual
+
+AFTER = ("read", "w_z")
+"""Taps after attention, where a composition ends in a norm or a gate on what heads have read."""
 
 
 class ComposeBridge(GeneralizedComponent):
@@ -20,7 +23,7 @@ class ComposeBridge(GeneralizedComponent):
 
     def __init__(self, name: str, config: Any) -> None:
         super().__init__(name, config, optional=True)
-        for tap in (*HOOKS, *DYNAMIC_WEIGHTS):
+        for tap in (*HOOKS, *DYNAMIC_WEIGHTS, *AFTER):
             setattr(self, f"hook_{tap}", HookPoint())
         for tap in ("in", "out", *HOOKS):
             # [batch, head, query, key]: a position slice means queries.
@@ -29,7 +32,7 @@ class ComposeBridge(GeneralizedComponent):
     def set_original_component(self, original_component: nn.Module) -> None:
         super().set_original_component(original_component)
         assert isinstance(original_component, Composer)
-        for tap in sorted({*HOOKS, *DYNAMIC_WEIGHTS} - original_component.existing()):
+        for tap in sorted({*HOOKS, *DYNAMIC_WEIGHTS, *AFTER} - original_component.existing()):
             del self._hook_registry[f"hook_{tap}"]
             delattr(self, f"hook_{tap}")
 
@@ -40,6 +43,11 @@ class ComposeBridge(GeneralizedComponent):
     def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
         composer: Any = self.original_component
         return composer(attention, weights, taps=self if self.listening() else None)
+
+    def read_out(self, z: PerHead, x_query: Residual) -> PerHead:
+        """The end of the composition, with its taps where somebody listens."""
+        composer: Any = self.original_component
+        return composer.read_out(z, x_query, taps=self if self.listening() else None)
 
 
 def anybody_listens(hooks: Iterable[nn.Module]) -> bool:

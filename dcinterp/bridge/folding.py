@@ -34,10 +34,16 @@ def check_folding(composer: Composer, gain: Tensor, bias: Tensor | None) -> None
     # Two inputs, so that a map of the query side does not pass for one of the key side.
     x_query, x_key = torch.randn(2, 1, 5, width, generator=generator, dtype=torch.float64).to(gain.device)
     gain, bias = gain.double(), None if bias is None else bias.double()
-    before = trial.weights(*(gain * x if bias is None else gain * x + bias for x in (x_query, x_key)))
+    heads, d_head = composer.config.num_attention_heads, composer.config.head_dim
+    assert d_head is not None
+    z = torch.randn(1, heads, 5, d_head, generator=generator, dtype=torch.float64).to(gain.device)
+    normed = [gain * x if bias is None else gain * x + bias for x in (x_query, x_key)]
+    before, written = trial.weights(*normed), trial.read_out(z, normed[0])
     fold_composer(trial, gain, bias)
     after = trial.weights(x_query, x_key)
-    for (name, old), (_, new) in zip(before.dynamic(), after.dynamic(), strict=True):
+    pairs = [(name, old, new) for (name, old), (_, new) in zip(before.dynamic(), after.dynamic(), strict=True)]
+    pairs.append(("what heads write", written, trial.read_out(z, x_query)))
+    for name, old, new in pairs:
         if not (old - new).abs().max() <= TOLERANCE * max(1.0, float(old.abs().max())):
             raise UserError(
                 f"The gains of the norms cannot be folded into this model: its composer {composer.name!r} makes {name} "

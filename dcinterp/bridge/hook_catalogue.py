@@ -32,7 +32,7 @@ SWITCHES = {
 
 COMPOSITION = {
     "hook_in": "A: scores (`pre`) or softmax (`post`) before composition",
-    "hook_o_b": "A itself, or mixed by the static map W_b, or both",
+    "hook_o_b": "A itself, or mixed by the static map W_b, or both; and a bias, where there is one",
     "hook_o_qp": "low rank, from the query: sum over r of w_q2[r] (w_q1[r] · A)",
     "hook_o_kp": "low rank, from the key: sum over r of w_k2[r] (w_k1[r] · A)",
     "hook_o_qg": "gate, from the query: w_qg A",
@@ -44,6 +44,8 @@ COMPOSITION = {
     "hook_w_k2": "shares to heads, at the key",
     "hook_w_kg": "scales heads, at the key",
     "hook_out": "A': the sum",
+    "hook_read": "what each head has read: A' times the values, before the norm or gate that makes hook_z of it",
+    "hook_w_z": "gate on what each head has read, channel by channel, at the query",
 }
 INPUTS = {"pre": "A: scores before composition", "post": "A: softmax before composition"}
 STANDARD = {

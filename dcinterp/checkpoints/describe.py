@@ -23,7 +23,7 @@ from dcinterp.checkpoints.read import OURS, read_config_file
 from dcinterp.model.build import count_parameters
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
-from dcinterp.model.presets import family
+from dcinterp.model.presets import COMPOSED, family
 from dcinterp.support.errors import UserError
 
 # What the process of `dcinterp load` takes for a model of no size; tests/unit/cli measures it.
@@ -212,8 +212,18 @@ def family_of(config: DCFormerConfig) -> str:
         if images == isinstance(config, DCViTConfig) and (
             images or all(getattr(config, part) == expected[part] for part in parts)
         ):
-            return f"dc{name.removeprefix('trans')}" if composed else name
+            return _composed_family(config, name) if composed else name
     return "own mixture"
+
+
+def _composed_family(config: DCFormerConfig, base: str) -> str:
+    """The family of a model with the ingredients of `base` whose heads are composed."""
+    others = {name: fields for name, fields in COMPOSED.items() if fields["compose"] == config.compose}
+    for name, fields in others.items():
+        if base == "transformer++" and config.compose_skip == fields.get("compose_skip", True):
+            return name
+    # Static maps with the skip are an ablation of DCMHA.
+    return f"dc{base.removeprefix('trans')}" if config.compose == "static" or not others else "own mixture"
 
 
 def composition_of(config: DCFormerConfig) -> str:

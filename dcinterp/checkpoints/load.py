@@ -96,7 +96,7 @@ def _load(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, own:
     path = Path(name).expanduser()
     if (file := gguf_file(path)) is not None:
         if own:
-            raise UserError(f"Our decoder does not read GGUF files; open {file} without {OWN!r} or decoder=\"own\".")
+            raise UserError(f'Our decoder does not read GGUF files; open {file} without {OWN!r} or decoder="own".')
         return _load_gguf(file, device, dtype, words)
     if path.is_dir():
         return _load_folder(path, device, dtype, words, own=own)
@@ -114,7 +114,7 @@ def _load_folder(
         if own:
             raise UserError(
                 f"{folder} holds an adapter, which our decoder does not read; save the model with the adapter merged, "
-                f"or open it without {OWN!r} or decoder=\"own\"."
+                f'or open it without {OWN!r} or decoder="own".'
             )
         own_words = next((each for each in (folder, base_of(folder)) if has_tokenizer(each)), None)
         words = words if words is not None or own_words is None else read_tokenizer(own_words)

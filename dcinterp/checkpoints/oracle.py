@@ -82,8 +82,11 @@ def _attention(config: DCFormerConfig, p: dict[str, Tensor], x: Residual, layer:
     window = config.window(layer) or length
     weights = scores.masked_fill((ahead < 0) | (ahead >= window), -torch.inf).softmax(-1)
     weights = _composed(config, p, x, weights, "post", layer, run)
-    z = torch.cat([weights[:, h] @ v[:, :, shared[h]] for h in range(heads)], dim=-1)
-    return _linear(p, "self_attn.o_proj", z)
+    weights = weights.masked_fill((ahead < 0) | (ahead >= window), 0)  # only a bias would be read there
+    z = torch.stack([weights[:, h] @ v[:, :, shared[h]] for h in range(heads)], dim=2)
+    if "post" in config.stages:
+        z = composer_class(config.compose).finish_written_out(config, _own(p, "post"), x, z)
+    return _linear(p, "self_attn.o_proj", z.flatten(2))
 
 
 def _composed(
@@ -91,11 +94,15 @@ def _composed(
 ) -> Attention:
     if stage not in config.stages:
         return a
-    at = f"self_attn.{stage}."
-    own = {name.removeprefix(at): t for name, t in p.items() if name.startswith(at)}
-    out = composer_class(config.compose).written_out(config, own, x, a)
+    out = composer_class(config.compose).written_out(config, _own(p, stage), x, a)
     run.stages[layer, stage] = (a, out)
     return out
+
+
+def _own(p: dict[str, Tensor], stage: str) -> dict[str, Tensor]:
+    """The tensors of one composer."""
+    at = f"self_attn.{stage}."
+    return {name.removeprefix(at): t for name, t in p.items() if name.startswith(at)}
 
 
 def _mlp(config: DCFormerConfig, p: dict[str, Tensor], x: Residual) -> Residual:

@@ -14,6 +14,9 @@ def command(
     name: Annotated[
         str | None, typer.Argument(help="Print everything about this one, as JSON.", autocompletion=preset_names)
     ] = None,
+    mechanisms: Annotated[
+        bool, typer.Option("--mechanisms", help="List the ways of composing heads instead, with what each one is.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: by name the family, fields, training recipe and parameters.")
     ] = False,
@@ -29,15 +32,23 @@ def command(
 
         dcinterp presets dcformer++-405m
 
+        dcinterp presets --mechanisms
+
         dcinterp presets --json
     """
     from rich.console import Console
     from rich.table import Table
 
     from dcinterp.model.build import count_parameters
+    from dcinterp.model.compose.registry import mechanism_rows
     from dcinterp.model.config import DCFormerConfig
     from dcinterp.model.presets import preset, presets
 
+    if mechanisms:
+        for title, compose, formula, head_map, released, analyses in mechanism_rows():
+            typer.echo(f"{title} (compose: {compose})\n    {formula}\n    M: {head_map}")
+            typer.echo(f"    released checkpoints: {released}\n    analyses: {analyses}")
+        return
     if name is not None or as_json:
         chosen = [preset(name)] if name is not None else list(presets().values())
         shown = {

@@ -14,13 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.edges import credit, edge_scores, edge_state, layer_taps, site
+from dcinterp.mechanism.edges import bias_credit, credit, edge_scores, edge_state, layer_taps, site
 from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, PathGradient, path_gradient
 from dcinterp.support.progress import Progress, silent
 
 
 class LayerCredit(NamedTuple):
-    """The shares of the edges of one layer, and what the edges into every head must add up to."""
+    """The shares of the edges of one layer, and what the edges into every head must add up to.
+
+    That is the credit of the head, less the part of a bias over heads where the model has one.
+    """
 
     by_source: Float[Tensor, "branch head_from head_to source"]
     heads: Float[Tensor, " head_to"]
@@ -54,7 +57,7 @@ class EdgeExplainer:
         scored: list[LayerCredit] = []
         integrals = []
         for together in moved:
-            names = [site(layer, self.stage) for layer in together]
+            names = [site(self.bridge, layer, self.stage) for layer in together]
             ends = self._cache(self.ids, names)
             starts = None if self.baseline is None else self._cache(self.baseline, names)
             integral = path_gradient(
@@ -69,25 +72,28 @@ class EdgeExplainer:
             )
             integrals.append(integral)
             for layer in (each for each in together if each in layers):
-                name = site(layer, self.stage)
+                name = site(self.bridge, layer, self.stage)
                 difference = ends[name] if starts is None else ends[name] - starts[name]
                 scored.append(self._shared(layer, integral.average[name], difference[0], per_source))
                 progress(len(scored), len(layers), f"layer {layer}")
         return scored, integrals
 
     def _shared(self, layer: int, average: Tensor, moved: Tensor, per_source: bool) -> LayerCredit:
-        total = self._edges(layer, self.ids, average)
+        total, bias = self._edges(layer, self.ids, average)
         if self.baseline is not None:
-            total = total - self._edges(layer, self.baseline, average)
+            before, bias_before = self._edges(layer, self.baseline, average)
+            total, bias = total - before, bias - bias_before
         head = 1 if self.stage == "post" else 0  # [pos, head, d_head] and [head, query, key]
         heads = (moved * average).movedim(head, 0).flatten(1).sum(1)
         shared = total if per_source else total.sum(-1, keepdim=True)
-        return LayerCredit(_plain(shared), _plain(heads))
+        return LayerCredit(_plain(shared), _plain(heads - bias))
 
-    def _edges(self, layer: int, ids: Tensor, average: Tensor) -> Tensor:
+    def _edges(self, layer: int, ids: Tensor, average: Tensor) -> tuple[Tensor, Tensor]:
+        """The credit of all edges on this prompt, and that of a bias over heads."""
         cache = self._cache(ids, layer_taps(self.bridge, layer, self.stage))
         state = edge_state(self.bridge, cache, layer, self.stage)
-        return edge_scores(state, credit(state, average))
+        on_entries = credit(state, average)
+        return edge_scores(state, on_entries), bias_credit(state, on_entries)
 
     def _cache(self, ids: Tensor, names: list[str]) -> dict[str, Tensor]:
         with torch.no_grad():

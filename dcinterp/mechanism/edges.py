@@ -36,7 +36,8 @@ class EdgeState:
 
     attention: A, before composition; weights: w_q1, w_q2, w_k1, w_k2 [pos, rank, head] and w_qg, w_kg [pos, head], as
     far as the model has them; base: C_skip; groups: of heads that are composed among themselves only.
-    values: what multiplies the composed entries, None in the `pre` stage.
+    values: what multiplies the composed entries, None in the `pre` stage; own: the tensor at hook_o_b, where that has a
+    bias, which is no head's attention and so no edge.
     """
 
     stage: str
@@ -45,19 +46,27 @@ class EdgeState:
     base: HeadMap
     groups: int
     values: Float[Tensor, "key head d_head"] | None
+    own: Float[Tensor, "head query key"] | None = None
 
 
-def site(layer: int, stage: str) -> str:
-    """The hook that all edges of a stage add up to: `hook_z` through the values, or the composed scores."""
+def site(bridge: Bridge, layer: int, stage: str) -> str:
+    """The hook that all edges of a stage add up to: `hook_z` through the values, or the composed scores.
+
+    Where a norm or a gate makes `hook_z`, it is what heads have read before it, `post.hook_read`.
+    """
+    read = f"blocks.{layer}.attn.post.hook_read"
+    if stage == "post" and read in bridge.hook_dict:
+        return read
     return f"blocks.{layer}.attn.{'hook_z' if stage == 'post' else 'pre.hook_out'}"
 
 
 def layer_taps(bridge: Bridge, layer: int, stage: str) -> list[str]:
     """Names of the hooks that an `EdgeState` is read from, the site included."""
-    own = [site(layer, stage)] + ([f"blocks.{layer}.attn.hook_v"] if stage == "post" else [])
+    own = [site(bridge, layer, stage)] + ([f"blocks.{layer}.attn.hook_v"] if stage == "post" else [])
     if stage not in stages_of(bridge):
         return [*own, f"blocks.{layer}.attn.hook_pattern"]
     prefix = f"blocks.{layer}.attn.{stage}.hook_"
+    own += [f"{prefix}o_b"] * composer_of(bridge, layer, stage).has_bias
     return own + [name for name in bridge.hook_dict if name == f"{prefix}in" or name.startswith(f"{prefix}w_")]
 
 
@@ -79,7 +88,8 @@ def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: s
         # Grouped-query models share values among heads.
         values = values.repeat_interleave(heads // values.shape[1], dim=1)
     weights = {name.removeprefix(prefix): cache[name][0] for name in cache if name.startswith(f"{prefix}w_")}
-    return EdgeState(stage, attention, weights, base, groups, values)
+    own = cache[f"{prefix}o_b"][0] if composed and composer.has_bias else None
+    return EdgeState(stage, attention, weights, base, groups, values, own)
 
 
 def head_map(state: EdgeState, branch: str) -> Float[Tensor, "*pos head_from head_to"]:
@@ -110,6 +120,13 @@ def credit(state: EdgeState, gradient: Tensor) -> Float[Tensor, "head query key"
         gradient: [query, head, d_head] at hook_z in the `post` stage; at the composed entries already in the `pre` one.
     """
     return gradient if state.values is None else einsum("thd,shd->hts", gradient, state.values)
+
+
+def bias_credit(state: EdgeState, g: Float[Tensor, "head query key"]) -> Float[Tensor, " head_to"]:
+    """sum over queries and keys of b[h] G[h,t,s]: the part of a head's credit that is no edge."""
+    if state.own is None:
+        return torch.zeros_like(state.base[0])
+    return einsum("hts,hts->h", state.own - einsum("fts,fh->hts", state.attention, state.base), g)
 
 
 def edge_scores(

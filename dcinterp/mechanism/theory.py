@@ -25,7 +25,7 @@ from dcinterp.shapes import HeadMap
 
 Projection = Float[Tensor, "head d_model d_head"]
 Output = Float[Tensor, "head d_head d_model"]
-Wide = Float[Tensor, "head d_model all_d_heads"]
+Wide = Float[Tensor, "wide_head d_model all_d_heads"]
 WideOutput = Float[Tensor, "all_d_heads d_model"]
 
 

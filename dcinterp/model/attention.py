@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from dcinterp.model import cache as caching
+from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
@@ -44,7 +45,7 @@ class ComposedAttention(nn.Module):
             self.q_norm = RMSNorm(self.head_dim, config.qk_norm_eps)
             self.k_norm = RMSNorm(self.head_dim, config.qk_norm_eps)
         for stage in config.stages:
-            setattr(self, stage, composer_class(config.compose)(config))
+            setattr(self, stage, composer_class(config.compose)(config).place(Place(layer_idx, stage)))
 
     def forward(
         self,
@@ -93,9 +94,9 @@ class ComposedAttention(nn.Module):
             stages = dict(zip(stages, full, strict=True))
         sight = as_sight(mask)
         if taps is None and not output_attentions:
-            return self.read(q, k, v, stages, sight), None
+            return self.read_out(self.read(q, k, v, stages, sight), x_query), None
         pattern = self.pattern(q, k, stages, sight.dense(q.shape[2], k.shape[2], q.device), taps)
-        return read_values(pattern, v), pattern
+        return self.read_out(read_values(pattern, v), x_query), pattern
 
     def read(
         self, q: QueryHeads, k: KeyHeads, v: KeyHeads, stages: dict[str, ComposeWeights], sight: Sight
@@ -113,12 +114,16 @@ class ComposedAttention(nn.Module):
             implementation=self.config._attn_implementation or "auto",
         )
 
+    def read_out(self, z: PerHead, x_query: Residual) -> PerHead:
+        """What the heads write: what they have read, unless their composition ends in a norm or a gate."""
+        return self.post.read_out(z, x_query) if hasattr(self, "post") else z
+
     def pattern(
         self, q: QueryHeads, k: KeyHeads, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any
     ) -> Attention:
         """The composed attention matrix, stage by stage."""
         # The modules of the stages and not `compose` alone: where somebody listens, they bring the taps of their own.
-        pre, post = (None if s not in stages else _with(getattr(self, s), stages[s]) for s in ("pre", "post"))
+        pre, post = (None if s not in stages else _with(getattr(self, s), stages[s], mask) for s in ("pre", "post"))
         return attention_pattern(q, k, pre, post, mask, taps)
 
     def heads(self, x: Tensor) -> PerHead:
@@ -126,6 +131,6 @@ class ComposedAttention(nn.Module):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
-def _with(composer: nn.Module, weights: ComposeWeights) -> Stage:
+def _with(composer: nn.Module, weights: ComposeWeights, mask: Mask | None) -> Stage:
     """Compose of one stage, with its weights in it, by position: forward hooks look for them there."""
-    return lambda a: composer(a, weights)
+    return lambda a: composer(a, weights.within(mask))

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
 
-from dcinterp.model.compose.registry import NOT_COMPOSED, check_composition
+from dcinterp.model.compose.registry import NOT_COMPOSED, check_composition, composer_class
 from dcinterp.model.presets import preset
 from dcinterp.model.rotary import check_scaling
 
@@ -67,7 +67,7 @@ class DCFormerConfig(PreTrainedConfig):
         compose: how heads are composed, "dynamic" (DCMHA), "static" (talking heads) or "none" (MHA), or the name of
             another file in `dcinterp.model.compose`.
         compose_options: options of that way of composing which have no field here, by name.
-        compose_stages: where: "pre" (scores), "post" (weights), or both.
+        compose_stages: where: "pre" (scores), "post" (weights), or both; of these, what the way of composing can have.
         compose_rank: R, rank of the dynamic projections.
         compose_groups: heads are composed within this many equal groups; the rank is per group.
         compose_static: a learned, input-independent map W_b beside the dynamic branches.
@@ -163,8 +163,10 @@ class DCFormerConfig(PreTrainedConfig):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages at which this model composes, in the order of computation."""
-        return tuple(s for s in STAGES if s in self.compose_stages) if self.compose != NOT_COMPOSED else ()
+        """The stages at which this model composes, in the order of computation: those that its composer can have."""
+        if self.compose == NOT_COMPOSED:
+            return ()
+        return tuple(s for s in STAGES if s in self.compose_stages and s in composer_class(self.compose).STAGES)
 
     def without_composition(self) -> Self:
         """The same configuration as a plain transformer."""

@@ -34,16 +34,29 @@ FAMILIES: Mapping[str, dict[str, Any]] = MappingProxyType(
 )
 """What tells the families apart; their DC versions add dynamic composition (and q/k norms for DCPythia)."""
 
+_TALKING = dict(compose_skip=False, compose_options={"bias": True})
+COMPOSED: Mapping[str, dict[str, Any]] = MappingProxyType(
+    {
+        "talking-heads": dict(compose="static") | _TALKING,
+        "differential": dict(compose="differential", norm_eps=1e-5),
+        "gated": dict(compose="gated", compose_options={"elementwise": True}),
+        "dynamic-talking-heads": dict(compose="dynamic-talking-heads", compose_static=True),
+    }
+)
+"""Families that are a `transformer++` with another way of composing heads than DCMHA."""
+
 _DC = {"dcformer": "transformer", "dcformer++": "transformer++", "dcpythia": "pythia", "dcvit": "vit"}
 
 
 def family(name: str) -> dict[str, Any]:
     """Config fields of a family: "transformer", "dcformer", "transformer++", "dcformer++", "pythia", "dcpythia", "vit",
-    "dcvit"."""
+    "dcvit", and those of `COMPOSED`."""
+    if name in COMPOSED:
+        return dict(COMPOSED[name])
     if name in FAMILIES:
         return dict(FAMILIES[name])
     if name not in _DC:
-        raise UserError(f"There is no family {name!r}; {nearest(name, [*FAMILIES, *_DC])}")
+        raise UserError(f"There is no family {name!r}; {nearest(name, [*FAMILIES, *_DC, *COMPOSED])}")
     fields = FAMILIES[_DC[name]] | {"compose": "dynamic"}
     return fields | {"use_qk_norm": True} if name == "dcpythia" else fields
 
@@ -101,6 +114,7 @@ _TINY_FAMILIES = {
     "pythia": dict(intermediate_size=512),
     "dcpythia": dict(intermediate_size=512),
 }
+_TINY_FAMILIES |= {name: dict(intermediate_size=352) for name in COMPOSED}
 _TINY_VIT = dict(
     hidden_size=128,
     num_hidden_layers=4,

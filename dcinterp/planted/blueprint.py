@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -60,10 +61,11 @@ class Blueprint:
     Args:
         heads: per layer.
         rank: of the dynamic projections.
+        fields: of the config, for heads that are composed in another way; its parameters are then left to fill in.
     """
 
-    def __init__(self, heads: int, rank: int) -> None:
-        self.heads, self.rank = heads, rank
+    def __init__(self, heads: int, rank: int, **fields: Any) -> None:
+        self.heads, self.rank, self.fields = heads, rank, fields
         self.stream = Stream(heads * HEAD_WIDTH)
         self.plans = {(layer, head): HeadPlan() for layer in range(LAYERS) for head in range(heads)}
         self.sharings: list[Sharing] = []
@@ -112,11 +114,13 @@ class Blueprint:
             self._embed(model)
             for (layer, head), plan in self.plans.items():
                 _fill_head(model.model.layers[layer].self_attn, head, plan)
-            self._compose(model.model.layers[1].self_attn.post)
+            if model.config.compose == "dynamic":
+                self._compose(model.model.layers[1].self_attn.post)
         return model.eval()
 
     def config(self) -> DCFormerConfig:
         """Learned positions, RMSNorm that does nothing, an MLP that is zero, composition after softmax."""
+        own = dict(compose_stages=("post",), compose_rank=self.rank) | self.fields
         return DCFormerConfig(
             vocab_size=len(VOCABULARY),
             hidden_size=self.stream.width,
@@ -127,11 +131,10 @@ class Blueprint:
             norm_eps=NORM_EPS,
             mlp_type="gelu",
             position_type="learned",
-            compose_stages=("post",),
-            compose_rank=self.rank,
             pad_token_id=TOKEN_ID["<pad>"],
             bos_token_id=TOKEN_ID["<bos>"],
             eos_token_id=TOKEN_ID["<eos>"],
+            **own,
         )
 
     def _embed(self, model: DCFormerForCausalLM) -> None:

@@ -118,7 +118,7 @@ def plant(circuit: str, *, seed: int = 0, **knobs: Any) -> PlantedModel:
             f"{chosen.heads} heads, {chosen.circuits} circuits and rank {chosen.rank} make a model of {size:,} "
             f"parameters, and planted models have at most {LARGEST:,}; give a smaller rank or fewer heads."
         )
-    _plant_first_layer(plan, previous, question)
+    plant_first_layer(plan, previous, question)
     roles = {}
     for number, name in enumerate(names):
         kind = circuits()[name]
@@ -177,7 +177,8 @@ def _checked(knobs: Mapping[str, Any]) -> Knobs:
     return chosen
 
 
-def _plant_first_layer(plan: Blueprint, previous: tuple[int, ...], question: tuple[int, ...]) -> None:
+def plant_first_layer(plan: Blueprint, previous: tuple[int, ...], question: tuple[int, ...]) -> None:
+    """The previous-token heads and the question heads, which every circuit reads from."""
     s = plan.stream
     for head in previous:
         look_back(plan, 0, head)

@@ -101,6 +101,17 @@ def random_composer(config: DCFormerConfig, seed: int = 0) -> Composer:
     return built
 
 
+def bias_of(weights: ComposeWeights) -> Tensor:
+    """What is added to every entry, [head, 1, 1]; zero where there is no bias."""
+    return torch.zeros(1, 1, 1) if weights.bias is None else weights.bias.detach()[:, None, None]
+
+
+def z_of(x: Tensor) -> Tensor:
+    """Something that heads may have read, [batch, head, pos, d_head]."""
+    generator = torch.Generator().manual_seed(6)
+    return torch.randn(len(x), HEADS, POS, WIDTH // HEADS, generator=generator, dtype=x.dtype)
+
+
 @pytest.fixture
 def inputs() -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(1)
@@ -116,16 +127,19 @@ def test_shape_and_branches(module: Composer, inputs: tuple[Tensor, Tensor]) -> 
     terms = branches(a, weights)
     assert set(terms) <= set(HOOKS)
     torch.testing.assert_close(sum(terms.values()), out, atol=1e-10, rtol=0)
-    torch.testing.assert_close(mix_heads(a, weights), out, atol=1e-10, rtol=0)
+    torch.testing.assert_close(mix_heads(a, weights), out - bias_of(weights), atol=1e-10, rtol=0)
 
 
 def test_what_it_says_of_itself_is_what_its_weights_say(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = inputs
     weights = module.weights(x, x)
     assert (module.skip, module.groups, module.keeps_heads) == (weights.skip, weights.groups, True)
-    assert module.existing() == {*branches(a, weights), *(name for name, _ in weights.dynamic())}
+    dynamic = {name for name, _ in weights.dynamic()}
+    assert module.existing() == {*branches(a, weights), *dynamic, *module.out_hooks()}
     own = branches(a, weights).get("o_b", torch.zeros_like(a))
-    torch.testing.assert_close(torch.einsum("bfts,fh->bhts", a, module.base_map().to(a)), own, atol=1e-10, rtol=0)
+    mapped = torch.einsum("bfts,fh->bhts", a, module.base_map().to(a))
+    torch.testing.assert_close(mapped, own - bias_of(weights), atol=1e-10, rtol=0)
+    assert module.has_bias == (weights.bias is not None)
     assert module.name in COMPOSERS
     assert module.describe(module.config)
 
@@ -163,15 +177,17 @@ def test_a_pair_depends_on_its_own_positions_only(module: Composer, inputs: tupl
 
 
 def test_zero_stays_zero(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
-    """Post-composition needs no mask: where no head attends, no composed head does."""
+    """Post-composition needs no mask, unless there is a bias: where no head attends, no composed head does."""
     a, x = inputs
     a = a.tril()
-    assert not module(a, module.weights(x, x)).triu(1).any()
+    weights = module.weights(x, x).within(torch.ones(1, 1, POS, POS, dtype=torch.bool).tril())
+    assert not module(a, weights).triu(1).any()
 
 
 def test_the_gradient_reaches_every_parameter(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = inputs
-    module(a, module.weights(x, x)).pow(2).sum().backward()
+    composed = module(a, module.weights(x, x)).pow(2).sum()
+    (composed + module.read_out(z_of(x), x).pow(2).sum()).backward()
     assert [n for n, p in module.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
@@ -192,6 +208,7 @@ def test_it_costs_what_is_counted(module: Composer, inputs: tuple[Tensor, Tensor
     assert cost.parameters == sum(parameter.numel() for parameter in module.parameters())
     with CountFlops() as making:
         weights = module.weights(x, x)
+        module.read_out(z_of(x), x)
     with CountFlops() as composing:
         module(a, weights)
     assert making.total == POS * cost.per_query
@@ -205,6 +222,21 @@ def test_it_is_written_out(module: Composer, inputs: tuple[Tensor, Tensor]) -> N
     got = module.written_out(module.config, module.state_dict(), x, a)
     assert torch.equal(a, before), "the oracle keeps what came in"
     torch.testing.assert_close(got, module(a, module.weights(x, x)), atol=1e-10, rtol=0)
+    z = z_of(x)
+    got = module.finish_written_out(module.config, module.state_dict(), x, z.transpose(1, 2))
+    torch.testing.assert_close(got.transpose(1, 2), module.read_out(z, x), atol=1e-10, rtol=0)
+
+
+def test_what_a_query_writes_is_its_own_matter(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
+    """A norm or a gate after attention reads no other position."""
+    _, x = inputs
+    z = z_of(x)
+    x_other, z_other = x.clone(), z.clone()
+    x_other[:, 3] += 1
+    z_other[:, :, 3] += 1
+    before, after = module.read_out(z, x), module.read_out(z_other, x_other)
+    untouched = [t for t in range(POS) if t != 3]
+    assert torch.equal(after[:, :, untouched], before[:, :, untouched])
 
 
 @pytest.mark.parametrize("implementation", ["chunked", "fused"])
@@ -227,6 +259,29 @@ def test_every_kernel_computes_it(implementation: Any, config: DCFormerConfig, i
         assert (eager is None) == (other is None)
         if eager is not None:
             torch.testing.assert_close(other, eager, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "fused"])
+@pytest.mark.parametrize(
+    "how", [dict(causal=True, window=2), dict(causal=True, window=9), dict(), dict(mask=True)], ids=str
+)
+def test_a_bias_is_added_where_a_query_may_look(implementation: Any, how: dict[str, Any]) -> None:
+    """Every rule of who sees whom, with more keys than queries, as in decoding."""
+    if implementation == "fused" and not fused.available():
+        pytest.skip("there is no compiler here")
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(BATCH, HEADS, n, 6, generator=generator, dtype=torch.float64) for n in (3, POS, POS))
+    if how.get("mask"):
+        how = dict(mask=torch.rand(BATCH, 1, 3, POS, generator=generator) > 0.4)
+    x = torch.zeros(BATCH, POS, WIDTH, dtype=torch.float64)  # which a static map does not read
+    weights = random_composer(build_config("static", compose_options={"bias": True})).weights(x, x)
+    assert weights.bias is not None
+    eager, other = (
+        composed_attention(q, k, v, weights, weights, implementation=i, **how) for i in ("eager", implementation)
+    )
+    torch.testing.assert_close(other, eager, atol=1e-10, rtol=0)
+    bare = composed_attention(q, k, v, weights, weights.without_bias(), implementation="eager", **how)
+    assert (eager - bare).abs().max() > 0.1
 
 
 def test_the_model_initialises_trains_and_saves_it(config: DCFormerConfig, tmp_path: Any) -> None:
@@ -268,8 +323,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "groups and a static map": dict(compose_groups=2, compose_static=True),
     "no skip, shared keys and values": dict(compose_skip=False, compose_static=True, num_key_value_heads=2),
     "layer norm": dict(preset="tiny-dcformer"),
+    "options": dict(preset="tiny-dcformer"),
 }
-MODELS = list(product(COMPOSERS, VARIANTS))
+"""The last has every option of the composer at another value than its default."""
+MODELS = [(name, kind) for name, kind in product(COMPOSERS, VARIANTS) if kind != "options" or COMPOSERS[name].OPTIONS]
 STAGES = ("pre", "post")
 
 
@@ -280,6 +337,8 @@ def build(make_bridge: Any) -> Callable[..., Any]:
     def make(name: str, variant: str) -> Any:
         changes = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4} | VARIANTS[variant]
         preset = changes.pop("preset", "tiny-dcformer++")
+        if variant == "options":
+            changes["compose_options"] = {k: v for one in own_options(name) for k, v in one["compose_options"].items()}
         bridge = make_bridge(preset, compose=name, **changes)
         generator = torch.Generator().manual_seed(3)
         with torch.no_grad():
@@ -307,6 +366,11 @@ def text() -> str:
     return "Ruth has a violin. Carol has a kind of"
 
 
+def require(model: Any, stage: str) -> None:
+    if stage not in model.stages:
+        pytest.skip(f"{model.model_config.compose!r} has no stage {stage!r}")
+
+
 def log_probs(bridge: Any, ids: Any) -> Tensor:
     with torch.no_grad():
         return bridge(ids).log_softmax(-1)
@@ -314,13 +378,28 @@ def log_probs(bridge: Any, ids: Any) -> Tensor:
 
 def test_every_branch_has_its_hook(model: Any, text: str) -> None:
     found = model.run_with_cache(text)[1]
-    for stage in STAGES:
+    for stage in model.stages:
         place = f"blocks.1.attn.{stage}.hook_"
         terms = [found[f"{place}{hook}"] for hook in HOOKS if f"{place}{hook}" in found]
         torch.testing.assert_close(sum(terms), found[f"{place}out"], atol=1e-5, rtol=1e-5)
         assert model.hook_dict.keys() >= {f"{place}in", f"{place}out"}
         silent = [hook for hook in model.hook_dict if hook.startswith(place) and hook not in found]
         assert silent == [], "a hook that never fires"
+
+
+def test_what_heads_write_is_made_of_what_they_have_read(model: Any, text: str) -> None:
+    place, composer = "blocks.1.attn", composer_of(model, 1, "post")
+    if not composer.out_hooks():
+        assert f"{place}.post.hook_read" not in model.hook_dict
+        return
+    found = model.run_with_cache(text)[1]
+    z, read, v = (found[f"{place}.{name}"] for name in ("hook_z", "post.hook_read", "hook_v"))
+    torch.testing.assert_close(read, torch.einsum("bhts,bshd->bthd", found[f"{place}.hook_pattern"], v))
+    torch.testing.assert_close(z, composer.finish(read, found[f"{place}.hook_in"]), atol=1e-6, rtol=1e-5)
+    halved = [(f"{place}.post.hook_read", lambda tensor, hook: torch.cat([tensor[:, :-1], tensor[:, -1:] * 0], 1))]
+    with torch.no_grad():
+        edited = model.run_with_hooks(text, fwd_hooks=halved)
+        assert (edited[0, -1] - model(text)[0, -1]).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("pair", MODELS, ids=lambda pair: f"{pair[0]}, {pair[1]}")
@@ -335,17 +414,18 @@ def test_folding_changes_no_probability(pair: tuple[str, str], build: Any, text:
 
 def test_the_maps_over_heads_are_composing(model: Any, text: str) -> None:
     found = model.run_with_cache(text)[1]
-    for stage in STAGES:
+    for stage in model.stages:
         before, after = (found[f"blocks.1.attn.{stage}.hook_{end}"][0] for end in ("in", "out"))
         at_pair = dcinterp.composition_map(model, text, 1, stage, query=-1, key=3)
-        torch.testing.assert_close(before[:, -1, 3] @ at_pair.total, after[:, -1, 3], atol=1e-5, rtol=1e-4)
+        bias = bias_of(composer_of(model, 1, stage).probe()).flatten()
+        torch.testing.assert_close(before[:, -1, 3] @ at_pair.total, after[:, -1, 3] - bias, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(sum(at_pair.parts.values()), at_pair.total)
         assert torch.equal(dcinterp.static_composition_map(model, 1, stage).total, at_pair.base)
     mean = dcinterp.mean_composition_map(model, [(text, "fruit")], 1, "post")
     maps = position_maps(model, model.to_tokens(text), 1, "post")
     by_query, by_key = (maps[f"{side}p"] + maps[f"{side}g"] for side in "qk")
     torch.testing.assert_close(mean.total, mean.base + by_query[-1] + by_key.mean(0), atol=1e-5, rtol=0)
-    skip = before[:, -1].sum(-1) * composer_of(model, 1, "post").skip
+    skip = before[:, -1].sum(-1) * composer_of(model, 1, "post").skip + bias * before.shape[-1]
     torch.testing.assert_close(mean.shared.sum(0), after[:, -1].sum(-1) - skip, atol=1e-5, rtol=0)
 
 
@@ -358,6 +438,7 @@ def test_a_breakdown_adds_up(model: Any, text: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_edges_add_up_to_their_heads(stage: Any, model: Any, text: str) -> None:
+    require(model, stage)
     scored = dcinterp.attribute_edges(
         model, text, "fruit", "animal", stage=stage, method="gradient", layers=[0], per_source=False, check=0
     )
@@ -367,6 +448,7 @@ def test_edges_add_up_to_their_heads(stage: Any, model: Any, text: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_branch_is_taken_out(stage: str, model: Any, text: str) -> None:
+    require(model, stage)
     units = list(all_units(model, "branch", stage))
     assert {BRANCHES[one.name].hook for one in units} == composer_of(model, 1, stage).existing() & set(HOOKS)
     with torch.no_grad():
@@ -383,6 +465,7 @@ def test_a_branch_is_taken_out(stage: str, model: Any, text: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_edge_of_every_branch_is_taken_out(stage: str, model: Any, text: str) -> None:
+    require(model, stage)
     ids = model.to_tokens(text)
     names = [f"blocks.1.attn.{stage}.hook_{end}" for end in ("in", "out")]
     found = model.run_with_cache(ids, names_filter=names)[1]

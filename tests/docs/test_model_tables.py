@@ -11,6 +11,7 @@ from pathlib import Path
 from dcinterp.bridge import DCBridge
 from dcinterp.model.build import count_parameters
 from dcinterp.model.complexity import overhead_rows
+from dcinterp.model.compose.registry import MECHANISM_COLUMNS, mechanism_rows
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import presets
 from dcinterp.results.catalogue import homes
@@ -47,6 +48,11 @@ def test_the_table_of_presets() -> None:
         rows.append([f"`{each.name}`", *map(str, shape), windows, size, f"{rate:g}" if rate else ""])
     header = ["preset", "layers", "width", "heads", "MLP", "windows", "parameters", "learning rate"]
     assert_generated("models.md", "presets", table(header, rows))
+
+
+def test_the_table_of_mechanisms() -> None:
+    rows = [(title, f"`{name}`", *rest) for title, name, *rest in mechanism_rows()]
+    assert_generated("models.md", "mechanisms", table(MECHANISM_COLUMNS, rows))
 
 
 def test_the_table_of_costs() -> None:

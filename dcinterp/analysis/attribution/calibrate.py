@@ -301,7 +301,7 @@ class _Comparison:
                     frozen=self.hooks,
                     batch_size=self.rule.batch_size,
                     watch=watch,
-                    watched=site(layer, self.stage),
+                    watched=site(self.bridge, layer, self.stage),
                 )
                 .float()
                 .cpu()
@@ -309,7 +309,7 @@ class _Comparison:
         return predicted, effects
 
     def _gradient(self, layer: int, method: str) -> Tensor:
-        name = site(layer, self.stage)
+        name = site(self.bridge, layer, self.stage)
         with torch.no_grad():
             ends = {name: self.bridge.run_with_cache(self.explanation.ids, names_filter=[name])[1][name]}
             starts = None

@@ -8,11 +8,14 @@ operation that needs it ends with one sentence and never with a wrong number.
 | said by | used for | if it is left out |
 |---|---|---|
 | `weights` | the model, kernels, caches, hooks, maps over heads, edges, interventions | there is no composer |
+| `finish`, `out_hooks` | a norm or gate on what heads have read, after attention | heads write what they have read |
 | `readers` | folding norms (`bridge/folding.py`), which checks it on random inputs | refused, if maps read the input |
 | `cost` | `dcinterp complexity` | refused |
 | `written_out` | `dcinterp verify`, whose oracle shares no arithmetic with the model | refused |
 | `describe`, `how` | `dcinterp describe`, the model card | the name is given |
+| `MECHANISM` | the table of mechanisms: `docs/models.md`, `dcinterp presets --mechanisms`, the app | it is not listed |
 | `OPTIONS` | the config's `compose_options` | it takes none |
+| `STAGES` | where it can stand | before and after the softmax |
 | `keeps_heads` | maps over heads and edges, which are square | as many heads come out as go in |
 """
 
@@ -28,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dcinterp.model.compose.branches import ComposeWeights, branches, compose
-from dcinterp.shapes import Attention, HeadMap, Residual
+from dcinterp.shapes import Attention, HeadMap, PerHead, Residual, ZByPosition
 from dcinterp.support.errors import UserError, nearest
 
 
@@ -38,7 +41,10 @@ class ComposeConfig(Protocol):
 
     hidden_size: int
     num_attention_heads: int
+    head_dim: int | None
+    norm_eps: float
     compose: str
+    compose_stages: tuple[Any, ...] | list[Any]
     compose_options: dict[str, Any]
     compose_rank: int
     compose_groups: int
@@ -59,10 +65,33 @@ class Cost:
     per_pair: int = 0
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where in the model a composer stands."""
+
+    layer: int = 0
+    stage: str = "post"
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A row of the table of mechanisms (`registry.mechanism_rows`).
+
+    title: what papers call it; formula: A' of one pair of positions; head_map: what M is in A' = M A; released:
+    checkpoints with it, and whether they load here.
+    """
+
+    title: str
+    formula: str
+    head_map: str
+    released: str = "none known"
+
+
 class Composer(nn.Module, ABC):
     """One stage of composition; a subclass is a way of composing.
 
     name: what the config's `compose` calls it. how: ends the sentence "its attention heads are composed ...".
+    MECHANISM: its row in the table of mechanisms. STAGES: where it can stand.
     OPTIONS: its options in `compose_options`, with their defaults. keeps_heads: as many heads come out as go in.
     zero_is_identity: with all parameters at zero, attention stays as it is (or vanishes, without the skip).
 
@@ -71,13 +100,20 @@ class Composer(nn.Module, ABC):
 
     name: ClassVar[str] = ""
     how: ClassVar[str] = ""
+    MECHANISM: ClassVar[Mechanism | None] = None
+    STAGES: ClassVar[tuple[str, ...]] = ("pre", "post")
     OPTIONS: ClassVar[Mapping[str, Any]] = {}
     keeps_heads: ClassVar[bool] = True
     zero_is_identity: ClassVar[bool] = True
 
     def __init__(self, config: ComposeConfig) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.placed = config, Place()
+
+    def place(self, place: Place) -> Composer:
+        """Tell a new composer where it stands; extend it for parameters that depend on this."""
+        self.placed = place
+        return self
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -97,6 +133,33 @@ class Composer(nn.Module, ABC):
     def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
         """Compose(A); the same for every composer, and what all kernels compute."""
         return compose(attention, weights, taps)
+
+    @final
+    def read_out(self, z: PerHead, x_query: Residual, taps: Any = None) -> PerHead:
+        """What the heads write, from what they have read: the same on every path of attention.
+
+        Args:
+            z: composed attention times values.
+            x_query: the layer's normed input at the query positions.
+            taps: an object with the `hook_<name>` of `out_hooks`; `hook_read` sees, and may replace, z.
+        """
+        if not self.out_hooks():
+            return z
+        by_position = z.transpose(1, 2)
+        if taps is not None:
+            by_position = taps.hook_read(by_position)
+        return self.finish(by_position, x_query, taps).transpose(1, 2)
+
+    def out_hooks(self) -> tuple[str, ...]:
+        """Names of the taps after attention, "read" first; none for a composer without a `finish`."""
+        return ()
+
+    def finish(self, z: ZByPosition, x_query: Residual, taps: Any = None) -> ZByPosition:
+        """A norm or a gate on what the heads have read; only where `out_hooks` has names, and only after the softmax.
+
+        What it makes of a position may depend on this position alone.
+        """
+        return z
 
     def readers(self) -> Sequence[nn.Linear]:
         """The linear maps that read the layer's normed input; folding a norm folds it into them."""
@@ -129,9 +192,27 @@ class Composer(nn.Module, ABC):
         cls.refuse("what it computes for the plain reference", "written_out")
 
     @classmethod
+    def finish_written_out(
+        cls, config: ComposeConfig, tensors: Mapping[str, Tensor], x: Residual, z: ZByPosition
+    ) -> ZByPosition:
+        """`finish` once more, for the oracle; arguments as of `written_out`.
+
+        Raises:
+            UserError: there is a `finish` that is not written out.
+        """
+        if cls.finish is not Composer.finish:
+            cls.refuse("what becomes of what heads have read, for the plain reference", "finish_written_out")
+        return z
+
+    @classmethod
     def describe(cls, config: ComposeConfig) -> str:
         """How heads are composed, in words that follow "weights (post)"; options are named after them."""
         return f"composed by {cls.name!r}"
+
+    @classmethod
+    def analyses(cls) -> str:
+        """Which analyses apply, in words, by what the composer says of itself."""
+        return "all" if cls.keeps_heads else "of attention matrices and of heads; no maps over heads, no edges"
 
     @classmethod
     def options(cls, config: ComposeConfig) -> dict[str, Any]:
@@ -157,8 +238,9 @@ class Composer(nn.Module, ABC):
 
     @classmethod
     def in_words(cls, config: ComposeConfig) -> str:
-        """`describe`, and the options."""
-        options = ", ".join(f"{name} {value}" for name, value in cls.options(config).items())
+        """`describe`, and the options but those that are off."""
+        given = {name: value for name, value in cls.options(config).items() if value is not False}
+        options = ", ".join(name if value is True else f"{name} {value}" for name, value in given.items())
         return cls.describe(config) + (f" ({options})" if options else "")
 
     @classmethod
@@ -187,11 +269,11 @@ class Composer(nn.Module, ABC):
         return self.weights(x, x)
 
     def existing(self) -> set[str]:
-        """Hooks of the branches, and names of the dynamic weights, that this composer computes."""
+        """Hooks of the branches, names of the dynamic weights, and taps after attention, that this composer has."""
         weights = self.probe()
         like = next(self.parameters(), torch.zeros(1))
         terms = branches(like.new_zeros(1, self.config.num_attention_heads, 1, 1), weights)
-        return {*terms, *(name for name, _ in weights.dynamic())}
+        return {*terms, *(name for name, _ in weights.dynamic()), *self.out_hooks()}
 
     @property
     def skip(self) -> bool:
@@ -203,8 +285,13 @@ class Composer(nn.Module, ABC):
         """Groups of heads that are composed among themselves only."""
         return self.probe().groups
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether O_b has a part that is made of no head's attention."""
+        return self.probe().bias is not None
+
     def base_map(self) -> HeadMap:
-        """What no token changes: the skip and the static map W_b, in the type of its weights; on the CPU.
+        """What no token changes: the skip and the static map W_b, in the type of its weights; on the CPU. No bias.
 
         Raises:
             UserError: the composer does not keep the heads.

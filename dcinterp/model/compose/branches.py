@@ -2,7 +2,7 @@ r"""The one definition of composing attention matrices; every faster path is a w
 
     Compose(A, X_q, X_k) = O_b + O_qp + O_kp + O_qg + O_kg
 
-    O_b        = A (the skip) and/or W_b applied over heads (static composition)
+    O_b        = A (the skip) and/or W_b applied over heads (static composition), and a bias where there is one
     O_qp[h']   = sum_r w_q2[t,r,h'] sum_h w_q1[t,r,h] A[h]      low rank, from the query position t
     O_kp[h']   = the same with w_k1, w_k2 at the key position s
     O_qg[h]    = w_qg[t,h] A[h]                                 gate, from the query position
@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from dcinterp.model.compose.branch_table import BRANCHES, DYNAMIC_WEIGHTS
-from dcinterp.shapes import Attention, Gate, HeadMap, LowRank
+from dcinterp.shapes import Attention, Gate, HeadMap, LowRank, Mask
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class ComposeWeights:
     """Everything one stage needs to compose; None where the model has no such branch.
 
     w_q1, w_q2 [batch, query, rank, head] and w_qg [batch, query, head] belong to the query positions, w_k1, w_k2 and
-    w_kg to the key positions; `static` is W_b [head_from, head_to].
+    w_kg to the key positions; `static` is W_b [head_from, head_to]. `bias` is added to every entry of a head where a
+    query may look (`within` says where; everywhere by itself): it is nobody's attention, and no edge.
     """
 
     w_q1: Float[Tensor, "batch query rank head"] | None = None
@@ -43,6 +44,8 @@ class ComposeWeights:
     static: HeadMap | None = None
     skip: bool = True
     groups: int = 1
+    bias: Float[Tensor, " head"] | None = None
+    seen: Mask | None = None
 
     def dynamic(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the dynamic weights that exist."""
@@ -59,6 +62,14 @@ class ComposeWeights:
         """A copy whose dynamic weights are `change(name, weight)`."""
         new: dict[str, Any] = {name: change(name, weight) for name, weight in self.dynamic()}
         return replace(self, **new)
+
+    def within(self, mask: Mask | None) -> ComposeWeights:
+        """A copy that adds nothing where `mask` is False; needed by no term that is made of attention."""
+        return self if self.bias is None else replace(self, seen=mask)
+
+    def without_bias(self) -> ComposeWeights:
+        """A copy that is a map over heads and nothing else."""
+        return self if self.bias is None else replace(self, bias=None)
 
 
 def same_group(heads: int, groups: int, like: Tensor | None = None) -> HeadMap:
@@ -98,11 +109,16 @@ def gate(a: Attention, w: Gate, axis: str) -> Attention:
 
 
 def base(a: Attention, w: ComposeWeights) -> Attention | None:
-    """O_b: A itself, A mixed by the static map, their sum, or None when the model has neither."""
-    if w.static is None:
-        return a if w.skip else None
-    mixed = einsum("bfts,fo->bots", a, w.static)
-    return a + mixed if w.skip else mixed
+    """O_b: A itself, A mixed by the static map, a bias, the sum of those that the model has, or None."""
+    own = a if w.skip else None
+    if w.static is not None:
+        mixed = einsum("bfts,fo->bots", a, w.static)
+        own = mixed if own is None else own + mixed
+    if w.bias is not None:
+        added = w.bias[:, None, None].expand_as(a)
+        added = added if w.seen is None else added.masked_fill(~w.seen, 0)
+        own = added if own is None else own + added
+    return own
 
 
 def branches(a: Attention, w: ComposeWeights) -> dict[str, Attention]:

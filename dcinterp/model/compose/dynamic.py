@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 from transformers import initialization as init
 
-from dcinterp.model.compose.base import ComposeConfig, Composer, Cost
+from dcinterp.model.compose.base import ComposeConfig, Composer, Cost, Mechanism
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.static import StaticMap
 from dcinterp.model.norm import rms_normalise
@@ -70,6 +70,12 @@ class DynamicCompose(Composer):
 
     name: ClassVar[str] = "dynamic"
     how: ClassVar[str] = "for every pair of positions"
+    MECHANISM: ClassVar[Mechanism | None] = Mechanism(
+        "dynamically composable heads (DCMHA)",
+        "A' = A + A W_b + O_qp + O_qg + O_kp + O_kg",
+        "identity, and low rank and diagonal from the query and from the key",
+        "layouts `dcformer` and `dcpythia`, loaded",
+    )
 
     def __init__(self, config: ComposeConfig) -> None:
         super().__init__(config)

@@ -41,6 +41,16 @@ def composer_class(name: str) -> type[Composer]:
     return COMPOSERS[name]
 
 
+MECHANISM_COLUMNS = ("mechanism", "`compose`", "formula", "what M is", "released checkpoints", "analyses")
+
+
+def mechanism_rows() -> list[tuple[str, ...]]:
+    """(title, name, formula, what M is, released checkpoints, analyses) of every way of composing that has a row."""
+    listed = [(each.MECHANISM, each) for each in COMPOSERS.values() if each.MECHANISM is not None]
+    listed.sort(key=lambda pair: pair[0].title.lower())
+    return [(m.title, each.name, m.formula, m.head_map, m.released, each.analyses()) for m, each in listed]
+
+
 def check_composition(config: ComposeConfig) -> None:
     """Check the fields `compose` and `compose_options` of a config.
 
@@ -51,7 +61,13 @@ def check_composition(config: ComposeConfig) -> None:
     if config.compose not in known:
         raise UserError(f"compose is {config.compose!r}; choose one of {', '.join(known)}.")
     if config.compose != NOT_COMPOSED:
-        COMPOSERS[config.compose].check(config)
+        composer = COMPOSERS[config.compose]
+        composer.check(config)
+        if config.compose_stages and not set(composer.STAGES) & set(config.compose_stages):
+            raise UserError(
+                f"compose={config.compose!r} works at the stage {' and '.join(map(repr, composer.STAGES))} only, and "
+                f"compose_stages is {tuple(config.compose_stages)!r}; leave it out."
+            )
     elif config.compose_options:
         option = next(iter(config.compose_options))
         raise UserError(f"compose_options has {option!r}, but compose={NOT_COMPOSED!r} has none; leave it out.")

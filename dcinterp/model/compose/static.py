@@ -1,16 +1,22 @@
-"""Talking heads: one learned map over heads, the same for every token."""
+"""Talking heads (Shazeer et al. 2020): one learned map over heads, the same for every token, and maybe a bias.
+
+    A'[h'] = sum over h of W_b[h, h'] A[h] + b[h']      (+ A[h'], with the skip)
+
+CaiT has the bias. Before the softmax it changes nothing, because the softmax ignores what is equal for all keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from dcinterp.model.compose.base import ComposeConfig, Composer, Cost
+from dcinterp.model.compose.base import ComposeConfig, Composer, Cost, Mechanism
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.shapes import Attention, HeadMap, Residual
 
@@ -49,24 +55,40 @@ class StaticMap(nn.Module):
 
 
 class StaticCompose(Composer):
-    """Compose with nothing but W_b (and the skip, when the config keeps it)."""
+    """Compose with nothing but W_b, a bias if the options say so, and the skip, when the config keeps it."""
 
     name: ClassVar[str] = "static"
     how: ClassVar[str] = "by one learned map"
+    MECHANISM: ClassVar[Mechanism | None] = Mechanism(
+        "talking heads",
+        "A' = A W_b + b",
+        "learned, the same for all tokens",
+        "CaiT (image models of `timm`), not loaded: its attention is compared",
+    )
+    OPTIONS: ClassVar[Mapping[str, Any]] = {"bias": False}
 
     def __init__(self, config: ComposeConfig) -> None:
         super().__init__(config)
         self.static = StaticMap(config)
+        if self.options(config)["bias"]:
+            self.bias = nn.Parameter(torch.zeros(config.num_attention_heads))
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        if hasattr(self, "bias"):
+            init.zeros_(self.bias)
 
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
     ) -> ComposeWeights:
         """Static composition reads no token: only W_b."""
-        return ComposeWeights(static=self.static.head_map(), skip=self.config.compose_skip)
+        bias = getattr(self, "bias", None)
+        return ComposeWeights(static=self.static.head_map(), skip=self.config.compose_skip, bias=bias)
 
     @classmethod
     def cost(cls, config: ComposeConfig) -> Cost:
-        return StaticMap.cost(config)
+        static = StaticMap.cost(config)
+        return replace(static, parameters=static.parameters + cls.options(config)["bias"] * config.num_attention_heads)
 
     @classmethod
     def describe(cls, config: ComposeConfig) -> str:
@@ -78,4 +100,7 @@ class StaticCompose(Composer):
     ) -> Attention:
         out = attention.clone() if config.compose_skip else torch.zeros_like(attention)
         StaticMap.add_written_out(out, attention, tensors["static.weight"])
+        if "bias" in tensors:
+            for h in range(config.num_attention_heads):
+                out[:, h] += tensors["bias"][h]
         return out

@@ -71,6 +71,8 @@ def _settle_stage(stage: str, w: Any, q: Tensor, keys: int) -> ComposeWeights | 
             raise UserError(f"{stage}.{there} comes without {stage}.{missing}; give both or neither.")
     if w.static is not None:
         _check(f"{stage}.static", w.static, "[head_from, head_to]", (heads, heads), q)
+    if w.bias is not None:
+        _check(f"{stage}.bias", w.bias, "[head]", (heads,), q)
     rank = next((x.shape[2] for x in (w.w_q1, w.w_k1) if isinstance(x, Tensor) and x.dim() == 4), None)
     dtype, device, strided = q.dtype, q.device, torch.strided
     spread: dict[str, Tensor] = {}

@@ -158,7 +158,7 @@ def _cut(stage: ComposeWeights | None, rows: slice, seen: slice) -> ComposeWeigh
 
 
 def mix_heads(a: Attention, w: ComposeWeights | None) -> Attention:
-    """Compose(A) through the two maps over heads."""
+    """Compose(A) through the two maps over heads; a bias is no map, and is not added here (see `bias`)."""
     if w is None:
         return a
     by_query, by_key = head_maps(w)

@@ -30,7 +30,7 @@ def reference_attention(
     mask: Mask | None = None,
 ) -> QueryHeads:
     """Compose_post(softmax(mask(Compose_pre(q k^T / sqrt d)))) v, with None for a stage that does not exist."""
-    before, after = (None if weights is None else partial(compose, w=weights) for weights in (pre, post))
+    before, after = (None if weights is None else partial(compose, w=weights.within(mask)) for weights in (pre, post))
     return read_values(attention_pattern(q, k, before, after, mask), v)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool
@@ -12,6 +12,7 @@ from torch import Tensor
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import fused
 from dcinterp.model.kernels.arguments import settle_arguments
+from dcinterp.model.kernels.bias import add_biases
 from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
@@ -63,15 +64,30 @@ def composed_attention(
     chosen = _choose(implementation, q)
     if q.shape[0] == 0 or q.shape[2] == 0 or k.shape[2] == 0:
         chosen = "eager"  # nothing to compute, and what an empty sum is, the equation says
-    if chosen == "fused":
-        return fused.fused_attention(q, k, v, pre, post, causal=causal, window=window, mask=mask)
-    if chosen == "triton":
-        from dcinterp.model.kernels.triton_kernel import triton_attention  # needs the package triton
-
-        return triton_attention(q, k, v, pre, post, causal=causal, window=window, mask=mask)
     sight = Sight(causal, window, mask)
     if chosen == "eager":
         return reference_attention(q, k, v, pre, post, sight.dense(q.shape[2], k.shape[2], q.device))
+    plain = [None if stage is None else stage.without_bias() for stage in (pre, post)]
+    return add_biases(_run(chosen, q, k, v, *plain, sight), v, pre, post, sight)
+
+
+def _run(
+    chosen: str,
+    q: QueryHeads,
+    k: KeyHeads,
+    v: KeyHeads,
+    pre: ComposeWeights | None,
+    post: ComposeWeights | None,
+    sight: Sight,
+) -> QueryHeads:
+    """One of the fast paths, which know of no bias."""
+    rule: dict[str, Any] = dict(causal=sight.causal, window=sight.window, mask=sight.allowed)
+    if chosen == "fused":
+        return fused.fused_attention(q, k, v, pre, post, **rule)
+    if chosen == "triton":
+        from dcinterp.model.kernels.triton_kernel import triton_attention  # needs the package triton
+
+        return triton_attention(q, k, v, pre, post, **rule)
     if _scannable(q) and not all_finite(q, k, v, pre, post):
         return equation_in_chunks(q, k, v, pre, post, sight=sight)
     return chunked_attention(q, k, v, pre, post, sight=sight)

@@ -1,0 +1,138 @@
+"""An edge planted in a model of every way of composing heads is the strongest one that attribution finds.
+
+The circuit is that of `share-by-kp`: the finder attends to the thing that is asked about and its own values are dead,
+the reader attends to <bos> and knows the kind of what it reads. Only what is composed can bring the two together.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.bridge import wrap
+from dcinterp.mechanism.branches import NAMES
+from dcinterp.mechanism.intervention_hooks import applied
+from dcinterp.model.compose.registry import COMPOSERS
+from dcinterp.planted import tokenizer
+from dcinterp.planted.blueprint import NORM_EPS, SATURATED, Blueprint
+from dcinterp.planted.circuit import copy_by, find_for_others, look_for_asked
+from dcinterp.planted.circuits import share_by_kp
+from dcinterp.planted.models import plant_first_layer
+from dcinterp.planted.words import COLOUR, KIND, OBJECTS
+
+HEADS, PREVIOUS, QUESTION = 8, 2, 3
+FINDER, READER, RIVAL = 5, 1, 3
+"""Finder and reader are heads h and h + H/2, because differential attention composes these alone."""
+
+
+@dataclass(frozen=True)
+class Planting:
+    """How the edge is planted: who fills the parameters (layer, attention, plan), its branch, and config fields.
+
+    rivals: instead of finder and reader there are two heads that both find the thing, and of which one knows its kind
+    and the other its colour: the edge is the gate that silences the second, from this head to itself.
+    """
+
+    fill: Callable[[int, Any, Blueprint], None]
+    branch: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    rivals: bool = False
+
+
+def static(layer: int, attention: Any, plan: Blueprint) -> None:
+    attention.post.static.weight[0, FINDER, READER] = float(layer == 1)
+
+
+def dynamic_talking_heads(layer: int, attention: Any, plan: Blueprint) -> None:
+    if layer == 1:
+        things = plan.stream.any_of("token", OBJECTS)
+        attention.post.key.maps.weight[FINDER * HEADS + READER] = things
+
+
+def differential(layer: int, attention: Any, plan: Blueprint) -> None:
+    """Lambda is 0 in layer 0, and -1 in layer 1: there the reader reads with the sum of both."""
+    first = attention.post.lambda_init.item()
+    for name, share in (("1", 1e-6), ("2", 1e-6 + first + layer)):
+        getattr(attention.post, f"lambda_q{name}")[0] = math.log(share)
+        getattr(attention.post, f"lambda_k{name}")[0] = 1
+    # The norm over pairs is as good as a division: its epsilon is as large as that of all norms of a planted model.
+    attention.o_proj.weight *= NORM_EPS**0.5 / (1 - first)
+
+
+def gated(layer: int, attention: Any, plan: Blueprint) -> None:
+    """Gates are open in layer 0; in layer 1, that of the reader's rival is closed."""
+    attention.post.gate.weight += SATURATED * plan.stream.always()
+    if layer == 1:
+        attention.post.gate.weight[RIVAL] *= -1
+
+
+PLANTINGS = {
+    "gated": Planting(gated, "qg", rivals=True),
+    "differential": Planting(differential, "skip"),
+    "dynamic-talking-heads": Planting(dynamic_talking_heads, "kp"),
+    "static": Planting(static, "skip", dict(compose_options={"bias": True})),
+}
+
+
+def planted(name: str) -> Any:
+    plan = Blueprint(HEADS, rank=1, compose=name, **PLANTINGS[name].fields)
+    plant_first_layer(plan, (PREVIOUS,), (QUESTION,))
+    if PLANTINGS[name].rivals:
+        for head, meaning in ((READER, KIND), (RIVAL, COLOUR)):
+            look_for_asked(plan, head, share_by_kp.QUESTIONS)
+            copy_by(plan, head, meaning, 1.0)
+    else:
+        find_for_others(plan, FINDER, share_by_kp.QUESTIONS)
+        plan.rest_on_bos(1, READER)
+        copy_by(plan, READER, KIND, 1.0)
+    model = plan.build()
+    with torch.no_grad():
+        for layer, block in enumerate(model.model.layers):
+            PLANTINGS[name].fill(layer, block.self_attn, plan)
+    return wrap(model, tokenizer(), name)
+
+
+def test_every_way_of_composing_has_a_planted_edge() -> None:
+    assert {*PLANTINGS, "dynamic"} == set(COMPOSERS), "that of DCMHA is in test_planted_truth"
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTINGS if not PLANTINGS[name].rivals])
+def test_the_planted_edge_is_found(name: str) -> None:
+    bridge, example = planted(name), share_by_kp.ask(random.Random(0))
+    answer = bridge(example.prompt)[0, -1].argmax()
+    assert bridge.tokenizer.decode(answer) == example.target
+    found = dcinterp.attribute_edges(bridge, example.prompt, example.target, example.foil, check=1)
+    best = found.top(1)[0]
+    assert (best.layer, best.head_from, best.head_to, best.branch) == (1, FINDER, READER, PLANTINGS[name].branch)
+    assert found.mismatch.max() < 1e-4
+    difference = found.metric
+    assert found.predicted[0].item() == pytest.approx(difference, rel=0.02), "nothing else makes the answer"
+    assert found.measured[0].item() == pytest.approx(difference, rel=0.02)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTINGS if PLANTINGS[name].rivals])
+def test_the_planted_gate_is_found(name: str) -> None:
+    """The rival's own attention speaks for its colour, and its gate takes this back: two edges of opposite sign."""
+    bridge, example = planted(name), share_by_kp.ask(random.Random(0))
+    thing = example.prompt.split()[example.sources[0]]
+    assert bridge.tokenizer.decode(bridge(example.prompt)[0, -1].argmax()) == example.target
+    found = dcinterp.attribute_edges(bridge, example.prompt, example.target, COLOUR[thing], check=0)
+    own, gate = (found.scores[1, NAMES.index(branch)] for branch in ("skip", "qg"))
+    best = gate.argmax().item()
+    assert divmod(best, HEADS) == (RIVAL, RIVAL)
+    m = found.metric
+    assert (own + gate)[RIVAL, RIVAL].item() == pytest.approx(0, abs=0.02 * m)
+    assert (own + gate)[READER, READER].item() == pytest.approx(m, rel=0.02), "nothing else makes the answer"
+    with torch.no_grad(), applied(bridge, f"edge 1.post.qg.{RIVAL}>{RIVAL} zero", example.prompt):
+        logits = bridge(example.prompt)[0, -1]
+    right, wrong = (bridge.to_single_token(word) for word in (example.target, COLOUR[thing]))
+    effect = m - (logits[right] - logits[wrong]).item()
+    assert effect == pytest.approx(gate[RIVAL, RIVAL].item(), rel=0.02)
+    assert effect > 0.9 * m

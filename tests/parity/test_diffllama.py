@@ -1,0 +1,82 @@
+"""Differential attention as transformers has it: random DiffLlama checkpoints, opened with taps, and written back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+import dcinterp
+from dcinterp.bridge import wrap
+from dcinterp.checkpoints.layouts import write_foreign
+from dcinterp.checkpoints.read import read_model
+from dcinterp.checkpoints.verify import verify
+from dcinterp.support.errors import UserError
+
+IDS = torch.randint(0, 31, (2, 9), generator=torch.Generator().manual_seed(4))
+
+
+def save(folder: Path, **changes: Any) -> DiffLlamaForCausalLM:
+    sizes = dict(vocab_size=31, hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4)
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    torch.manual_seed(0)
+    model = DiffLlamaForCausalLM(
+        DiffLlamaConfig(**(sizes | dict(max_position_embeddings=24, rope_parameters=rope, pad_token_id=0) | changes))
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            # A lambda close to 1 would make nothing but rounding of the first token.
+            size = 0.2 if "lambda" in name else parameter.shape[-1] ** -0.5
+            parameter.copy_(1 + 0.3 * noise if "norm" in name else size * noise)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tied", [False, True], ids=["", "tied embeddings"])
+def test_the_logits_are_those_of_transformers(tied: bool, tmp_path: Path) -> None:
+    theirs = save(tmp_path / "theirs", tie_word_embeddings=tied)
+    ours, expected = read_model(tmp_path / "theirs"), theirs(IDS).logits
+    torch.testing.assert_close(ours(IDS).logits, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(wrap(ours).run_with_cache(IDS)[0], expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_it_is_written_back(tmp_path: Path) -> None:
+    theirs = save(tmp_path / "theirs")
+    write_foreign(read_model(tmp_path / "theirs"), tmp_path / "back", "diffllama")
+    back = DiffLlamaForCausalLM.from_pretrained(tmp_path / "back").eval()
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(back.state_dict()[name], tensor), name
+    torch.testing.assert_close(back(IDS).logits, theirs(IDS).logits)
+    assert verify(tmp_path / "back", length=9).largest < 1e-5
+
+
+def test_edges_of_a_checkpoint_add_up(tmp_path: Path) -> None:
+    save(tmp_path)
+    bridge = dcinterp.load(tmp_path)
+    found = dcinterp.attribute_edges(bridge, IDS[0].tolist(), 3, 5, method="gradient", per_source=False, check=2)
+    torch.testing.assert_close(found.scores.sum((1, 2)), found.heads, atol=1e-5, rtol=1e-4)
+    assert {(edge.head_from - edge.head_to) % 4 for edge in found.top(20)} == {2}, "pairs alone share attention"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (dict(num_key_value_heads=2), "num_key_value_heads=2"),
+        (dict(attention_bias=True), "attention_bias=True"),
+        (dict(hidden_act="gelu"), "hidden_act='gelu'"),
+        (dict(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), "rope_type='linear'"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], name: str, tmp_path: Path) -> None:
+    save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=f"This diffllama checkpoint has {name}"):
+        read_model(tmp_path)
