@@ -334,7 +334,7 @@ def evaluate(
     ] = None,
     tasks: TasksOption = "",
     rows: Annotated[int, typer.Option(min=1, help="Generated rows per task.")] = 12,
-    seed: Annotated[int, typer.Option(help="Seed of the generated rows and of the intervals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the generated rows.")] = 0,
     by: Annotated[
         Literal["all", "task", "pattern", "transformation", "family", "domain", "surface", "shots", "source"],
         typer.Option(help="What a line of the table stands for."),

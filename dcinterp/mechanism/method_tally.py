@@ -63,7 +63,7 @@ class Tally:
 
     def numbers(self) -> dict[str, float]:
         """By the names of the result's fields."""
-        low, high = bootstrap_interval(self.aurocs)
+        low, high = bootstrap_interval(self.aurocs, bounds=(0, 1))
         return {
             "auroc": sum(self.aurocs) / len(self.aurocs),
             "auroc_low": float(low),

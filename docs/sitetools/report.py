@@ -255,7 +255,7 @@ def ablation_says(result: BranchAblation) -> list[str]:
         found.append(sentence)
     fewest = int(result.clusters.min())
     if fewest < FEW:
-        found.append(f"Some intervals rest on only {fewest} independent rows and are too narrow; use more rows.")
+        found.append(f"Some intervals rest on only {fewest} independent rows; use more rows.")
     return found
 
 
@@ -263,7 +263,8 @@ def transformations_part(report: Report) -> str:
     """The best head of every relation in both models."""
     first, second = report.transformations
     names = (report.composed, report.plain)
-    lines = [f"| relation | pairs | `{names[0]}` | control | `{names[1]}` | control |", "|---|---|---|---|---|---|"]
+    each = " | ".join(f"`{name}` | held out | control" for name in names)
+    lines = [f"| relation | pairs | {each} |", "|---" * 8 + "|"]
     for r, relation in enumerate(first.relations):
         cells = []
         for result in (first, second):
@@ -271,7 +272,7 @@ def transformations_part(report: Report) -> str:
             at = (layer, head, r)
             mark = "" if bool(result.above_control[at]) else " (not above control)"
             cells.append(f"{layer}.{head}: {_percent(result.score[at], result.low[at], result.high[at])}{mark}")
-            cells.append(f"{100 * result.control[at]:.1f}")
+            cells += [f"{100 * result.held_out(relation):.1f}", f"{100 * result.control[at]:.1f}"]
         lines.append(f"| {relation} | {int(first.pairs[r])} | " + " | ".join(cells) + " |")
     return _with_command("\n".join(lines), *report.transformations)
 

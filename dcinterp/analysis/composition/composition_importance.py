@@ -32,7 +32,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES
-from dcinterp.mechanism.dataset import Examples, read_questions
+from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
@@ -181,7 +181,7 @@ def composition_importance(
         progress(done + 1, len(what), f"example {done + 1}")
     scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
     total = scores.sum((-1, -2))
-    low, high = bootstrap_interval(total, level=level, seed=seed)
+    low, high = bootstrap_interval(total, level=level, seed=seed, groups=repeats(asked))
     return CompositionImportance(
         n=len(what),
         stages=tuple(stages_of(bridge)),
