@@ -428,7 +428,11 @@ def report(result: Evaluation, by: str) -> str:
 
     table = result.table(by) if by in ("shots", "source") else result.compare(by)
     total = result.table("all").iloc[0]
+    low, high = 100 * total["low"], 100 * total["high"]
+    interval = (
+        f"95 % interval {low:.1f} to {high:.1f}" if low == low else "one cluster of rows: too few for an interval"
+    )
     return (
         f"{render(table)}\n\n{result.model}: {100 * total['accuracy']:.1f} % of {len(result.records)} answers "
-        f"(95 % interval {100 * total['low']:.1f} to {100 * total['high']:.1f}), perplexity {total['perplexity']:.2f}"
+        f"({interval}), perplexity {total['perplexity']:.2f}"
     )

@@ -204,7 +204,7 @@ def attribute_edges_over(
         dynamic_weights: "recomputed" lets later compositions respond to the change; "frozen" keeps their weights.
         control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
         check: how many of the edges between different heads of largest mean to ablate in every example.
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.

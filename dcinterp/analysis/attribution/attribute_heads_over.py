@@ -212,7 +212,7 @@ def attribute_heads_over(
         baseline: "zero", "mean" over the examples' own prompts, or each example's "counterfactual" prompt.
         counterfactual: what that prompt changes: question, source, relation, polarity or position.
         control: "heads", "labels" (twice the cost; none where all examples have the same answers) or "none".
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.

@@ -204,7 +204,7 @@ def calibrate(
         methods: "ig" and/or "gradient".
         counterfactual: what it changes: question, source, relation, polarity or position.
         limit: with more units than this, as many of them are drawn at random.
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the draws.
         steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %.
         batch_size: rows of one pass; bounds the memory.

@@ -54,7 +54,7 @@ class CompositionImportance(Result):
     """Scores of the composition of every layer, in units of the metric.
 
     scores [example, layer, stage, branch, head_to], a branch that the model lacks being zero; by_layer, low, high
-    [layer, stage]: mean over examples of what a stage adds, with its bootstrap interval; size [layer, stage]: mean of
+    [layer, stage]: mean over examples of what a stage adds, with its interval; size [layer, stage]: mean of
     its size |.|, since helping here and hurting there would cancel; gap, metric_difference [example, layer, stage],
     the difference f(with) - f(without) being measured (on the joint path all entries of an example repeat one number);
     right [example]: the model gives the target.
@@ -155,7 +155,7 @@ def composition_importance(
         objective: "logit" (difference from the foil where there is one) or "log-probability".
         method: "ig", or "gradient" at the model as it is.
         path: "layer" for each stage of each layer by itself, or "joint".
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.

@@ -134,7 +134,7 @@ def mean_composition_map(
         layer: the layer; negative counts from the last.
         stage: "pre" for scores, "post" for weights.
         queries: "last" for the position that answers, "all" for every position.
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap.
         progress: called after each example.
 
