@@ -76,7 +76,7 @@ def bootstrap_interval(
 
     Where 95 % is asked it covers, from 3 to 20 examples (simulated in tests/unit/mechanism/test_intervals.py): normal
     data 95 to 97 %, exponential 93 to 95 %, lognormal of sigma 1 (skewness 6) 89 to 92 %. No interval of a handful of
-    so skewed numbers does better without being several times as wide: t covers 82 to 85 % of these, percentiles 60 to
+    so skewed numbers does better without being several times as wide: t covers 82 to 86 % of these, percentiles 60 to
     85 %.
 
     Args:

@@ -10,6 +10,7 @@ the document.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -292,6 +293,16 @@ def diversity_part(report: Report) -> str:
             )
         ]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+        if result.other_reading:
+            cells = [
+                str(cell)
+                for product in ("qk_other", "ov_other")
+                for cell in (
+                    components_for(getattr(result, product)[m], 0.9),
+                    f"{float(getattr(result, f'{product}_effective_rank')[m]):.1f}",
+                )
+            ]
+            lines.append(f"| `{name}`, products on top of each other | " + " | ".join(cells) + " |")
     lines.append(f"| random weights | {components_for(result.random[0], 0.9)} | | | |")
     return _with_command("\n".join(lines), result)
 
@@ -374,6 +385,8 @@ def _with_command(text: str, *results: Result) -> str:
 
 
 def _percent(value: Any, low: Any, high: Any) -> str:
+    if math.isnan(float(low)):
+        return f"{100 * float(value):.1f} (too few for an interval)"
     return f"{100 * float(value):.1f} ({100 * float(low):.1f} to {100 * float(high):.1f})"
 
 

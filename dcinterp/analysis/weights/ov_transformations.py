@@ -26,18 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ov_logits import ov_logits, require_tokens
+from dcinterp.mechanism.ov_logits import MLP0, ov_logits, require_tokens
 from dcinterp.mechanism.prompt import word_tokens
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
@@ -79,6 +79,7 @@ class OVTransformations(Result):
     skipped: Int[Tensor, " relation"]
     first_half: Float[Tensor, "layer head relation"] | None = None
     second_half: Float[Tensor, "layer head relation"] | None = None
+    mlp0: str = "later"
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.relations) if axis == "relation" else None
@@ -141,6 +142,7 @@ def ov_transformations(
     k: Count = 10,
     final_norm: bool = False,
     multi_token: Literal["skip", "first"] = "skip",
+    mlp0: MLP0 = "later",
     permutations: int = 1000,
     seed: int = 0,
     progress: Progress = silent,
@@ -157,6 +159,8 @@ def ov_transformations(
         k: how many promoted tokens count; 1 for the most promoted alone.
         final_norm: apply the final norm to the head's output, gain included, before W_U.
         multi_token: leave out pairs in which a word or its value is several tokens, or use the first token.
+        mlp0: which layers read a word through the first MLP: "later" ones, as in a run; "always", also layer 0, the
+            other reading of the paper's words; or "never".
         permutations: random pairings in the control.
         seed: seed of the pairings.
         progress: called after each layer.
@@ -169,6 +173,7 @@ def ov_transformations(
     require_tokens(bridge)
     if k < 1 or permutations < 1:
         raise UserError("k and permutations must be at least 1.")
+    require_known("mlp0", mlp0, get_args(MLP0))
     lexicon, notes = _lexicon(bridge, relations, multi_token)
     words = sorted({word for pairs, _ in lexicon.values() for word, _ in pairs})
     ids = torch.tensor(words)
@@ -176,7 +181,7 @@ def ov_transformations(
     shape = (len(layers), len(heads), len(lexicon))
     tables: dict[str, Any] = {name: torch.zeros(shape) for name in ORDER}
     for layer in layers:
-        for head, logits in zip(heads, ov_logits(bridge, layer, ids, heads, final_norm), strict=True):
+        for head, logits in zip(heads, ov_logits(bridge, layer, ids, heads, final_norm, mlp0), strict=True):
             for r, (pairs, _) in enumerate(lexicon.values()):
                 rows = torch.tensor([words.index(word) for word, _ in pairs])
                 hits = _hits(logits[rows], [values for _, values in pairs], k)
@@ -190,6 +195,7 @@ def ov_transformations(
         relations=tuple(lexicon),
         notes=tuple(notes),
         **tables,
+        mlp0=mlp0,
         pairs=torch.tensor([len(pairs) for pairs, _ in lexicon.values()]),
         skipped=torch.tensor([skipped for _, skipped in lexicon.values()]),
     )

@@ -49,6 +49,27 @@ def test_is_what_the_head_writes_in_a_run_on_the_word_alone(make_bridge, preset,
         assert result.own_rank.tolist() == [int((row > row[i]).sum()) + 1 for row, i in zip(written, ids, strict=True)]
 
 
+def test_layer_0_can_read_words_as_the_later_layers_do(make_bridge):
+    """Through MLP 0 the heads of layer 0 read what a run gives to layer 1 when nothing attends before it."""
+    bridge = make_bridge()
+    ids = torch.tensor([bridge.tokenizer.convert_tokens_to_ids(word) for word in WORDS])
+    kept = {}
+    no_attention = ("blocks.0.hook_attn_out", lambda x, hook: x * 0)
+    with torch.no_grad():
+        out = ("blocks.0.hook_resid_post", lambda x, hook: kept.update(x=x.clone()))
+        bridge.run_with_hooks(ids[:, None], fwd_hooks=[no_attention, out])
+        read = bridge.blocks[0].ln1(kept["x"])[:, 0]
+        attention = bridge.blocks[0].attn
+        written = read @ attention.W_V[5] @ attention.W_O[5] @ bridge.W_U
+    always, run = (
+        dcinterp.ov_top_tokens(bridge, 0, 5, WORDS, k=bridge.cfg.d_vocab, mlp0=m) for m in ("always", "later")
+    )
+    assert torch.allclose(logits_of(always), written, atol=1e-4)
+    assert not torch.allclose(logits_of(always), logits_of(run), atol=1e-2)
+    with pytest.raises(UserError, match="mlp0"):
+        dcinterp.ov_top_tokens(bridge, 0, 5, WORDS, mlp0="first")
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "neox"])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_other_families_and_shared_values(foreign, family, layer):
