@@ -52,7 +52,7 @@ def evaluate(
         folder: where to keep scores while running and the results at the end; an interrupted evaluation of the same
             model and rows goes on from there
         name: of the model, for the tables; by default the one the model states
-        bootstrap, seed: resamples for the 95 % intervals, and their seed
+        bootstrap, seed: of no effect: intervals are computed, where version 0.1 drew them
 
     Raises:
         ValueError: no rows, no tokenizer, rows longer than the model's context, or a folder of another evaluation.

@@ -1,7 +1,7 @@
 """The result of an evaluation: one record per scored answer, tables with clustered intervals, files.
 
-Intervals are percentiles of a bootstrap that draws whole clusters, not answers: the answers of one row share its
-shots, and the rows of the same number of partner tasks share their facts.
+Intervals count clusters, not answers (synthetic_tasks.intervals): the answers of one row share its shots, and the
+rows of the same number of partner tasks share their facts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synthetic_tasks.baselines import FORMER, average
+from synthetic_tasks.intervals import share_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,7 @@ class Evaluation:
         surface, cluster, source, answer, correct, accepted, restricted, logprob (summed over the answer, natural
         logarithm), tokens (of the answer), greedy (the most probable token at each of its places, decoded)
     baseline: task -> name -> expected accuracy of a baseline (synthetic_tasks.baselines) on the same rows
+    bootstrap, seed: of no effect: intervals are computed, where version 0.1 drew them
     """
 
     model: str
@@ -66,7 +68,7 @@ class Evaluation:
         frame = self.to_dataframe().assign(all="all")
         lines = []
         for group, part in frame.groupby(by, sort=False):
-            low, high = self.interval(part, np.random.default_rng(self.seed))
+            low, high = self.interval(part)
             lines.append(
                 {
                     by: group,
@@ -82,16 +84,10 @@ class Evaluation:
             )
         return pd.DataFrame(lines)
 
-    def interval(self, part: pd.DataFrame, rng: Any) -> tuple[float, float]:
-        """A 95 % interval of the accuracy of some records, by resampling their clusters."""
-        import numpy as np
-
+    def interval(self, part: pd.DataFrame) -> tuple[float, float]:
+        """A 95 % interval of the accuracy of some records, by their clusters; NaN with fewer than two of them."""
         clusters = part.groupby("cluster")["correct"].agg(["sum", "count"]).to_numpy(dtype=float)
-        if self.bootstrap < 1 or len(clusters) < 2:
-            return float("nan"), float("nan")
-        drawn = rng.integers(len(clusters), size=(self.bootstrap, len(clusters)))
-        sums = clusters[drawn].sum(axis=1)
-        low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5])
+        low, high = share_interval(clusters[:, 0], clusters[:, 1])
         return float(low), float(high)
 
     def compare(self, by: str = "pattern") -> pd.DataFrame:

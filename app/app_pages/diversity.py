@@ -16,6 +16,12 @@ HOW = (
     "The share of the variance of all maps that the first directions explain. A line that rises slowly means that the "
     "heads use many directions and so are diverse. The dashed or dotted line is what random weights of this shape give."
 )
+AXES = (
+    "The paper joins the maps of a layer without saying along which axis. Solid lines have them side by side: heads "
+    "share the query side (QK) or the side they write (OV). Dash-dotted lines have them on top of each other: heads "
+    "share the key side or the side they read. Quote a comparison of two models only where both agree, or say which."
+)
+st.markdown("**Two readings**: the maps side by side (solid) and on top of each other (dash-dotted).", help=AXES)
 name = st.session_state.model
 models.require(name)
 others = [other for other in models.known() if other != name]

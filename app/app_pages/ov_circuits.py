@@ -12,6 +12,10 @@ st.markdown(
     "What does a head write when it attends to a word? Its value and output weights together map the word to the "
     "tokens that it promotes, whatever made the head attend there."
 )
+READINGS = (
+    "The paper counts the first MLP as part of the embedding of a word. In a run the heads of layer 0 stand before "
+    "that MLP. The paper can be read either way, so layer 0 is shown in both; later layers read words through the MLP."
+)
 
 
 def in_app(problem):
@@ -46,6 +50,8 @@ if inputs.splits_words(name):
 st.subheader(f"What layer {layer}, head {head} promotes", anchor=False, help=tip("OV circuit"))
 try:
     given = listed if bridge.tokenizer is not None else inputs.read_ids(words)
+    if layer == 0:
+        st.markdown("**As in a run**: the heads of layer 0 read the embedding of a word alone.", help=READINGS)
     view(
         analyses.run("ov_top_tokens", name, layer=layer, head=head, words=given, k=k, **several),
         "tokens",
@@ -53,6 +59,14 @@ try:
         caption="One row per word; from left to right, the tokens with the largest logits. A head that copies puts the "
         "word itself first; one that transforms puts its class, its country or its use first.",
     )
+    if layer == 0:
+        st.markdown("**Through the first MLP**: the word as the later layers read it.", help=READINGS)
+        view(
+            analyses.run("ov_top_tokens", name, layer=layer, head=head, words=given, k=k, mlp0="always", **several),
+            "tokens-mlp0",
+            shown=min(k, 12),
+            caption="The same head and words in the other reading. Where the tables differ, say which one you quote.",
+        )
 except UserError as problem:
     st.error(in_app(problem), icon=":material/error:")
 
@@ -65,10 +79,12 @@ def pick(row, column):
     st.session_state.layer, st.session_state.head = divmod(column, heads)
 
 
+through = links.switch("Layer 0 reads words through the first MLP", key="mlp0", default=False, help=READINGS)
 try:
     table = analyses.long(
         "ov_transformations",
         name,
+        **({"mlp0": "always"} if through else {}),
         title="Score all heads",
         key="transformations",
         cost="seconds for a small model",

@@ -84,7 +84,7 @@ inputs.require_tokenizer(name)
 
 def so_far(scores):
     st.caption(f"So far {len(scores.tasks)} tasks; {scores.accuracy:.1%} of the answers are right.")
-    task_tables.accuracy_table(scores.table("pattern", resamples=200))
+    task_tables.accuracy_table(scores.table("pattern"))
 
 
 try:

@@ -18,7 +18,10 @@ def command(
         typer.Option(help="Largest difference that counts as the same, as a share of a tensor's largest entry."),
     ] = 1e-4,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: same, differences, changed, weights_changed, command.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON: same, differences, changed, weights_changed, intervals_changed, command."
+        ),
     ] = False,
 ) -> None:
     """Make a saved result again from its own record, and compare the numbers.
@@ -46,6 +49,7 @@ def command(
             "differences": dict(report.differences),
             "changed": list(report.changed),
             "weights_changed": report.weights_changed,
+            "intervals_changed": report.intervals_changed,
             "command": report.saved.call.command(),
         }
         print_json(record)
@@ -53,6 +57,8 @@ def command(
         typer.echo(report.saved.call.command())
         if report.weights_changed:
             typer.echo("The model's weights are not those that the result was made with.")
+        if report.intervals_changed:
+            typer.echo("Its intervals were made by an earlier method, and are not compared.")
         if report.differences:
             typer.echo("The largest difference of each tensor, as a share of its largest entry:")
         for name, difference in report.differences.items():

@@ -334,7 +334,7 @@ def evaluate(
     ] = None,
     tasks: TasksOption = "",
     rows: Annotated[int, typer.Option(min=1, help="Generated rows per task.")] = 12,
-    seed: Annotated[int, typer.Option(help="Seed of the generated rows and of the intervals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the generated rows.")] = 0,
     by: Annotated[
         Literal["all", "task", "pattern", "transformation", "family", "domain", "surface", "shots", "source"],
         typer.Option(help="What a line of the table stands for."),
@@ -429,7 +429,11 @@ def report(result: Evaluation, by: str) -> str:
 
     table = result.table(by) if by in ("shots", "source") else result.compare(by)
     total = result.table("all").iloc[0]
+    low, high = 100 * total["low"], 100 * total["high"]
+    interval = (
+        f"95 % interval {low:.1f} to {high:.1f}" if low == low else "one cluster of rows: too few for an interval"
+    )
     return (
         f"{render(table)}\n\n{result.model}: {100 * total['accuracy']:.1f} % of {len(result.records)} answers "
-        f"(95 % interval {100 * total['low']:.1f} to {100 * total['high']:.1f}), perplexity {total['perplexity']:.2f}"
+        f"({interval}), perplexity {total['perplexity']:.2f}"
     )

@@ -10,7 +10,7 @@ The text form is `TASKS key=value ...`: TASKS as in `dcinterp tasks` (ids, numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,17 @@ def read_questions(bridge: Bridge, examples: Examples) -> list[Question]:
     if not made:
         raise UserError("There are no examples; give at least one, or a text such as 'same-person n=20'.")
     return made
+
+
+def repeats(questions: Sequence[Question]) -> list[Hashable]:
+    """What is the same for questions that repeat each other: the facts of an example of the tasks, else its place.
+
+    Partner tasks ask about the same facts, so that half of a set may repeat the other half.
+    """
+    return [
+        place if question.example is None else frozenset(question.example.facts)
+        for place, question in enumerate(questions)
+    ]
 
 
 def prompts(bridge: Bridge, reference: str | Sequence[Prompt]) -> list[Any]:

@@ -1,7 +1,10 @@
 r"""What a head's OV circuit writes when it reads a word, as logits over the vocabulary; no attention, no prompt.
 
-    x(w)  = e_w + MLP_0(norm(e_w))                 the word, enriched by the first MLP (layer 0 reads e_w alone)
+    x(w)  = e_w + MLP_0(norm(e_w))                 the word, enriched by the first MLP
     ov(w) = norm_l(x(w)) W_V^h W_O^h W_U           [d_vocab], in logits before the final norm
+
+Which layers read x(w), and which e_w alone, is `MLP0`: in a run the heads of layer 0 stand before that MLP and read e_w
+("later"); the paper's words, with the first MLP as part of the embedding, can be taken for every layer ("always").
 
 Biases of values and outputs are the same for every word and are left out, as are positions.
 """
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +21,8 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.support.errors import UserError
+
+MLP0 = Literal["later", "always", "never"]
 
 
 def require_tokens(bridge: Bridge) -> None:
@@ -28,12 +33,17 @@ def require_tokens(bridge: Bridge) -> None:
 
 @torch.no_grad()
 def ov_logits(
-    bridge: Bridge, layer: int, ids: Int[Tensor, " word"], heads: Sequence[int], final_norm: bool
+    bridge: Bridge,
+    layer: int,
+    ids: Int[Tensor, " word"],
+    heads: Sequence[int],
+    final_norm: bool,
+    mlp0: MLP0 = "later",
 ) -> Iterator[Float[Tensor, "word d_vocab"]]:
     """ov(w) of every word, one head after the other."""
     attention = bridge.blocks[layer].attn
     values, out, unembed = (weight.detach() for weight in (attention.W_V, attention.W_O, bridge.W_U))
-    x = _read(bridge, layer, ids)
+    x = _read(bridge, layer, ids, mlp0)
     for head in heads:
         # With grouped-query attention several heads share one W_V.
         written = x @ values[head * len(values) // len(out)] @ out[head]
@@ -44,12 +54,12 @@ def ov_logits(
 
 
 @torch.no_grad()
-def _read(bridge: Bridge, layer: int, ids: Int[Tensor, " word"]) -> Float[Tensor, "word d_model"]:
+def _read(bridge: Bridge, layer: int, ids: Int[Tensor, " word"], mlp0: MLP0) -> Float[Tensor, "word d_model"]:
     """norm_l(x(w)), what the heads of a layer read at a word."""
     device = next(bridge.original_model.parameters()).device
     with _lock(bridge):
         x = bridge.embed(ids.to(device)[None])
-        if layer > 0:
+        if mlp0 == "always" or (layer > 0 and mlp0 == "later"):
             x = x + bridge.blocks[0].mlp(bridge.blocks[0].ln2(x))
         return bridge.blocks[layer].ln1(x)[0]
 

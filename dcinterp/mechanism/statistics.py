@@ -1,6 +1,7 @@
 r"""The statistics that score tables carry: how sure a mean is, and whether a score does better than chance.
 
 Pure functions of tensors (or anything that becomes one); no model, no hidden randomness: every draw has a seed.
+Intervals of accuracies are in synthetic_tasks.intervals.
 
     low, high = bootstrap_interval(scores)                  # scores [example, layer, head]: intervals [layer, head]
     auroc(predicted, is_part_of_the_circuit)                # 1: every positive above every negative; 0.5: chance
@@ -15,7 +16,7 @@ Pure functions of tensors (or anything that becomes one); no model, no hidden ra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.support.errors import UserError
+
+REACH = 2.5
+"""How many times as far as Student's t an interval reaches at most."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,38 @@ class Control:
 
 
 def bootstrap_interval(
-    values: Any, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+    values: Any,
+    *,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    bounds: tuple[float, float] | None = None,
+    groups: Sequence[Hashable] | None = None,
 ) -> tuple[Float[Tensor, "*axes"], Float[Tensor, "*axes"]]:
-    """The percentile interval of the mean over examples.
+    """The interval of the mean over examples: Student's t, and where the tail is long the studentised bootstrap.
+
+    Student's t misses a skewed mean on one side. There the bootstrap of (mean - m) / standard error says how far to
+    reach (Efron and Tibshirani 1993, section 12.5), where that is further; REACH times as far at most, since with three
+    or four examples the bootstrap reaches to infinity.
+
+    Where 95 % is asked it covers, from 3 to 20 examples (simulated in tests/unit/mechanism/test_intervals.py): normal
+    data 95 to 97 %, exponential 93 to 95 %, lognormal of sigma 1 (skewness 6) 89 to 92 %. No interval of a handful of
+    so skewed numbers does better without being several times as wide: t covers 82 to 86 % of these, percentiles 60 to
+    85 %.
 
     Args:
         values: [n, ...], one entry an example; examples are drawn whole, so that what belongs together stays together.
         level: probability that the interval should cover.
         resamples: how often n examples are drawn with replacement.
         seed: of the draws.
+        bounds: that the values cannot leave, such as (0, 1) of shares. The interval ends there; where all values lie at
+            the same bound it is that of Clopper and Pearson, as for so many answers that are all right.
+        groups: [n], the same for examples that repeat each other, such as those with the same facts (see
+            dcinterp.mechanism.dataset.repeats): they are drawn together, and their number is that of the examples.
 
     Returns:
-        (low, high), each of the shape [...]. With one example both are that example: there is nothing to resample.
+        (low, high), each of the shape [...]: NaN with one example (or group), which does not say how far it is from
+        others; the value itself where all examples agree and nothing bounds them.
 
     Raises:
         UserError: there are no values, or `level` or `resamples` make no interval.
@@ -77,14 +101,62 @@ def bootstrap_interval(
         raise UserError("There are no values to take an interval of; give at least one example.")
     if not 0 < level < 1 or resamples < 1:
         raise UserError(f"No interval at level {level:g} from {resamples} resamples; use e.g. 0.95 and 1000.")
+    x = x if groups is None else _grouped(x, groups)
     n = len(x)
+    if n == 1:
+        return torch.full_like(x[0], math.nan), torch.full_like(x[0], math.nan)
     drawn = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
     # How often each example was drawn, so that all resampled means are one matrix product.
     counts = torch.zeros(resamples, n, dtype=x.dtype).scatter_add_(1, drawn, torch.ones_like(drawn, dtype=x.dtype))
-    means = (counts @ x.reshape(n, -1)) / n
-    tail = (1 - level) / 2
-    low, high = (_quantile(means, at).reshape(x.shape[1:]) for at in (tail, 1 - tail))
-    return low, high
+    parts = [_mean_interval(part, counts, level) for part in x.reshape(n, -1).split(4096, dim=1)]
+    low, high = (torch.cat(ends).reshape(x.shape[1:]) for ends in zip(*parts, strict=True))
+    return (low, high) if bounds is None else _bounded(x, low, high, bounds, level)
+
+
+def _mean_interval(
+    x: Float[Tensor, "n unit"], counts: Float[Tensor, "resample n"], level: float
+) -> tuple[Tensor, Tensor]:
+    """(low, high) [unit] of the mean of each column."""
+    from scipy.special import stdtrit
+
+    n, tail = len(x), (1 - level) / 2
+    t = float(stdtrit(n - 1, 1 - tail))
+    mean, error = x.mean(0), x.std(0) / math.sqrt(n)
+    y = x - mean
+    means = (counts @ y) / n
+    errors = ((counts @ y**2 / n - means**2).clamp(min=0) / (n - 1)).sqrt()
+    # A resample of one example over and over has no error of its own: it is as far off as can be.
+    off = torch.where(errors > 1e-6 * error, means / errors.clamp(min=1e-300), means.sign() * math.inf)
+    off = off.clamp(-REACH * t, REACH * t)
+    above, below = (-_quantile(off, tail)).clamp(min=t), _quantile(off, 1 - tail).clamp(min=t)
+    skew = (y**3).sum(0) if n > 2 else torch.zeros_like(mean)
+    plain = torch.full_like(mean, t)
+    low = mean - error * torch.where(skew < 0, below, plain)
+    return low, mean + error * torch.where(skew > 0, above, plain)
+
+
+def _grouped(x: Float[Tensor, n * axes], groups: Sequence[Hashable]) -> Float[Tensor, group * axes]:
+    """One value for each group, so that their mean is that of x, and they scatter as the sums of groups do."""
+    number = {group: place for place, group in enumerate(dict.fromkeys(groups))}
+    mean, places = x.mean(0), torch.tensor([number[group] for group in groups])
+    sums = torch.zeros(len(number), *x.shape[1:], dtype=x.dtype).index_add_(0, places, x - mean)
+    return mean + sums * (len(number) / len(x))
+
+
+def _bounded(
+    x: Float[Tensor, n * axes], low: Tensor, high: Tensor, bounds: tuple[float, float], level: float
+) -> tuple[Tensor, Tensor]:
+    """The interval within bounds, and one where all values lie at the same bound."""
+    from synthetic_tasks.intervals import share_interval
+
+    least, most = bounds
+    share = ((x - least) / (most - least)).movedim(0, -1)
+    ends = [torch.from_numpy(end) for end in share_interval(share.numpy(), 1.0, level=level)]
+    alike = ((x == least).all(0)) | ((x == most).all(0))
+    low, high = (
+        torch.where(alike, least + (most - least) * end, own) for end, own in zip(ends, (low, high), strict=True)
+    )
+    return low.clamp(least, most), high.clamp(least, most)
 
 
 def sign_test(predicted: Any, measured: Any) -> SignAgreement:
@@ -273,8 +345,9 @@ def _pair(first: Any, second: Any) -> tuple[Tensor, Tensor]:
 
 def few_examples(n: int) -> list[str]:
     """The warning for results over so few examples that their intervals are rough; empty for 20 and more."""
-    count = "There is only one example" if n == 1 else f"There are only {n} examples"
-    return [f"{count}, so the intervals are rough."] if n < 20 else []
+    if n == 1:
+        return ["There is only one example, so there are no intervals: nothing says how far another would be from it."]
+    return [f"There are only {n} examples, so the intervals are rough."] if n < 20 else []
 
 
 def missed(

@@ -5,11 +5,14 @@
     report.differences          # per tensor: the largest difference, as a share of its largest entry
 
 A result remembers the analysis, its arguments and where the model came from; weights that are no longer those are
-named, because then other numbers are to be expected.
+named, because then other numbers are to be expected. Ends of intervals are compared only where both were made by the
+same method (dcinterp.results.result.INTERVALS): those of 0.1 were too narrow, and its numbers stay what they were.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,10 +24,13 @@ from torch import Tensor
 from dcinterp.checkpoints.fingerprint import fingerprint
 from dcinterp.results.call import Call, from_plain
 from dcinterp.results.registry import ANALYSES
-from dcinterp.results.result import Result, load_result
+from dcinterp.results.result import INTERVALS, RECORD, Result, load_result
 from dcinterp.support.errors import UserError
 from dcinterp.support.former_names import renamed
 from dcinterp.support.progress import Progress, silent
+
+INTERVAL_END = re.compile(r"(^|_)(low|high)$")
+"""What the fields are called that hold the ends of an interval."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Replay:
 
     differences: per tensor, the largest difference as a share of the tensor's largest entry; infinite where shapes
         differ. changed: the other fields that differ. weights_changed: the model is not the one that was used.
+    intervals_changed: the saved result has intervals of an earlier method, which were not compared.
     """
 
     saved: Result
@@ -41,6 +48,7 @@ class Replay:
     changed: tuple[str, ...]
     weights_changed: bool
     tolerance: float
+    intervals_changed: bool = False
 
     @property
     def same(self) -> bool:
@@ -69,7 +77,8 @@ def replay(folder: str | Path, *, tolerance: float = 1e-4, progress: Progress = 
     if call.obstacle:
         raise UserError(call.obstacle.replace("by a snippet", "from its record"))
     bridge, again = _run(call, progress)
-    differences, changed = _compare(saved, again, "")
+    earlier = json.loads((Path(folder) / RECORD).read_text(encoding="utf-8")).get("intervals", 1) != INTERVALS
+    differences, changed = _compare(saved, again, "", earlier=earlier)
     return Replay(
         saved=saved,
         again=again,
@@ -77,6 +86,7 @@ def replay(folder: str | Path, *, tolerance: float = 1e-4, progress: Progress = 
         changed=changed,
         weights_changed=bridge is not None and fingerprint(bridge) != call.fingerprint,
         tolerance=tolerance,
+        intervals_changed=earlier and any(INTERVAL_END.search(f.name) for f in fields(saved)),
     )
 
 
@@ -98,14 +108,19 @@ def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
     return bridge, entry.function(bridge, **arguments)
 
 
-def _compare(saved: Result, again: Result, prefix: str) -> tuple[dict[str, float], tuple[str, ...]]:
-    """(relative differences of the tensors, names of the other fields that differ); parts are compared in turn."""
+def _compare(saved: Result, again: Result, prefix: str, *, earlier: bool) -> tuple[dict[str, float], tuple[str, ...]]:
+    """(relative differences of the tensors, names of the other fields that differ); parts are compared in turn.
+
+    earlier: the saved result is of a version with other intervals, and without fields that came later.
+    """
     differences: dict[str, float] = {}
     changed: list[str] = []
     for name in [f.name for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
         mine, theirs = getattr(saved, name), getattr(again, name, None)
+        if earlier and (INTERVAL_END.search(name) or mine is None):
+            continue
         if isinstance(mine, Result) and isinstance(theirs, Result):
-            inner, others = _compare(mine, theirs, f"{prefix}{name}.")
+            inner, others = _compare(mine, theirs, f"{prefix}{name}.", earlier=earlier)
             differences |= inner
             changed += others
         elif isinstance(mine, Tensor) and isinstance(theirs, Tensor):

@@ -21,6 +21,9 @@ from dcinterp.support.file_modes import open_like
 from dcinterp.support.former_names import renamed, warn_of
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
+INTERVALS = 2
+"""The methods behind intervals, counted up when one changes: 2 since version 0.2. A saved result names those of its
+fields `low`, `high`, `..._low` and `..._high`; without a number they are those of 0.1."""
 SHOWN_ROWS = 8
 """Of the table, where a notebook shows a result."""
 
@@ -68,6 +71,8 @@ class Result:
         """Kind, shapes, call, the head of the table and the sentence: a few lines, however large the result."""
         alike: dict[str, list[str]] = {}
         for name, axes in self.AXES.items():
+            if getattr(self, name) is None:  # an earlier version did not have it
+                continue
             pairs = zip(axes, getattr(self, name).shape, strict=True)
             alike.setdefault(" ".join(f"{axis}={size}" for axis, size in pairs), []).append(name)
         shapes = "; ".join(f"{', '.join(names)} [{sizes}]" for sizes, names in alike.items())
@@ -140,7 +145,7 @@ class Result:
         Raises:
             UserError: the result has no such tensor.
         """
-        if of is not None and of not in self.AXES:
+        if of is not None and (of not in self.AXES or getattr(self, of) is None):
             raise UserError(f"A {type(self).__name__} has no tensor {of!r}; {nearest(of, self.AXES)}")
         shared = max(self.AXES.values(), key=len) if of is None else self.AXES[of]
         columns: dict[str, Any] = {}
@@ -183,6 +188,7 @@ class Result:
             "fields": plain,
             "parts": parts,
             "call": self.call.record() if self.call else None,
+            "intervals": INTERVALS,
         }
         (folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
         open_like(folder / RECORD)

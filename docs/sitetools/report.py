@@ -10,6 +10,7 @@ the document.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -255,7 +256,7 @@ def ablation_says(result: BranchAblation) -> list[str]:
         found.append(sentence)
     fewest = int(result.clusters.min())
     if fewest < FEW:
-        found.append(f"Some intervals rest on only {fewest} independent rows and are too narrow; use more rows.")
+        found.append(f"Some intervals rest on only {fewest} independent rows; use more rows.")
     return found
 
 
@@ -263,7 +264,8 @@ def transformations_part(report: Report) -> str:
     """The best head of every relation in both models."""
     first, second = report.transformations
     names = (report.composed, report.plain)
-    lines = [f"| relation | pairs | `{names[0]}` | control | `{names[1]}` | control |", "|---|---|---|---|---|---|"]
+    each = " | ".join(f"`{name}` | held out | control" for name in names)
+    lines = [f"| relation | pairs | {each} |", "|---" * 8 + "|"]
     for r, relation in enumerate(first.relations):
         cells = []
         for result in (first, second):
@@ -271,7 +273,7 @@ def transformations_part(report: Report) -> str:
             at = (layer, head, r)
             mark = "" if bool(result.above_control[at]) else " (not above control)"
             cells.append(f"{layer}.{head}: {_percent(result.score[at], result.low[at], result.high[at])}{mark}")
-            cells.append(f"{100 * result.control[at]:.1f}")
+            cells += [f"{100 * result.held_out(relation):.1f}", f"{100 * result.control[at]:.1f}"]
         lines.append(f"| {relation} | {int(first.pairs[r])} | " + " | ".join(cells) + " |")
     return _with_command("\n".join(lines), *report.transformations)
 
@@ -291,6 +293,16 @@ def diversity_part(report: Report) -> str:
             )
         ]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+        if result.other_reading:
+            cells = [
+                str(cell)
+                for product in ("qk_other", "ov_other")
+                for cell in (
+                    components_for(getattr(result, product)[m], 0.9),
+                    f"{float(getattr(result, f'{product}_effective_rank')[m]):.1f}",
+                )
+            ]
+            lines.append(f"| `{name}`, products on top of each other | " + " | ".join(cells) + " |")
     lines.append(f"| random weights | {components_for(result.random[0], 0.9)} | | | |")
     return _with_command("\n".join(lines), result)
 
@@ -373,6 +385,8 @@ def _with_command(text: str, *results: Result) -> str:
 
 
 def _percent(value: Any, low: Any, high: Any) -> str:
+    if math.isnan(float(low)):
+        return f"{100 * float(value):.1f} (too few for an interval)"
     return f"{100 * float(value):.1f} ({100 * float(low):.1f} to {100 * float(high):.1f})"
 
 

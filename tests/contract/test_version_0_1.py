@@ -44,6 +44,9 @@ VALUES: dict[str, dict[str, str]] = {
 }
 """{name of an input in the links of 0.1: {value of 0.1: value now}}, of those that were renamed."""
 
+INTERVALS = {"attribution 4", "composition 1", "composition 2", "composition 4", "tasks 2", "tasks 3", "tasks 4"}
+"""Links whose figures and tables hold intervals. Those of 0.1 were too narrow, so that their numbers are others now."""
+
 WIDGETS = (
     *("selectbox", "segmented_control", "number_input", "text_input", "text_area", "toggle", "multiselect"),
     *("select_slider", "pills", "radio", "checkbox", "slider"),
@@ -92,6 +95,7 @@ def test_a_result_of_0_1_replays(here, name):
     report = dcinterp.replay(FIXTURE / "results" / name)
     assert report.changed == ()
     assert not report.weights_changed
+    assert not any(name.endswith(("low", "high")) for name in report.differences), "intervals of 0.1 are left alone"
     if not report.same:
         # A processor with other instructions rounds otherwise, and what is rounding error itself (the gap of an
         # attribution that is complete, say) is then another number: seen beside the whole result it is still nothing.
@@ -100,7 +104,7 @@ def test_a_result_of_0_1_replays(here, name):
         far = {
             key: float((t.double() - again[key].double()).nan_to_num().abs().max())
             for key, t in saved.items()
-            if report.differences[key] > report.tolerance
+            if report.differences.get(key, 0) > report.tolerance
         }
         assert max(far.values()) <= 1e-3 * scale, (scale, far)
 
@@ -212,6 +216,11 @@ def alike(one: list[float], other: list[float]) -> bool:
     )
 
 
+def sized_alike(one: list[float], other: list[float]) -> bool:
+    """Whether two figures hold as many numbers, and frame the same cell or have as many rows."""
+    return one[0] == other[0] and one[5] == other[5]
+
+
 @pytest.mark.parametrize("told", LINKS, ids=[told["name"] for told in LINKS])
 def test_a_link_of_0_1_restores_its_view(monkeypatch, here, told):
     monkeypatch.syspath_prepend(str(APP))
@@ -228,7 +237,8 @@ def test_a_link_of_0_1_restores_its_view(monkeypatch, here, told):
         assert now in found, f"the input {key} of the link has no widget"
         assert found[now][0] == VALUES.get(key, {}).get(value, value), key
     figures = shown(app)
-    missing = [each for each in told["figures"] if not any(alike(each, figure) for figure in figures)]
+    same = alike if told["name"] not in INTERVALS else lambda one, other: alike(one, other) or sized_alike(one, other)
+    missing = [each for each in told["figures"] if not any(same(each, figure) for figure in figures)]
     assert missing == [], figures
 
 

@@ -2,8 +2,8 @@
 
     accuracy = answers whose every token is the most likely one / scored answers
 
-The tasks and their scoring are those of the DCMHA paper's synthetic dataset (docs/tasks.md). Intervals are percentiles
-of a bootstrap over clusters: rows of the same number of partner tasks share their facts and are drawn together.
+The tasks and their scoring are those of the DCMHA paper's synthetic dataset (docs/tasks.md). Intervals count
+clusters, not answers: rows of the same number of partner tasks share their facts (synthetic_tasks.intervals).
 
 It does not show understanding: a baseline that ignores the question (`odd_one_out`) solves 46 of the 74 tasks, so
 compare with the baselines on the same tasks, and per QK pattern.
@@ -85,12 +85,12 @@ class TaskAccuracy(Result):
         """The share of right answers."""
         return float(self.right.mean())
 
-    def table(self, by: str = "pattern", *, resamples: int = 1000) -> pd.DataFrame:
+    def table(self, by: str = "pattern", *, resamples: int | None = None) -> pd.DataFrame:
         """One line a group: answers, accuracy with its 95 % interval, and the baselines on the same tasks.
 
         Args:
             by: one of GROUPINGS.
-            resamples: resamples of the clusters, for the interval.
+            resamples: of no effect: intervals are computed, where version 0.1 drew them.
 
         Raises:
             UserError: there is no such grouping.
@@ -100,7 +100,7 @@ class TaskAccuracy(Result):
         lines = []
         for name, tasks, answers in self._groups(by):
             right = self.right[tasks][:, :, answers].numpy()
-            low, high = self._interval(tasks, right, resamples)
+            low, high = self._interval(tasks, right)
             line = {by: name, "answers": right.size, "accuracy": float(right.mean()), "low": low, "high": high}
             lines.append(line | {baseline: float(getattr(self, baseline)[tasks].mean()) for baseline in BASELINES})
         return pd.DataFrame(lines)
@@ -121,19 +121,17 @@ class TaskAccuracy(Result):
         }[by]
         return [(name, [i for i in everything if named[i] == name], answers) for name in dict.fromkeys(named)]
 
-    def _interval(self, tasks: list[int], right: np.ndarray, resamples: int) -> tuple[float, float]:
-        """Of the accuracy, drawing clusters: (partner, row)."""
+    def _interval(self, tasks: list[int], right: np.ndarray) -> tuple[float, float]:
+        """Of the accuracy; a cluster is a row of partner tasks."""
+        from synthetic_tasks.intervals import share_interval
+
         partners = [self.partners[i] for i in tasks]
         names = list(dict.fromkeys(partners))
         sums = np.zeros((len(names), right.shape[1], 2))
         for partner, row in zip(partners, right, strict=True):
             sums[names.index(partner)] += np.stack([row.sum(1), np.full(len(row), row.shape[1])], axis=1)
         clusters = sums.reshape(-1, 2)
-        if len(clusters) < 2:
-            return float("nan"), float("nan")
-        drawn = clusters[np.random.default_rng(self.seed).integers(len(clusters), size=(resamples, len(clusters)))]
-        share = drawn.sum(1)
-        low, high = np.percentile(share[:, 0] / share[:, 1], [2.5, 97.5])
+        low, high = share_interval(clusters[:, 0], clusters[:, 1])
         return float(low), float(high)
 
 
@@ -162,7 +160,7 @@ def task_accuracy(
         tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 by default.
         rows: rows per task.
         examples: examples in a row; the third to the last are scored, with the earlier ones as shots.
-        seed: seed of the rows and of the intervals.
+        seed: seed of the rows.
         split: "held-out" facts, which no shipped model was trained on, or "train".
         batch_size: rows per forward pass.
         progress: called after each batch; one with a method `partial` is given the result so far.

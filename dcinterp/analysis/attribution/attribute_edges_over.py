@@ -1,6 +1,6 @@
 r"""Edge attribution averaged over a set of questions, with intervals, a control and ablations of the strongest edges.
 
-    mean[l, c, f, h] = mean over examples of score[l, c, f, h];     low, high: percentile bootstrap over examples
+    mean[l, c, f, h] = mean over examples of score[l, c, f, h];     low, high: its interval over examples
 
 score is that of `attribute_edges`, each example against its own foil, each path from zero.
 
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.dataset import Examples, Question, read_questions
+from dcinterp.mechanism.dataset import Examples, Question, read_questions, repeats
 from dcinterp.mechanism.edge_scores import EdgeExplainer
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects
 from dcinterp.mechanism.interventions import Intervention
@@ -204,7 +204,7 @@ def attribute_edges_over(
         dynamic_weights: "recomputed" lets later compositions respond to the change; "frozen" keeps their weights.
         control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
         check: how many of the edges between different heads of largest mean to ablate in every example.
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
@@ -236,10 +236,11 @@ def attribute_edges_over(
     )
     control = "none" if permute and elsewhere is None else control
     scores = torch.stack([each.scores for each in made])
-    low, high = bootstrap_interval(scores, level=level, seed=seed)
+    groups = repeats(questions)
+    low, high = bootstrap_interval(scores, level=level, seed=seed, groups=groups)
     if elsewhere is not None:
         permuted = torch.stack([each.scores for each in elsewhere])
-        control_low, control_high = bootstrap_interval(permuted, level=level, seed=seed)
+        control_low, control_high = bootstrap_interval(permuted, level=level, seed=seed, groups=groups)
     elif control == "heads":
         control_low, control_high = _exchanged_edges(scores, seed)
     else:

@@ -1,6 +1,6 @@
 r"""Head attribution averaged over a set of questions, with intervals and a control.
 
-    mean[l, h] = mean over examples of score[l, h];     low, high: percentile bootstrap over examples
+    mean[l, h] = mean over examples of score[l, h];     low, high: its interval over examples
 
 score is that of `attribute_heads`, each example against its own foil. The baseline is zero, the mean head output over
 the same prompts, or each example's counterfactual prompt (see synthetic_tasks.corrupt).
@@ -38,7 +38,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions
+from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions, repeats
 from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs, outputs
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
@@ -212,7 +212,7 @@ def attribute_heads_over(
         baseline: "zero", "mean" over the examples' own prompts, or each example's "counterfactual" prompt.
         counterfactual: what that prompt changes: question, source, relation, polarity or position.
         control: "heads", "labels" (twice the cost; none where all examples have the same answers) or "none".
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
@@ -245,14 +245,15 @@ def attribute_heads_over(
     control = "none" if permute and elsewhere is None else control
     scores = torch.stack([each.by_position.sum(-1) for _, each in made])
     ablation = torch.stack([each.ablation for _, each in made])
-    low, high = bootstrap_interval(scores, level=level, seed=seed)
+    groups = repeats(questions)
+    low, high = bootstrap_interval(scores, level=level, seed=seed, groups=groups)
     control_low, control_high = torch.zeros_like(scores[0]), torch.zeros_like(scores[0])
     if control == "heads":
         extremes = exchanged_extremes(scores, torch.Generator().manual_seed(seed))
         control_low, control_high = (each[:, None].expand_as(scores[0]).contiguous() for each in extremes)
     elif elsewhere is not None:
         permuted = torch.stack([each.by_position.sum(-1) for _, each in elsewhere])
-        control_low, control_high = bootstrap_interval(permuted, level=level, seed=seed)
+        control_low, control_high = bootstrap_interval(permuted, level=level, seed=seed, groups=groups)
     notable = scores.abs() >= 0.1 * scores.abs().amax((1, 2), keepdim=True)
     signs = sign_test(scores[notable], ablation[notable])
     metric = torch.tensor([each.metric for _, each in made])

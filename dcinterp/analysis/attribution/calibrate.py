@@ -24,7 +24,7 @@ predicted = measured there; predictions shuffled among the units lose their corr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -34,7 +34,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions
+from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions, repeats
 from dcinterp.mechanism.edges import site
 from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
@@ -204,7 +204,7 @@ def calibrate(
         methods: "ig" and/or "gradient".
         counterfactual: what it changes: question, source, relation, polarity or position.
         limit: with more units than this, as many of them are drawn at random.
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the draws.
         steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %.
         batch_size: rows of one pass; bounds the memory.
@@ -262,6 +262,7 @@ def calibrate(
         wrong=int(wrong),
         prompts=tuple(texts),
         seed=seed,
+        groups=repeats([question for question, _ in questions]),
     )
 
 
@@ -339,22 +340,24 @@ def _with_counterfactuals(
     return made, len(questions) - len(made)
 
 
-def _result(predicted: Tensor, effects: Tensor, *, level: float, seed: int, **rest: Any) -> Calibration:
+def _result(
+    predicted: Tensor, effects: Tensor, *, level: float, seed: int, groups: list[Hashable], **rest: Any
+) -> Calibration:
     means, true = predicted.mean(2), effects.mean(1)
     methods, flows = len(predicted), len(FLOWS)
     statistics: dict[str, Any] = {name: torch.zeros(methods, flows) for name in STATISTICS}
     for m in range(methods):
         for f in range(flows):
             shares = torch.stack([_share(p, e) for p, e in zip(predicted[m, f], effects[f], strict=True)])
-            low, high = bootstrap_interval(shares, level=level, seed=seed)
+            low, high = bootstrap_interval(shares, level=level, seed=seed, bounds=(0, 1), groups=groups)
             statistics["agreement"][m, f] = shares.mean()
             statistics["agreement_low"][m, f], statistics["agreement_high"][m, f] = low, high
             statistics["agreement_p"][m, f] = sign_test(means[m, f], true[f]).p_value
             statistics["correlation"][m, f] = _correlation(means[m, f], true[f])
             statistics["shuffled"][m, f] = _shuffled(means[m, f], true[f], seed)
             statistics["error"][m, f] = calibration_error(means[m, f], true[f]) if bool(true[f].any()) else 0.0
-    p_low, p_high = bootstrap_interval(predicted.permute(2, 0, 1, 3), level=level, seed=seed)
-    e_low, e_high = bootstrap_interval(effects.transpose(0, 1), level=level, seed=seed)
+    p_low, p_high = bootstrap_interval(predicted.permute(2, 0, 1, 3), level=level, seed=seed, groups=groups)
+    e_low, e_high = bootstrap_interval(effects.transpose(0, 1), level=level, seed=seed, groups=groups)
     return Calibration(
         predicted=predicted,
         measured=effects,

@@ -32,7 +32,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES
-from dcinterp.mechanism.dataset import Examples, read_questions
+from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
@@ -54,7 +54,7 @@ class CompositionImportance(Result):
     """Scores of the composition of every layer, in units of the metric.
 
     scores [example, layer, stage, branch, head_to], a branch that the model lacks being zero; by_layer, low, high
-    [layer, stage]: mean over examples of what a stage adds, with its bootstrap interval; size [layer, stage]: mean of
+    [layer, stage]: mean over examples of what a stage adds, with its interval; size [layer, stage]: mean of
     its size |.|, since helping here and hurting there would cancel; gap, metric_difference [example, layer, stage],
     the difference f(with) - f(without) being measured (on the joint path all entries of an example repeat one number);
     right [example]: the model gives the target.
@@ -155,7 +155,7 @@ def composition_importance(
         objective: "logit" (difference from the foil where there is one) or "log-probability".
         method: "ig", or "gradient" at the model as it is.
         path: "layer" for each stage of each layer by itself, or "joint".
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
@@ -181,7 +181,7 @@ def composition_importance(
         progress(done + 1, len(what), f"example {done + 1}")
     scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
     total = scores.sum((-1, -2))
-    low, high = bootstrap_interval(total, level=level, seed=seed)
+    low, high = bootstrap_interval(total, level=level, seed=seed, groups=repeats(asked))
     return CompositionImportance(
         n=len(what),
         stages=tuple(stages_of(bridge)),

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import BRANCHES, FORMER_PARTS, PARTS
-from dcinterp.mechanism.dataset import Examples, read_questions
+from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.head_maps import MapOfParts, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.mechanism.prompt import layer_number, require_stage, token_ids
@@ -134,7 +134,7 @@ def mean_composition_map(
         layer: the layer; negative counts from the last.
         stage: "pre" for scores, "post" for weights.
         queries: "last" for the position that answers, "all" for every position.
-        level: confidence level of the bootstrap intervals over examples.
+        level: confidence level of the intervals over examples.
         seed: seed of the bootstrap.
         progress: called after each example.
 
@@ -156,9 +156,10 @@ def mean_composition_map(
     base = composer.base_map().float()
     parts = {"base": base} | {name: torch.stack([m.parts[name] / m.pairs for m in made]).mean(0) for name in PARTS[1:]}
     totals = base + torch.stack([sum(m.parts.values()) / m.pairs for m in made])  # type: ignore[misc]
-    low, high = bootstrap_interval(totals, level=level, seed=seed)
+    groups = repeats(asked)
+    low, high = bootstrap_interval(totals, level=level, seed=seed, groups=groups)
     shared = torch.stack([m.shared for m in made])
-    shared_low, shared_high = bootstrap_interval(shared, level=level, seed=seed)
+    shared_low, shared_high = bootstrap_interval(shared, level=level, seed=seed, groups=groups)
     pairs = sum(m.pairs for m in made)
     dynamic = sum(sum(m.parts.values()) for m in made) / pairs
     variance = sum(m.squares for m in made) / pairs - dynamic**2

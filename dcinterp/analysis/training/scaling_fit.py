@@ -6,8 +6,8 @@ r"""How much compute a family saves at equal loss, from runs at several sizes.
 Source: section 4.1 of the DCMHA paper (its figure of loss against compute; "1.7x-2.0x"), after Kaplan et al. 2020.
 
 It does not show an optimum: the points are the sizes and lengths that somebody trained. It does not extrapolate: a
-multiplier is reported only at losses that both families reached. With few points the intervals, which resample
-residuals, are themselves uncertain; a curved truth (an irreducible loss) shows as residuals of one sign.
+multiplier is reported only at losses that both families reached. The intervals take the points to scatter normally
+around their line; a curved truth (an irreducible loss) shows as residuals of one sign.
 
 Identity that the tests assert: points made from two power laws give back their exponents and their multiplier.
 
@@ -116,8 +116,8 @@ def scaling_fit(
         runs: the results.csv of a sweep (columns family, flops and a loss), or points (family, FLOPs, loss).
         base, other: the families to compare.
         loss: column of the loss; validation_loss where every run has it, else loss.
-        resamples: bootstrap fits behind the intervals.
-        seed: seed of the bootstrap.
+        resamples: lines drawn for the intervals.
+        seed: seed of the draws.
 
     Raises:
         UserError: the points do not support a fit; the sentence says why.
@@ -133,11 +133,11 @@ def scaling_fit(
     grid = _common_losses(fits, (base, other))
     flops = [np.exp(_inverse(fit.line, grid)) for fit in fits]
     random = np.random.default_rng(seed)
-    lines = [fit.bootstrap(resamples, random) for fit in fits]
+    lines = [fit.draw(resamples, random) for fit in fits]
     exponents = [-drawn[:, 0] for drawn in lines]
     with np.errstate(all="ignore"):
         ratios = np.exp(_inverse(lines[0], grid) - _inverse(lines[1], grid))
-    # A resampled line that does not fall has no multiplier; it counts as both extremes.
+    # A drawn line that does not fall has no multiplier; it counts as both extremes.
     falling = (lines[0][:, 0] < 0) & (lines[1][:, 0] < 0)
     low = np.quantile(np.where(falling[:, None], ratios, 0.0), 0.025, axis=0)
     high = np.quantile(np.where(falling[:, None], ratios, np.inf), 0.975, axis=0)
@@ -170,13 +170,17 @@ class _Fit:
     def residuals(self) -> np.ndarray:
         return self.y - (self.line[0] * self.x + self.line[1])
 
-    def bootstrap(self, resamples: int, random: np.random.Generator) -> np.ndarray:
-        """[resample, (slope, intercept)] of lines through the fit plus resampled residuals."""
-        count = len(self.x)
-        # Residuals of a fitted line are too small by this much, and are centred as they stand.
-        scaled = self.residuals * math.sqrt(count / (count - 2))
-        drawn = self.line[0] * self.x + self.line[1] + random.choice(scaled, (resamples, count))
-        return np.polyfit(self.x, drawn.T, 1).T
+    def draw(self, resamples: int, random: np.random.Generator) -> np.ndarray:
+        """[resample, (slope, intercept)] of lines as far from the fit as it may be from the truth.
+
+        Slope and level have Student's t distribution around the truth, with as many degrees of freedom as there are
+        points beyond two: resampled residuals of 3 to 5 points do not reach as far.
+        """
+        count, centre = len(self.x), self.x.mean()
+        spread = np.sqrt((self.residuals**2).sum() / random.chisquare(count - 2, resamples))
+        slope = self.line[0] + spread * random.standard_normal(resamples) / np.sqrt(((self.x - centre) ** 2).sum())
+        middle = self.y.mean() + spread * random.standard_normal(resamples) / math.sqrt(count)
+        return np.stack([slope, middle - slope * centre], axis=1)
 
 
 def _points(runs: str | list[tuple[str, float, float]], loss: str | None) -> list[tuple[str, float, float]]:

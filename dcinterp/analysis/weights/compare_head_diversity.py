@@ -31,11 +31,16 @@ from dcinterp.support.progress import Progress, silent
 
 @dataclass(frozen=True)
 class HeadDiversityComparison(Result):
-    """The curves of several models, each the mean over its layers; beyond a model's d_model a share stays 1."""
+    """The curves of several models, each the mean over its layers; beyond a model's d_model a share stays 1.
+
+    qk_other, ov_other and their effective ranks: the same with the products along the other axis, `other_reading`;
+    None for "product" and in results of version 0.1.
+    """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
-        **{name: ("model", "component") for name in ("qk", "ov", "random")},
+        **{name: ("model", "component") for name in ("qk", "ov", "random", "qk_other", "ov_other")},
         **{name: ("model",) for name in ("qk_effective_rank", "ov_effective_rank", "components")},
+        **{name: ("model",) for name in ("qk_other_effective_rank", "ov_other_effective_rank")},
     }
 
     models: tuple[str, ...]
@@ -47,6 +52,11 @@ class HeadDiversityComparison(Result):
     qk_effective_rank: Float[Tensor, " model"]
     ov_effective_rank: Float[Tensor, " model"]
     components: Tensor
+    other_reading: str = ""
+    qk_other: Float[Tensor, "model component"] | None = None
+    ov_other: Float[Tensor, "model component"] | None = None
+    qk_other_effective_rank: Float[Tensor, " model"] | None = None
+    ov_other_effective_rank: Float[Tensor, " model"] | None = None
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.models) if axis == "model" else None
@@ -71,7 +81,8 @@ def compare_head_diversity(
     Args:
         bridge: any bridge.
         other: a shipped model, a folder, or a hub id.
-        reading: "concatenated" (the products side by side) or "product" (the product of the concatenation).
+        reading: "concatenated" (the products side by side), "stacked" (on top of each other) or "product" (the product
+            of the concatenation). With either of the first two the other one is measured as well.
         centre: take the mean row off first, as principal component analysis does.
         progress: called after each layer.
 
@@ -105,6 +116,13 @@ def side_by_side(results: dict[str, HeadDiversity]) -> HeadDiversityComparison:
     def curves(of: Any) -> Tensor:
         return torch.stack([_padded(of(result), longest) for result in results.values()])
 
+    beside: dict[str, Any] = {}
+    if all(result.qk_other is not None for result in results.values()):
+        for name in ("qk_other", "ov_other"):
+            beside[name] = curves(lambda result, name=name: result.mean(name))
+            rank = f"{name}_effective_rank"
+            beside[rank] = torch.stack([getattr(result, rank).mean() for result in results.values()])
+        beside["other_reading"] = next(iter(results.values())).other_reading
     return HeadDiversityComparison(
         models=tuple(results),
         reading=reading,
@@ -115,6 +133,7 @@ def side_by_side(results: dict[str, HeadDiversity]) -> HeadDiversityComparison:
         qk_effective_rank=torch.stack([result.qk_effective_rank.mean() for result in results.values()]),
         ov_effective_rank=torch.stack([result.ov_effective_rank.mean() for result in results.values()]),
         components=torch.tensor([result.qk.shape[1] for result in results.values()]),
+        **beside,
     )
 
 

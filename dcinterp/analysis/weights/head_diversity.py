@@ -4,10 +4,11 @@ r"""How diverse the heads of a layer are: what share of their QK and OV products
     QK: M_h = W_Q^h W_K^hT,    OV: M_h = W_O^hT W_V^hT                [d_model, d_model], written as acting on rows
 
 Slowly rising curves mean heads that use many directions. Source: the DCMHA paper's head-diversity figure, after
-Cordonnier et al. 2020. The paper says that the matrices of a layer are concatenated; Cordonnier et al. look at the
-product of the concatenated projections. Both readings are here, the literal one by default:
+Cordonnier et al. 2020. The paper says that the matrices of a layer are concatenated, but not along which axis;
+Cordonnier et al. look at the product of the concatenated projections. All readings are here, the first two together:
 
     "concatenated":  M = [M_1 ... M_H], the products side by side; heads share the query side (QK), the output side (OV)
+    "stacked":       M = [M_1; ...; M_H], on top of each other; heads share the key side (QK), the side they read (OV)
     "product":       M = sum_h M_h, the product of the concatenated projections
 
 It does not show what composition does at run time: these are the heads' own maps, before any mixing; nor rotations of
@@ -24,14 +25,14 @@ Identity that the tests assert: equal to scikit-learn's PCA of M written out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.model.spectra import READINGS, HeadMatrix, Reading, cumulative, effective_rank, variances
+from dcinterp.model.spectra import OTHER_AXIS, READINGS, HeadMatrix, Reading, cumulative, effective_rank, variances
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
@@ -44,6 +45,8 @@ class HeadDiversity(Result):
 
     qk, ov [layer, component]; random [component], the mean over `random_draws` layers of random weights (of the shapes
     of QK, which are those of OV); *_effective_rank [layer] counts the components in real use (exp of their entropy).
+    qk_other, ov_other and their effective ranks: the same along the other axis, `other_reading`; None for "product",
+    which has no other, and in results of version 0.1.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -52,6 +55,10 @@ class HeadDiversity(Result):
         "random": ("component",),
         "qk_effective_rank": ("layer",),
         "ov_effective_rank": ("layer",),
+        "qk_other": ("layer", "component"),
+        "ov_other": ("layer", "component"),
+        "qk_other_effective_rank": ("layer",),
+        "ov_other_effective_rank": ("layer",),
     }
 
     reading: str
@@ -63,12 +70,17 @@ class HeadDiversity(Result):
     random: Float[Tensor, " component"]
     qk_effective_rank: Float[Tensor, " layer"]
     ov_effective_rank: Float[Tensor, " layer"]
+    other_reading: str = ""
+    qk_other: Float[Tensor, "layer component"] | None = None
+    ov_other: Float[Tensor, "layer component"] | None = None
+    qk_other_effective_rank: Float[Tensor, " layer"] | None = None
+    ov_other_effective_rank: Float[Tensor, " layer"] | None = None
 
-    def mean(self, product: Literal["qk", "ov"]) -> Float[Tensor, " component"]:
+    def mean(self, product: Literal["qk", "ov", "qk_other", "ov_other"]) -> Float[Tensor, " component"]:
         """The curve of the paper: the mean over layers."""
         return getattr(self, product).mean(0)
 
-    def components_for(self, product: Literal["qk", "ov"], share: float = 0.9) -> int:
+    def components_for(self, product: Literal["qk", "ov", "qk_other", "ov_other"], share: float = 0.9) -> int:
         """How many components the mean over layers needs to capture `share` of the variance."""
         return components_for(self.mean(product), share)
 
@@ -92,15 +104,16 @@ def head_diversity(
 
     Args:
         bridge: any bridge; heads that share keys and values (grouped-query attention) each count with the shared ones.
-        reading: "concatenated" (the products side by side) or "product" (the product of the concatenation).
+        reading: "concatenated" (the products side by side), "stacked" (on top of each other) or "product" (the product
+            of the concatenation). With either of the first two the other one is measured as well.
         centre: take the mean row off first, as principal component analysis does.
         random_draws: layers of random weights in the reference.
         seed: seed of the random weights.
         progress: called after each layer.
 
-    Cost: no forward pass; per layer, heads QR decompositions and two eigendecompositions of size
-    min(d_model, head * d_head). Memory: a few matrices [d_model, head * d_head] in float64; [d_model, head * d_model]
-    is never built.
+    Cost: no forward pass; per layer, heads QR decompositions and four eigendecompositions of size
+    min(d_model, head * d_head), of d_model for "stacked". Memory: a few matrices [d_model, head * d_head] and one
+    [head, d_model, d_model] in float64.
 
     Raises:
         UserError: the reading is unknown, or `random_draws` is less than one.
@@ -110,10 +123,14 @@ def head_diversity(
     if random_draws < 1:
         raise UserError(f"The reference needs at least one draw of random weights, not {random_draws}.")
     layers = range(bridge.cfg.n_layers)
+    other = OTHER_AXIS.get(reading, "")
     found: dict[str, list[Tensor]] = {"qk": [], "ov": [], "random": []}
+    along: dict[str, list[Tensor]] = {"qk": [], "ov": []}
     for layer in layers:
         for name, (left, right) in head_factors(bridge, layer).items():
             found[name].append(variances(left, right, reading, centre=centre))
+            if other:
+                along[name].append(variances(left, right, other, centre=centre))
         progress(layer + 1, len(layers) + random_draws, f"layer {layer}")
     shapes = [side.shape for side in head_factors(bridge, 0, expand=False)["qk"]]
     generator = torch.Generator().manual_seed(seed)
@@ -122,6 +139,11 @@ def head_diversity(
         found["random"].append(variances(left, _shared_out(right, len(left)), reading, centre=centre))
         progress(len(layers) + draw + 1, len(layers) + random_draws, "random weights")
     spectra = {name: torch.stack(rows) for name, rows in found.items()}
+    beside: dict[str, Any] = {}
+    for name, rows in along.items():
+        if rows:
+            beside[f"{name}_other"] = cumulative(torch.stack(rows)).float()
+            beside[f"{name}_other_effective_rank"] = effective_rank(torch.stack(rows)).float()
     return HeadDiversity(
         reading=reading,
         centred=centre,
@@ -132,6 +154,8 @@ def head_diversity(
         random=cumulative(spectra["random"]).mean(0).float(),
         qk_effective_rank=effective_rank(spectra["qk"]).float(),
         ov_effective_rank=effective_rank(spectra["ov"]).float(),
+        other_reading=other,
+        **beside,
     )
 
 

@@ -1,9 +1,11 @@
 r"""Which tokens a head promotes when it attends to a word: the OV circuit from token to token.
 
-    x(w)  = e_w + MLP_0(norm(e_w))                 the word, enriched by the first MLP (layer 0 reads e_w alone)
+    x(w)  = e_w + MLP_0(norm(e_w))                 the word, enriched by the first MLP (see `mlp0`)
     ov(w) = norm_l(x(w)) W_V^h W_O^h W_U           [d_vocab], in logits before the final norm
 
-Source: the DCMHA paper (appendix "Interpretation and Visualization"), with the first MLP as part of the embedding.
+Source: the DCMHA paper (appendix "Interpretation and Visualization"), with the first MLP as part of the embedding. In a
+run the heads of layer 0 stand before that MLP and read e_w alone, which is the default; mlp0="always" takes the words
+for every layer. The two readings of layer 0 may promote other tokens.
 Biases of values and outputs are the same for every word and are left out, as are positions.
 
 It does not show that the head attends to this word in any prompt, that later layers do not change its output, or that
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import pandas as pd
 import torch
@@ -29,11 +31,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ov_logits import ov_logits, require_tokens, token_ranks
+from dcinterp.mechanism.ov_logits import MLP0, ov_logits, require_tokens, token_ranks
 from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_tokens, word_tokens
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.ranges import Count
 
 
@@ -60,6 +62,7 @@ class OVTopTokens(Result):
     top_ids: Int[Tensor, "word top"]
     logit: Float[Tensor, "word top"]
     own_rank: Int[Tensor, " word"]
+    mlp0: str = "later"
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.words) if axis == "word" else None
@@ -91,6 +94,7 @@ def ov_top_tokens(
     *,
     final_norm: bool = False,
     multi_token: Literal["refuse", "first"] = "refuse",
+    mlp0: MLP0 = "later",
 ) -> OVTopTokens:
     """The `k` tokens that a head's OV circuit promotes most for each of `words`.
 
@@ -103,6 +107,8 @@ def ov_top_tokens(
         final_norm: apply the final norm to the head's output, gain included, before W_U; the paper's equation does
             not, and a gain far from 1 changes the ranking.
         multi_token: what to do with a word of several tokens: refuse it, or take its first token and note that.
+        mlp0: which layers read a word through the first MLP: "later" ones, as in a run; "always", also layer 0, the
+            other reading of the paper's words; or "never".
 
     Cost: no forward pass; one MLP, one norm and an unembedding of as many vectors as there are words.
 
@@ -115,8 +121,9 @@ def ov_top_tokens(
         raise UserError("There are no words to read; give at least one.")
     if k < 1:
         raise UserError(f"k counts tokens and must be at least 1, not {k}.")
+    require_known("mlp0", mlp0, get_args(MLP0))
     ids, notes = _ids_of(bridge, words, multi_token)
-    logits = next(iter(ov_logits(bridge, layer, ids, [head], final_norm)))
+    logits = next(iter(ov_logits(bridge, layer, ids, [head], final_norm, mlp0)))
     top = logits.topk(min(k, logits.shape[1]))
     return OVTopTokens(
         layer=layer,
@@ -128,6 +135,7 @@ def ov_top_tokens(
         top_ids=top.indices,
         logit=top.values,
         own_rank=token_ranks(logits, ids[:, None])[:, 0],
+        mlp0=mlp0,
     )
 
 

@@ -2,6 +2,10 @@ r"""Which relations every head's OV circuit applies to words: how often it promo
 
     score[l, h, r] = share of the pairs (w, v) of relation r with v among the k largest of ov_{l,h}(w)
 
+Pairs of one value repeat each other (all instruments lead to "musical instrument"), so the interval counts values, not
+pairs. The head that scores best was chosen on the pairs that it is scored on, of many heads: `held_out` chooses on half
+of the values and scores on the other half.
+
 ov is that of `ov_top_tokens`. The control pairs the same words with the same values at random: a head that promotes
 "fruit" whatever it reads scores on both.
 
@@ -22,38 +26,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ov_logits import ov_logits, require_tokens
+from dcinterp.mechanism.ov_logits import MLP0, ov_logits, require_tokens
 from dcinterp.mechanism.prompt import word_tokens
-from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
+
+Pairs = list[tuple[int, tuple[int, ...]]]
+"""(token of a word, tokens of its accepted values)."""
+
+ORDER = ("score", "control", "control_low", "control_high", "low", "high", "first_half", "second_half")
 
 
 @dataclass(frozen=True)
 class OVTransformations(Result):
     """How often a relation's value is among the `k` tokens that a head promotes most, for every head and relation.
 
-    score [layer, head, relation], a share of the relation's `pairs`, with its 95 % interval over pairs (low, high);
+    score [layer, head, relation], a share of the relation's `pairs`, with its 95 % interval by values (low, high; NaN
+    for a relation of one value); first_half, second_half: the score on two halves of the relation's values, None in
+    results of version 0.1;
     control: the mean share when values are paired with words at random, and the middle 95 % of such pairings
     (control_low, control_high); skipped: pairs left out because a word is not one token.
     Of many heads some are above the control by chance: intervals are not corrected for the number of heads.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
-        **{
-            name: ("layer", "head", "relation")
-            for name in ("score", "low", "high", "control", "control_low", "control_high")
-        },
+        **dict.fromkeys(ORDER, ("layer", "head", "relation")),
         "pairs": ("relation",),
         "skipped": ("relation",),
     }
@@ -70,13 +77,16 @@ class OVTransformations(Result):
     control_high: Float[Tensor, "layer head relation"]
     pairs: Int[Tensor, " relation"]
     skipped: Int[Tensor, " relation"]
+    first_half: Float[Tensor, "layer head relation"] | None = None
+    second_half: Float[Tensor, "layer head relation"] | None = None
+    mlp0: str = "later"
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.relations) if axis == "relation" else None
 
     @property
     def above_control(self) -> Bool[Tensor, "layer head relation"]:
-        """Where the interval of the score lies above the middle 95 % of random pairings."""
+        """Where the interval of the score lies above the middle 95 % of random pairings; nowhere if there is none."""
         return self.low > self.control_high
 
     def best(self, relation: str) -> tuple[int, int]:
@@ -85,10 +95,33 @@ class OVTransformations(Result):
         Raises:
             UserError: the relation was not scored.
         """
+        return self._largest(self.score, self._place(relation))
+
+    def held_out(self, relation: str) -> float:
+        """The score of the best head on pairs that it was not chosen on.
+
+        The head with the largest score minus control on one half of the values is scored on the other half, and the
+        other way round; this is the mean of both. It is NaN for a relation of one pair.
+
+        Raises:
+            UserError: the relation was not scored, or the result is of version 0.1, which kept no halves.
+        """
+        if self.first_half is None or self.second_half is None:
+            raise UserError("A result of version 0.1 has no halves to choose and judge on; compute it again.")
+        r = self._place(relation)
+        halves = (self.first_half, self.second_half)
+        scores = [other[(*self._largest(half, r), r)] for half, other in zip(halves, reversed(halves), strict=True)]
+        return float(sum(scores) / 2)
+
+    def _place(self, relation: str) -> int:
         if relation not in self.relations:
             raise UserError(f"Relation {relation!r} was not scored; {nearest(relation, self.relations)}")
-        margin = (self.score - self.control)[:, :, self.relations.index(relation)]
-        layer, head = divmod(int(margin.argmax()), margin.shape[1])
+        return self.relations.index(relation)
+
+    def _largest(self, score: Tensor, r: int) -> tuple[int, int]:
+        """(layer, head) with the largest score minus control of a relation."""
+        margin = (score - self.control)[:, :, r]
+        layer, head = divmod(int(margin.nan_to_num(-1).argmax()), margin.shape[1])
         return layer, head
 
     def warnings(self) -> list[str]:
@@ -109,6 +142,7 @@ def ov_transformations(
     k: Count = 10,
     final_norm: bool = False,
     multi_token: Literal["skip", "first"] = "skip",
+    mlp0: MLP0 = "later",
     permutations: int = 1000,
     seed: int = 0,
     progress: Progress = silent,
@@ -125,8 +159,10 @@ def ov_transformations(
         k: how many promoted tokens count; 1 for the most promoted alone.
         final_norm: apply the final norm to the head's output, gain included, before W_U.
         multi_token: leave out pairs in which a word or its value is several tokens, or use the first token.
+        mlp0: which layers read a word through the first MLP: "later" ones, as in a run; "always", also layer 0, the
+            other reading of the paper's words; or "never".
         permutations: random pairings in the control.
-        seed: seed of the pairings and of the intervals.
+        seed: seed of the pairings.
         progress: called after each layer.
 
     Cost: no forward pass; per head one unembedding of all the words (about 300), [word, d_vocab] at a time.
@@ -137,19 +173,20 @@ def ov_transformations(
     require_tokens(bridge)
     if k < 1 or permutations < 1:
         raise UserError("k and permutations must be at least 1.")
+    require_known("mlp0", mlp0, get_args(MLP0))
     lexicon, notes = _lexicon(bridge, relations, multi_token)
     words = sorted({word for pairs, _ in lexicon.values() for word, _ in pairs})
     ids = torch.tensor(words)
     heads, layers = range(bridge.cfg.n_heads), range(bridge.cfg.n_layers)
     shape = (len(layers), len(heads), len(lexicon))
-    names = ("score", "low", "high", "control", "control_low", "control_high")
-    tables: dict[str, Any] = {name: torch.zeros(shape) for name in names}
+    tables: dict[str, Any] = {name: torch.zeros(shape) for name in ORDER}
     for layer in layers:
-        for head, logits in zip(heads, ov_logits(bridge, layer, ids, heads, final_norm), strict=True):
+        for head, logits in zip(heads, ov_logits(bridge, layer, ids, heads, final_norm, mlp0), strict=True):
             for r, (pairs, _) in enumerate(lexicon.values()):
                 rows = torch.tensor([words.index(word) for word, _ in pairs])
                 hits = _hits(logits[rows], [values for _, values in pairs], k)
-                for name, value in zip(names, _against_chance(hits, permutations, seed), strict=True):
+                numbers = (*_against_chance(hits, permutations, seed), *_by_value(hits, pairs))
+                for name, value in zip(ORDER, numbers, strict=True):
                     tables[name][layer, head, r] = value
         progress(layer + 1, len(layers), f"layer {layer}")
     return OVTransformations(
@@ -158,6 +195,7 @@ def ov_transformations(
         relations=tuple(lexicon),
         notes=tuple(notes),
         **tables,
+        mlp0=mlp0,
         pairs=torch.tensor([len(pairs) for pairs, _ in lexicon.values()]),
         skipped=torch.tensor([skipped for _, skipped in lexicon.values()]),
     )
@@ -174,18 +212,37 @@ def _hits(
 
 
 def _against_chance(hits: Bool[Tensor, "word values"], permutations: int, seed: int) -> tuple[float, ...]:
-    """score, low, high; control, control_low, control_high."""
-    right = hits.diagonal().float()
-    low, high = bootstrap_interval(right, seed=seed)
+    """score; control, control_low, control_high."""
     n = len(hits)
     orders = torch.rand(permutations, n, generator=torch.Generator().manual_seed(seed)).argsort(1)
     shuffled = hits[torch.arange(n), orders].float().mean(1)
     edges = shuffled.quantile(torch.tensor([0.025, 0.975]))
-    return float(right.mean()), float(low), float(high), float(shuffled.mean()), float(edges[0]), float(edges[1])
+    return float(hits.diagonal().float().mean()), float(shuffled.mean()), float(edges[0]), float(edges[1])
 
 
-Pairs = list[tuple[int, tuple[int, ...]]]
-"""(token of a word, tokens of its accepted values)."""
+def _by_value(hits: Bool[Tensor, "word values"], pairs: Pairs) -> tuple[float, ...]:
+    """low, high of the score; the score on two halves of the values."""
+    from synthetic_tasks.intervals import share_interval
+
+    values = [accepted for _, accepted in pairs]
+    groups = torch.tensor([list(dict.fromkeys(values)).index(accepted) for accepted in values])
+    right, sizes = hits.diagonal().double(), torch.bincount(groups)
+    sums = torch.zeros(len(sizes), dtype=torch.double).index_add_(0, groups, right)
+    low, high = share_interval(sums.numpy(), sizes.numpy())
+    first = _half(groups, sizes)
+    return float(low), float(high), *(float(right[half].mean()) for half in (first, ~first))
+
+
+def _half(groups: Int[Tensor, " pair"], sizes: Int[Tensor, " value"]) -> Bool[Tensor, " pair"]:
+    """Which pairs are of the first half: about half of them, no value in both; every other pair of a single value."""
+    if len(sizes) == 1:
+        return torch.arange(len(groups)) % 2 == 0
+    first, filled = torch.zeros(len(sizes), dtype=torch.bool), [0, 0]
+    for value in sizes.argsort(descending=True, stable=True).tolist():
+        side = int(filled[1] < filled[0])
+        first[value] = side == 0
+        filled[side] += int(sizes[value])
+    return first[groups]
 
 
 def _lexicon(

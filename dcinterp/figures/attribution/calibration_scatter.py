@@ -19,7 +19,7 @@ MARKS = {"frozen": ("circle-open", BRANCH_COLOURS["o_qp"]), "recomputed": ("circ
 
 
 def plot(result: Calibration, *, theme: str = "light", method: str | None = None) -> go.Figure:
-    """Predicted on x, measured on y, with bootstrap intervals; on the line the prediction is exact.
+    """Predicted on x, measured on y, with intervals over examples; on the line the prediction is exact.
 
     Args:
         result: the effects.

@@ -13,6 +13,8 @@ from dcinterp.figures.base.style import THEMES, finish
 # Okabe and Ito's colours, in an order that keeps neighbours apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 PANELS: dict[Literal["qk", "ov"], str] = {"qk": "QK products", "ov": "OV products"}
+SAID = {"concatenated": "side by side", "stacked": "on top of each other"}
+"""How the products of the heads are put together, in words."""
 
 
 def panels(theme: str) -> go.Figure:

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.weights.head_diversity import HeadDiversity
 from dcinterp.figures.base.style import THEMES
-from dcinterp.figures.base.variance_lines import COLOURS, PANELS, add_line, finish_panels, panels
+from dcinterp.figures.base.variance_lines import COLOURS, PANELS, SAID, add_line, finish_panels, panels
 
 RESULT = "HeadDiversity"
 KIND = ""
@@ -14,6 +14,8 @@ KIND = ""
 
 def plot(result: HeadDiversity, *, theme: str = "light") -> go.Figure:
     """A line that rises slowly belongs to heads that use many directions.
+
+    Dash-dotted: the mean over layers with the products along the other axis, which the paper's words allow as well.
 
     Args:
         result: the shares.
@@ -31,6 +33,9 @@ def plot(result: HeadDiversity, *, theme: str = "light") -> go.Figure:
                 add_line(figure, panel, curve.tolist(), name=name, colour=colour, width=1.5, opacity=0.9)
         mean = THEMES[theme].text
         add_line(figure, panel, result.mean(panel).tolist(), name="mean over layers", colour=mean, width=3)
+        if result.other_reading:
+            other = result.mean("qk_other" if panel == "qk" else "ov_other").tolist()
+            add_line(figure, panel, other, name=f"mean, {SAID[result.other_reading]}", colour=mean, dash="dashdot")
         muted = THEMES[theme].muted
         add_line(figure, panel, result.random.tolist(), name="random weights", colour=muted, dash="dash")
     seen: set[str] = set()

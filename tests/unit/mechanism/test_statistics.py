@@ -49,14 +49,6 @@ def test_top_precision_by_hand():
     assert top_precision([0.0] * 4, [1, 0, 0, 0]) == 0.25
 
 
-def test_interval_covers_the_true_mean_about_as_often_as_it_says(random):
-    hits = 0
-    for trial in range(200):
-        low, high = bootstrap_interval(1 + torch.randn(60, generator=random), seed=trial)
-        hits += int(low <= 1 <= high)
-    assert 0.88 <= hits / 200 <= 0.99
-
-
 def test_interval_keeps_the_axes_behind_the_examples_apart(random):
     values = torch.randn(40, 2, 3, generator=random) + torch.arange(6.0).reshape(2, 3) * 10
     low, high = bootstrap_interval(values)
@@ -65,7 +57,6 @@ def test_interval_keeps_the_axes_behind_the_examples_apart(random):
     assert bool(((low < mean) & (mean < high)).all())
     alone = bootstrap_interval(values[:, 1, 2])
     assert float(alone[0]) == pytest.approx(float(low[1, 2]))
-    assert bootstrap_interval(torch.tensor([2.0])) == (2, 2)
 
 
 def test_sign_test_by_hand():

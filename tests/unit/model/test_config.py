@@ -11,7 +11,7 @@ WRONG = {
     "heads": (dict(hidden_size=100, num_attention_heads=3), "3 heads do not divide the width 100"),
     "unknown": (dict(compose_rnak=2), "no field 'compose_rnak'. Did you mean compose_rank"),
     "norm": (dict(norm_type="batchnorm"), "norm_type is 'batchnorm'; choose one of rmsnorm, layernorm"),
-    "compose": (dict(compose="dynamite"), "compose is 'dynamite'; choose one of dynamic"),
+    "compose": (dict(compose="dynamite"), "compose is 'dynamite'; choose one of "),
     "stage": (dict(compose_stages=("mid",)), "compose_stages has 'mid'; choose from 'pre' and 'post'"),
     "rank": (dict(compose_rank=0), "compose_rank is 0; it must be a whole number of at least 1"),
     "groups": (dict(num_attention_heads=8, compose_groups=3), "8 heads do not divide into 3 composition groups"),

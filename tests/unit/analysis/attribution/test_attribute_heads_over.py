@@ -7,7 +7,7 @@ import torch
 
 import dcinterp
 from dcinterp import UserError, attribute_heads, attribute_heads_over
-from dcinterp.mechanism.dataset import read_questions
+from dcinterp.mechanism.dataset import read_questions, repeats
 from dcinterp.mechanism.label_permutation import other_answers
 from dcinterp.mechanism.statistics import bootstrap_interval, exchanged_extremes
 from dcinterp.support.progress import Cancelled
@@ -26,7 +26,7 @@ def test_every_row_is_the_analysis_of_that_example(bridge):
         assert torch.allclose(one.gap, result.gap[row], atol=1e-4)
         assert bool(result.right[row]) == one.right
     assert torch.allclose(result.mean, result.per_example.mean(0))
-    low, high = bootstrap_interval(result.per_example)
+    low, high = bootstrap_interval(result.per_example, groups=repeats(questions))
     assert torch.allclose(result.low, low.float())
     assert torch.allclose(result.high, high.float())
     total = result.per_example.sum(-1) + result.gap
@@ -90,7 +90,7 @@ def test_other_labels_score_other_answers(bridge):
         attribute_heads(bridge, question.prompt, other.target, other.foil, steps=8).scores
         for question, other in zip(questions, other_answers(bridge, questions, seed=0), strict=True)
     ]
-    low, high = bootstrap_interval(torch.stack(others))
+    low, high = bootstrap_interval(torch.stack(others), groups=repeats(questions))
     assert torch.allclose(result.control_low, low.float(), atol=1e-5)
     assert torch.allclose(result.control_high, high.float(), atol=1e-5)
 

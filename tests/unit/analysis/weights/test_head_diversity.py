@@ -13,11 +13,12 @@ from dcinterp.analysis.weights.compare_head_diversity import side_by_side
 
 def oracle(left, right, reading):
     products = [(a @ b.T).double() for a, b in zip(left, right, strict=True)]
-    whole = torch.cat(products, dim=1) if reading == "concatenated" else sum(products)
+    joined = {"concatenated": lambda: torch.cat(products, dim=1), "stacked": lambda: torch.cat(products)}
+    whole = joined[reading]() if reading in joined else sum(products)
     return torch.from_numpy(PCA().fit(whole.numpy()).explained_variance_ratio_).cumsum(0).float()
 
 
-@pytest.mark.parametrize("reading", ["concatenated", "product"])
+@pytest.mark.parametrize("reading", ["concatenated", "stacked", "product"])
 def test_curves_are_those_of_principal_component_analysis(bridge, reading):
     diversity = dcinterp.head_diversity(bridge, reading=reading)
     for layer in range(2):
@@ -26,6 +27,11 @@ def test_curves_are_those_of_principal_component_analysis(bridge, reading):
         o = attention.o_proj.weight.detach().view(128, 8, 16).permute(1, 0, 2)
         assert torch.allclose(diversity.qk[layer], oracle(q, k, reading), atol=1e-5)
         assert torch.allclose(diversity.ov[layer], oracle(o, v, reading), atol=1e-5)
+        if reading == "product":
+            assert diversity.ov_other is None
+        else:
+            assert torch.allclose(diversity.ov_other[layer], oracle(o, v, diversity.other_reading), atol=1e-5)
+            assert not torch.allclose(diversity.ov_other[layer], diversity.ov[layer], atol=1e-5)
 
 
 def test_heads_that_share_keys_and_values(foreign):
@@ -65,6 +71,10 @@ def test_two_models_of_different_widths_side_by_side(bridge, foreign):
     assert torch.equal(both.qk[1, :32], narrow.mean("qk"))
     assert (both.qk[1, 32:] == 1).all()
     assert both.components.tolist() == [128, 32]
+    assert torch.equal(both.ov_other[1, :32], narrow.mean("ov_other"))
+    assert torch.equal(both.qk_other_effective_rank[0], wide.qk_other_effective_rank.mean())
+    names = {trace.name for trace in dcinterp.figures.plot(both).data}
+    assert {"wide", "wide, on top of each other"} <= names
     with pytest.raises(UserError, match="only with the same reading"):
         side_by_side({"a": wide, "b": dcinterp.head_diversity(bridge, reading="product")})
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
 import dcinterp
 from dcinterp import UserError
 from dcinterp.analysis.weights.ov_top_tokens import ov_ranks
-from dcinterp.analysis.weights.ov_transformations import _against_chance, word_pairs
+from dcinterp.analysis.weights.ov_transformations import _against_chance, _by_value, _half, word_pairs
 
 WORDS = ["violin", "beetle", "lime", "Ruth"]
 
@@ -44,6 +47,27 @@ def test_is_what_the_head_writes_in_a_run_on_the_word_alone(make_bridge, preset,
         assert torch.allclose(logits_of(result), written, atol=1e-4)
         assert (result.logit.diff(dim=1) <= 0).all()
         assert result.own_rank.tolist() == [int((row > row[i]).sum()) + 1 for row, i in zip(written, ids, strict=True)]
+
+
+def test_layer_0_can_read_words_as_the_later_layers_do(make_bridge):
+    """Through MLP 0 the heads of layer 0 read what a run gives to layer 1 when nothing attends before it."""
+    bridge = make_bridge()
+    ids = torch.tensor([bridge.tokenizer.convert_tokens_to_ids(word) for word in WORDS])
+    kept = {}
+    no_attention = ("blocks.0.hook_attn_out", lambda x, hook: x * 0)
+    with torch.no_grad():
+        out = ("blocks.0.hook_resid_post", lambda x, hook: kept.update(x=x.clone()))
+        bridge.run_with_hooks(ids[:, None], fwd_hooks=[no_attention, out])
+        read = bridge.blocks[0].ln1(kept["x"])[:, 0]
+        attention = bridge.blocks[0].attn
+        written = read @ attention.W_V[5] @ attention.W_O[5] @ bridge.W_U
+    always, run = (
+        dcinterp.ov_top_tokens(bridge, 0, 5, WORDS, k=bridge.cfg.d_vocab, mlp0=m) for m in ("always", "later")
+    )
+    assert torch.allclose(logits_of(always), written, atol=1e-4)
+    assert not torch.allclose(logits_of(always), logits_of(run), atol=1e-2)
+    with pytest.raises(UserError, match="mlp0"):
+        dcinterp.ov_top_tokens(bridge, 0, 5, WORDS, mlp0="first")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "neox"])
@@ -99,6 +123,7 @@ def test_finds_the_planted_copying_head_and_only_it(make_bridge, layer):
     assert scores.score[layer, 3, copy] > 0.99
     assert scores.control[layer, 3, copy] < 0.05
     assert scores.above_control[layer, 3, copy]
+    assert scores.held_out("copy") > 0.99
     others = scores.score[:, :, copy].clone()
     others[layer, 3] = 0
     assert others.max() < 0.1
@@ -108,14 +133,43 @@ def test_finds_the_planted_copying_head_and_only_it(make_bridge, layer):
 
 def test_a_head_that_says_the_same_whatever_it_reads_is_no_better_than_its_control():
     always = torch.tensor([True, False, True, False, False]).expand(5, 5)
-    score, low, high, control, control_low, control_high = _against_chance(always, 100, seed=0)
+    score, control, control_low, control_high = _against_chance(always, 100, seed=0)
     assert [score, control, control_low, control_high] == pytest.approx([0.4] * 4)
+    low, high, *_ = _by_value(always, [(word, (word,)) for word in range(5)])
     assert low < 0.4 < high
+
+
+def test_pairs_of_one_value_are_worth_little_more_than_one():
+    """20 instruments and 20 fruits, the instruments all right: two values say nearly nothing, 40 would say much."""
+    hits = (torch.arange(40) < 20)[:, None].expand(40, 40)
+    low, high, first, second = _by_value(hits, [(word, (word // 20,)) for word in range(40)])
+    assert low < 0.05 < 0.95 < high
+    assert (first, second) == (1, 0), "no value is in both halves"
+    low, high, *_ = _by_value(hits, [(word, (word,)) for word in range(40)])
+    assert 0.33 < low < 0.5 < high < 0.67
+    assert all(math.isnan(end) for end in _by_value(hits, [(word, (0,)) for word in range(40)])[:2])
+
+
+def test_halves_are_alike_in_size_and_share_no_value():
+    groups = torch.tensor([0] * 7 + [1] * 4 + [2] * 3 + [3] * 2)
+    half = _half(groups, torch.bincount(groups))
+    assert int(half.sum()) in (7, 8, 9)
+    assert not set(groups[half].tolist()) & set(groups[~half].tolist())
+
+
+def test_the_best_of_many_heads_is_judged_on_what_it_was_not_chosen_on(make_bridge):
+    """Heads of random weights: the best one of 16 looks better where it was chosen than elsewhere."""
+    scores = dcinterp.ov_transformations(make_bridge("tiny-transformer++"), k=60, permutations=10)
+    chosen = [float(scores.score[(*scores.best(name), r)]) for r, name in enumerate(scores.relations)]
+    judged = [scores.held_out(name) for name in scores.relations]
+    assert sum(judged) < sum(chosen)
+    with pytest.raises(UserError, match="compute it again"):
+        replace(scores, first_half=None).held_out("copy")
 
 
 def test_the_control_by_hand():
     """Three words, each right for its own value alone: a random order keeps 1 of 3 in place on average."""
-    score, *_, control, _, _ = _against_chance(torch.eye(3, dtype=torch.bool), 4000, seed=0)
+    score, control, _, _ = _against_chance(torch.eye(3, dtype=torch.bool), 4000, seed=0)
     assert score == 1
     assert control == pytest.approx(1 / 3, abs=0.02)
 

@@ -1,0 +1,107 @@
+"""Intervals of the mean of a few examples, by simulation; see bootstrap_interval for what they reach.
+
+FULL_SIMULATION=1 pytest -s tests/unit/mechanism/test_intervals.py runs more of it and prints a table.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+
+import pytest
+import torch
+from scipy.special import stdtrit
+
+from dcinterp.mechanism.statistics import bootstrap_interval
+
+FULL = bool(os.environ.get("FULL_SIMULATION"))
+TRIALS = 10_000 if FULL else 2500
+FEW = (3, 4, 5, 7, 10, 15, 20) if FULL else (3, 5, 10, 20)
+KINDS = {
+    # name: (data [example, trial] from normal numbers, their mean, coverage to reach)
+    "normal": (lambda z: z, 0.0, 0.945),
+    "exponential": (lambda z: -torch.special.log_ndtr(z), 1.0, 0.925),
+    "lognormal": (torch.exp, math.exp(0.5), 0.885),
+    "negative": (lambda z: torch.special.log_ndtr(z), -1.0, 0.925),
+}
+
+
+def student(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    reach = float(stdtrit(len(x) - 1, 0.975)) * x.std(0) / math.sqrt(len(x))
+    return x.mean(0) - reach, x.mean(0) + reach
+
+
+def percentiles(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What version 0.1 used."""
+    drawn = x[torch.randint(len(x), (400, len(x)), generator=torch.Generator().manual_seed(0))].mean(1)
+    return drawn.quantile(0.025, dim=0), drawn.quantile(0.975, dim=0)
+
+
+METHODS = {
+    "ours": partial(bootstrap_interval, resamples=1000 if FULL else 300),
+    "t": student,
+    "percentiles": percentiles,
+}
+
+
+@pytest.fixture(scope="module")
+def coverage() -> dict[tuple[str, str, int], float]:
+    random = torch.Generator().manual_seed(0)
+    found = {}
+    for kind, (make, mean, _) in KINDS.items():
+        for n in FEW:
+            x = make(torch.randn(n, TRIALS, generator=random, dtype=torch.float64))
+            for name, method in METHODS.items():
+                low, high = method(x[:, :300] if name == "percentiles" else x)
+                found[name, kind, n] = float(((low <= mean) & (mean <= high)).double().mean())
+                if FULL:
+                    width = float((high - low).median())
+                    print(f"{name}, {kind}, n={n}: {found[name, kind, n]:.3f}, {width:.2f} wide")  # noqa: T201
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_of_a_few_is_covered(coverage, kind):
+    for n in FEW:
+        assert KINDS[kind][2] <= coverage["ours", kind, n] <= 0.985, n
+
+
+def test_skewed_means_are_covered_better_than_by_t_and_normal_ones_than_by_percentiles(coverage):
+    for n in FEW:
+        for kind in ("exponential", "lognormal"):
+            assert coverage["ours", kind, n] > coverage["t", kind, n] + 0.015
+    assert coverage["percentiles", "normal", 3] < 0.8
+
+
+@pytest.mark.parametrize("n", FEW)
+def test_it_is_no_wider_than_it_must_be(n):
+    """Between Student's t and the mean of it and REACH times it, and Student's t for many symmetric numbers."""
+    x = torch.randn(n, 500, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    ours, t = (high - low for low, high in (bootstrap_interval(x), student(x)))
+    assert bool((ours >= t * (1 - 1e-9)).all())
+    assert bool((ours <= 1.75 * t * (1 + 1e-9)).all())
+    assert n < 20 or float((ours / t).mean()) < 1.1
+
+
+def test_examples_that_repeat_count_once():
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    alone = bootstrap_interval(x)
+    twice = bootstrap_interval(x.repeat(2, 1), groups=[*range(12), *range(12)])
+    for one, other in zip(alone, twice, strict=True):
+        assert torch.allclose(one, other)
+    narrow = bootstrap_interval(x.repeat(2, 1))
+    assert bool((narrow[1] - narrow[0] < 0.85 * (alone[1] - alone[0])).all())
+
+
+def test_shares_stay_within_their_bounds_and_all_right_is_not_certain():
+    low, high = bootstrap_interval(torch.tensor([[1.0, 0.9], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]), bounds=(0, 1))
+    assert high.tolist() == [1, 1]
+    assert float(low[0]) == pytest.approx(0.025 ** (1 / 4))
+    assert 0 <= float(low[1]) < 0.95
+
+
+def test_one_example_has_no_interval_and_equal_ones_none_to_speak_of():
+    assert all(bool(end.isnan()) for end in bootstrap_interval(torch.tensor([2.0])))
+    assert all(bool(end.isnan()) for end in bootstrap_interval([1.0, 2.0], groups=["a", "a"]))
+    assert bootstrap_interval([2.0, 2.0, 2.0]) == (2, 2)
