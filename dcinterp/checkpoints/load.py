@@ -114,14 +114,21 @@ def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None) 
 
     from dcinterp.bridge import wrap
 
-    model = read_model(folder, device=device, dtype=dtype)
+    model: Any = read_model(folder, device=device, dtype=dtype)
     tokenizer = None
     if (folder / "tokenizer.json").is_file():
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the tokenizers library raises bare exceptions
             raise UserError(f"The tokenizer in {folder} is damaged ({error}); copy its files again.") from error
-    return wrap(model, tokenizer, name)
+    if tokenizer is None:
+        return wrap(model, tokenizer, name)
+    opened = tokenizer.bos_token_id is not None and tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id]
+    if tokenizer.bos_token is None:
+        tokenizer.bos_token = tokenizer.eos_token  # Qwen's has none; this one no text begins with either
+    bridge = wrap(model, tokenizer, name)
+    bridge.cfg.default_prepend_bos = opened
+    return bridge
 
 
 def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:

@@ -54,7 +54,7 @@ def command(
     for each in presets().values():
         config = DCFormerConfig.preset(each.name)
         windows = ":".join("all" if window is None else str(window) for window in config.attention_windows)
-        shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, windows)
+        shape = (config.num_hidden_layers, config.hidden_size, config.heads_in_words, windows)
         rate, tokens = each.training.get("learning_rate"), each.training.get("tokens")
         count = _short(count_parameters(config))
         table.add_row(each.name, *map(str, shape), count, _rate(rate), _short(tokens) if tokens else "")

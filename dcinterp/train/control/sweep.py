@@ -176,7 +176,8 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
     """FLOPs of training: three times those of the forward pass.
 
     A token takes 2 FLOPs for each parameter of the blocks and the unembedding, and in every layer 4 S H d for plain
-    attention to S = `row` keys (H heads of width d) and, for composing, what a pair costs in each stage (dcinterp.model.complexity).
+    attention to S = `row` keys (H heads of width d) and, for composing, what a pair costs in each stage
+    (dcinterp.model.complexity).
 
     Args:
         fields: of the model's config.json.
