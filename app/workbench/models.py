@@ -41,8 +41,9 @@ def choose_model() -> str:
 def is_here(name: str) -> bool:
     """Whether a name that a link asks for stands for files on this machine, so that it is opened without a question."""
     from dcinterp.checkpoints.hub import cached_snapshot
-    from dcinterp.checkpoints.names import PLANTED
+    from dcinterp.checkpoints.names import OWN, PLANTED
 
+    name = name.removeprefix(OWN)
     if name.startswith(PLANTED) or (Path(name).expanduser() / "config.json").is_file():
         return True
     return looks_like_hub_id(name) and cached_snapshot(name) is not None
@@ -140,18 +141,19 @@ def estimate(name: str) -> Any:
     """
     import dcinterp
     from dcinterp.checkpoints.hub import cached_snapshot
-    from dcinterp.checkpoints.names import PLANTED, refuse_missing_folder
+    from dcinterp.checkpoints.names import OWN, PLANTED, refuse_missing_folder
 
-    name = name.strip()
+    asked = name.strip()
+    name = asked.removeprefix(OWN)
     if not name:
         raise dcinterp.UserError("Type the path of a model folder or a hub id.")
     if name.startswith(PLANTED):
-        return dcinterp.describe(model(name))
+        return dcinterp.describe(model(asked))
     if not Path(name).expanduser().exists():
         refuse_missing_folder(name)
     if looks_like_hub_id(name) and not Path(name).expanduser().is_dir() and cached_snapshot(name) is None:
         return _on_hub(name)
-    return dcinterp.describe(name)
+    return dcinterp.describe(asked)
 
 
 def looks_like_hub_id(name: str) -> bool:

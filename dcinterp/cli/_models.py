@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcinterp.checkpoints.names import SHIPPED, refuse_file, shipped_models
+from dcinterp.checkpoints.names import OWN, SHIPPED, refuse_file, shipped_models
 
 
 def model_names(incomplete: str) -> list[str]:
@@ -22,13 +22,14 @@ def preset_names(incomplete: str) -> list[str]:
 
 
 def model_folder(name: str) -> Path:
-    """The folder of a shipped model, or the folder itself.
+    """The folder of a shipped model, or the folder itself; what is done with it is done in our decoder.
 
     Raises:
         UserError: there is no such folder.
     """
     from dcinterp.support.errors import UserError, nearest
 
+    name = name.removeprefix(OWN)
     if name in shipped_models():
         return SHIPPED / name
     refuse_file(name)
