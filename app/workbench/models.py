@@ -59,7 +59,7 @@ def is_here(name: str) -> bool:
     from dcinterp.checkpoints import names
     from dcinterp.checkpoints.hub import cached_snapshot
 
-    source, _ = parts(name)
+    source = parts(name)[0].removeprefix(names.OWN)
     if source.startswith(names.PLANTED) or source in names.shipped_models():
         return True
     try:
@@ -182,24 +182,25 @@ def estimate(name: str) -> Any:
         UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
     """
     import dcinterp
-    from dcinterp.checkpoints.names import PLANTED, refuse_missing_folder
+    from dcinterp.checkpoints.names import OWN, PLANTED, refuse_missing_folder
 
-    name = parts(name.strip())[0]
+    asked = parts(name.strip())[0]
+    name = asked.removeprefix(OWN)
     if not name:
         raise dcinterp.UserError("Type the path of a model or a hub id.")
     if name.startswith(PLANTED):
-        return dcinterp.describe(model(name))
+        return dcinterp.describe(model(asked))
     if not Path(name).expanduser().exists():
         refuse_missing_folder(name)
-    return _on_hub(name) if needs_hub(name) else dcinterp.describe(name)
+    return _on_hub(name) if needs_hub(name) else dcinterp.describe(asked)
 
 
 def lacks_tokenizer(name: str) -> bool:
     """Whether a model's folder on this machine has no tokenizer (a GGUF file has its own)."""
-    from dcinterp.checkpoints.names import gguf_file, is_adapter
+    from dcinterp.checkpoints.names import OWN, gguf_file, is_adapter
     from dcinterp.checkpoints.tokenizer_files import has_tokenizer
 
-    folder = Path(name).expanduser()
+    folder = Path(name.removeprefix(OWN)).expanduser()
     return folder.is_dir() and not has_tokenizer(folder) and not is_adapter(folder) and gguf_file(folder) is None
 
 
@@ -222,9 +223,9 @@ def tokenizer_problem(name: str, tokenizer: str) -> str:
 def needs_hub(name: str) -> bool:
     """Whether only the hub can say what a name stands for, so that it is asked when a person wants that."""
     from dcinterp.checkpoints.hub import cached_snapshot
-    from dcinterp.checkpoints.names import PLANTED
+    from dcinterp.checkpoints.names import OWN, PLANTED
 
-    source = parts(name.strip())[0]
+    source = parts(name.strip())[0].removeprefix(OWN)
     if not source or source.startswith(PLANTED) or Path(source).expanduser().exists():
         return False
     return looks_like_hub_id(source) and cached_snapshot(source) is None

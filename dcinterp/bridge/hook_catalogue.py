@@ -208,12 +208,12 @@ def _named(cfg: Any, name: str, size: int, *, last: bool) -> str:
     widths: tuple[str, ...] = ("d_model", "d_mlp", "d_head", "d_vocab")
     if ".mlp." in name:
         widths = ("d_mlp", "d_model") if not name.endswith(("mlp.hook_in", "mlp.hook_out")) else ("d_model", "d_mlp")
-    heads = ("n_heads", "n_key_value_heads")
+    heads = {"n_heads": "head", "n_key_value_heads": "kv_head"}
     if size == 1:
         return "1"
     for field in widths if last else heads:
         if getattr(cfg, field, None) == size:
-            return "head" if field in heads else field
+            return heads.get(field, field)
     return str(size)
 
 

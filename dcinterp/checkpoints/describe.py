@@ -34,6 +34,7 @@ LIBRARIES_BYTES = 500_000_000
 class Description:
     """A model in numbers. What cannot be known without loading, or does not apply, is None.
 
+    key_value_heads: fewer than heads where several share them.
     name: what was asked for; family: one of the families of docs/models.md, or the `model_type` of a foreign model;
     composition: in words, empty for a model whose heads are not composed; parameters, composition_parameters: counts;
     dtype: of the stored weights; weights_bytes: memory of the weights in that dtype;
@@ -45,6 +46,7 @@ class Description:
     layers: int | None
     width: int | None
     heads: int | None
+    key_value_heads: int | None
     head_width: int | None
     mlp_width: int | None
     vocabulary: int | None
@@ -69,7 +71,9 @@ class Description:
     def sentences(self) -> list[str]:
         """The same for a person, a line a topic."""
         layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
-        shape = f"{layers}, width {self.width}, {self.heads} heads of {self.head_width}, MLP {self.mlp_width}"
+        few = self.key_value_heads is not None and self.key_value_heads != self.heads
+        shared = f" ({self.key_value_heads} of keys and values)" if few else ""
+        shape = f"{layers}, width {self.width}, {self.heads} heads of {self.head_width}{shared}, MLP {self.mlp_width}"
         texts = f", {self.vocabulary:,} tokens, context {self.context}" if self.vocabulary and self.context else ""
         share = f", {self.composition_parameters:,} of them for composing" if self.composition_parameters else ""
         lines = [
@@ -160,6 +164,7 @@ def _ours(name: str, config: DCFormerConfig, dtype: torch.dtype) -> Description:
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
+        key_value_heads=config.num_key_value_heads,
         head_width=config.head_dim,
         mlp_width=config.intermediate_size,
         vocabulary=None if images else config.vocab_size,
@@ -188,6 +193,7 @@ def _foreign(name: str, fields: dict[str, Any], parameters: int, dtype: torch.dt
         layers=first("num_hidden_layers", "n_layer"),
         width=width,
         heads=heads,
+        key_value_heads=first("num_key_value_heads") or heads,
         head_width=first("head_dim") or (width // heads if width and heads else None),
         mlp_width=first("intermediate_size", "n_inner", "ffn_dim"),
         vocabulary=first("vocab_size"),

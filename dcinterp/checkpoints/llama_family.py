@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedConfig
@@ -41,7 +41,7 @@ def read_shared(
     try:
         theirs = CONFIG_MAPPING[family].from_dict(dict(fields))
     except Exception as error:  # transformers raises classes of its own for fields of a wrong type
-        reason = str(error).strip().splitlines()[-1].rstrip(".")
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
         raise UserError(f"The config.json in {tensors.folder} is not a valid {family} one: {reason}.") from error
     given: Any = theirs
     if getattr(given, "quantization_config", None):
@@ -117,7 +117,7 @@ def windows_of(theirs: Any, tensors: CheckpointTensors) -> tuple[int | None, ...
     return windows[:1] if len(set(windows)) == 1 else windows
 
 
-def refuse(tensors: CheckpointTensors, field: str, value: str, way: str = "load it without `own`") -> None:
+def refuse(tensors: CheckpointTensors, field: str, value: str, way: str = "load it without `own`") -> NoReturn:
     """Raises:
     UserError: our decoder does not compute this.
     """
@@ -159,7 +159,8 @@ def write_shared(family: str, config: DCFormerConfig, needed: Mapping[str, Any],
         use_parallel_residual=False,
     )
     require_fields(config, common | dict(needed), layout=family)
-    theirs: Any = CONFIG_MAPPING[family](
+    make: Any = CONFIG_MAPPING[family]
+    theirs: Any = make(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,

@@ -195,13 +195,20 @@ def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None, 
 
     from dcinterp.bridge import wrap
 
-    model = read_model(folder, device=device, dtype=dtype)
+    model: Any = read_model(folder, device=device, dtype=dtype)
     if words is None and (folder / "tokenizer.json").is_file():
         try:
             words = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the tokenizers library raises bare exceptions
             raise UserError(f"The tokenizer in {folder} is damaged ({error}); copy its files again.") from error
-    return wrap(model, words, name)
+    if words is None:
+        return wrap(model, None, name)
+    opened = words.bos_token_id is not None and words("a").input_ids[:1] == [words.bos_token_id]
+    if words.bos_token is None:
+        words.bos_token = words.eos_token  # Qwen's has none; this one no text begins with either
+    bridge = wrap(model, words, name)
+    bridge.cfg.default_prepend_bos = opened
+    return bridge
 
 
 def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:

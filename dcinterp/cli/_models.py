@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from dcinterp.checkpoints.names import GGUF, SHIPPED, refuse_file, shipped_models
+from dcinterp.checkpoints.names import GGUF, OWN, SHIPPED, refuse_file, shipped_models
 
 
 def model_names(incomplete: str) -> list[str]:
@@ -32,13 +32,14 @@ def preset_names(incomplete: str) -> list[str]:
 
 
 def model_folder(name: str) -> Path:
-    """The folder of a shipped model, or the folder itself.
+    """The folder of a shipped model, or the folder itself; what is done with it is done in our decoder.
 
     Raises:
         UserError: there is no such folder.
     """
     from dcinterp.support.errors import UserError, nearest
 
+    name = name.removeprefix(OWN)
     if name in shipped_models():
         return SHIPPED / name
     refuse_file(name)

@@ -23,8 +23,9 @@ def command(
 ) -> None:
     """List the named models with their shapes, parameter counts and the paper's training recipe.
 
-    windows: keys that a layer sees, layer by layer in turn ("all" without limit); lr: the highest learning rate;
-    tokens: how many it was trained on. Empty where the paper does not say.
+    heads: 8/2 are 8 that share 2 of keys and values; windows: keys that a layer sees, layer by layer in turn ("all"
+    without limit); lr: the highest learning rate; tokens: how many it was trained on. Empty where the paper does not
+    say.
 
     Examples:
 
@@ -65,7 +66,10 @@ def command(
     for each in presets().values():
         config = DCFormerConfig.preset(each.name)
         windows = ":".join("all" if window is None else str(window) for window in config.attention_windows)
-        shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, windows)
+        heads = str(config.num_attention_heads)
+        if config.num_key_value_heads != config.num_attention_heads:
+            heads += f"/{config.num_key_value_heads}"
+        shape = (config.num_hidden_layers, config.hidden_size, heads, windows)
         rate, tokens = each.training.get("learning_rate"), each.training.get("tokens")
         count = _short(count_parameters(config))
         table.add_row(each.name, *map(str, shape), count, _rate(rate), _short(tokens) if tokens else "")

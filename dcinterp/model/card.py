@@ -33,7 +33,7 @@ tags:
 
 | | |
 |---|---|
-| layers, width, heads | {config.num_hidden_layers}, {config.hidden_size}, {config.num_attention_heads} |
+| layers, width, heads | {config.num_hidden_layers}, {config.hidden_size}, {config.heads_in_words} |
 | {_size_row(config)} |
 | norm, MLP, positions | {config.norm_type}, {config.mlp_type} ({config.intermediate_size}), {config.position_type} |
 | composition | {_composition(config)} |

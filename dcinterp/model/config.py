@@ -188,6 +188,12 @@ class DCFormerConfig(PreTrainedConfig):
         return self.use_bias if self.mlp_bias is None else self.mlp_bias
 
     @property
+    def heads_in_words(self) -> str:
+        """How many heads, and of keys and values if these are fewer."""
+        shared, heads = self.num_key_value_heads, self.num_attention_heads
+        return f"{heads} ({shared} of keys and values)" if shared != heads else str(heads)
+
+    @property
     def rotary_width(self) -> int:
         """How many channels of a head turn with the position."""
         return int(self.head_dim * self.rotary_fraction)  # type: ignore[operator]

@@ -174,6 +174,10 @@ _PAPER = dict(max_position_embeddings=2048)
 
 def _build() -> Mapping[str, Preset]:
     tiny = [Preset(f"tiny-{name}", name, _TINY | fields) for name, fields in _TINY_FAMILIES.items()]
+    tiny += [
+        Preset(f"tiny-{name}-gqa", name, _TINY | _TINY_FAMILIES[name] | dict(num_key_value_heads=2))
+        for name in ("transformer++", "dcformer++")
+    ]
     tiny += [Preset(f"tiny-{name}", name, dict(_TINY_VIT)) for name in ("vit", "dcvit")]
     found = [*tiny, *_scaling_presets(), *_large_presets(), *_image_presets()]
     return MappingProxyType({preset.name: preset for preset in found})

@@ -43,7 +43,7 @@ def test_the_table_of_presets() -> None:
         windows = ", ".join("all" if window is None else str(window) for window in config.attention_windows)
         count = count_parameters(config)
         size = f"{count / 1e9:.3g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"
-        shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
+        shape = (config.num_hidden_layers, config.hidden_size, config.heads_in_words, config.intermediate_size)
         rate = each.training.get("learning_rate")
         rows.append([f"`{each.name}`", *map(str, shape), windows, size, f"{rate:g}" if rate else ""])
     header = ["preset", "layers", "width", "heads", "MLP", "windows", "parameters", "learning rate"]

@@ -33,7 +33,8 @@ def write_config(config: DCFormerConfig) -> dict[str, Any]:
         UserError: it has no place for something in `config`.
     """
     bias = config.has_qkv_bias
-    needed = dict(use_qk_norm=False, has_output_bias=bias, attention_windows=(None,))
+    all_global = (None,) * len(config.attention_windows)
+    needed = dict(use_qk_norm=False, has_output_bias=bias, attention_windows=all_global)
     return family.write_shared("llama", config, needed, attention_bias=bias, mlp_bias=config.has_mlp_bias)
 
 
