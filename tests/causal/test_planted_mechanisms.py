@@ -73,7 +73,17 @@ def gated(layer: int, attention: Any, plan: Blueprint) -> None:
         attention.post.gate.weight[RIVAL] *= -1
 
 
+def mixture_of_heads(layer: int, attention: Any, plan: Blueprint) -> None:
+    """The router keeps every head but the rival, alike; all odds are multiplied back in W_O."""
+    kept = HEADS - layer
+    attention.post.routed.weight[:] = SATURATED * plan.stream.always()
+    if layer == 1:
+        attention.post.routed.weight[RIVAL] *= -1
+    attention.o_proj.weight *= kept
+
+
 PLANTINGS = {
+    "mixture-of-heads": Planting(mixture_of_heads, "qg", dict(compose_options={"shared": 0, "kept": 1.0}), rivals=True),
     "gated": Planting(gated, "qg", rivals=True),
     "differential": Planting(differential, "skip"),
     "dynamic-talking-heads": Planting(dynamic_talking_heads, "kp"),
