@@ -15,6 +15,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from dcinterp.model.block import Block
 from dcinterp.model.cache import fit_cache, new_cache
 from dcinterp.model.card import write_card
+from dcinterp.model.compose.base import take_extra_loss
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels.select import check_implementation
 from dcinterp.model.mask import Sight, attention_mask
@@ -210,6 +211,13 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
                 cache.activate_past_recording()
         return returned
 
+    def _extra_loss(self, labels: Tensor, items: Any) -> Tensor | float:
+        """What composers add to the loss in training; of a part of a batch, by its share of the scored tokens."""
+        extra = take_extra_loss(self.model) if self.training else None
+        if extra is None:
+            return 0.0
+        return extra if items is None else extra * (labels[:, 1:] != -100).sum() / items
+
     def forward(
         self,
         input_ids: TokenIds | None = None,
@@ -243,6 +251,7 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
                 vocab_size=self.vocab_size,
                 **{name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs},
             )
+            loss = loss + self._extra_loss(labels, kwargs.get("num_items_in_batch"))
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

@@ -73,7 +73,23 @@ def gated(layer: int, attention: Any, plan: Blueprint) -> None:
         attention.post.gate.weight[RIVAL] *= -1
 
 
+def mixture_of_heads(layer: int, attention: Any, plan: Blueprint) -> None:
+    """The router keeps every head but the rival, alike; all odds are multiplied back in W_O."""
+    kept = HEADS - layer
+    attention.post.routed.weight[:] = SATURATED * plan.stream.always()
+    if layer == 1:
+        attention.post.routed.weight[RIVAL] *= -1
+    attention.o_proj.weight *= kept
+
+
+def fish(layer: int, attention: Any, plan: Blueprint) -> None:
+    attention.post.mixing[:] = torch.eye(HEADS)[: FINDER + 1]
+    attention.post.mixing[FINDER, READER] = float(layer == 1)
+
+
 PLANTINGS = {
+    "fish": Planting(fish, "skip", dict(compose_options={"attending": FINDER + 1})),
+    "mixture-of-heads": Planting(mixture_of_heads, "qg", dict(compose_options={"shared": 0, "kept": 1.0}), rivals=True),
     "gated": Planting(gated, "qg", rivals=True),
     "differential": Planting(differential, "skip"),
     "dynamic-talking-heads": Planting(dynamic_talking_heads, "kp"),

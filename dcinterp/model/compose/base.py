@@ -8,6 +8,7 @@ operation that needs it ends with one sentence and never with a wrong number.
 | said by | used for | if it is left out |
 |---|---|---|
 | `weights` | the model, kernels, caches, hooks, maps over heads, edges, interventions | there is no composer |
+| `extra_loss` | training: set by `weights`, added to the loss of the model | nothing is added |
 | `finish`, `out_hooks` | a norm or gate on what heads have read, after attention | heads write what they have read |
 | `readers` | folding norms (`bridge/folding.py`), which checks it on random inputs | refused, if maps read the input |
 | `cost` | `dcinterp complexity` | refused |
@@ -109,6 +110,7 @@ class Composer(nn.Module, ABC):
     def __init__(self, config: ComposeConfig) -> None:
         super().__init__()
         self.config, self.placed = config, Place()
+        self.extra_loss: Tensor | None = None  # what the last forward in training adds to the loss of the model
 
     def place(self, place: Place) -> Composer:
         """Tell a new composer where it stands; extend it for parameters that depend on this."""
@@ -303,3 +305,13 @@ class Composer(nn.Module, ABC):
             static = weights.static.detach().cpu()
             total = total.to(static) + static
         return total
+
+
+def take_extra_loss(model: nn.Module) -> Tensor | None:
+    """What the composers of all layers add to the loss of a model since this was last asked; None for nothing."""
+    total = None
+    for composer in model.modules():
+        if isinstance(composer, Composer) and composer.extra_loss is not None:
+            total = composer.extra_loss if total is None else total + composer.extra_loss
+            composer.extra_loss = None
+    return total

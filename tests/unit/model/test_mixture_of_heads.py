@@ -1,0 +1,57 @@
+"""The mixture of heads against its formula in float64, and its part of the loss."""
+
+from __future__ import annotations
+
+import torch
+
+from dcinterp.model.compose.mixture_of_heads import MixtureOfHeads
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
+
+SIZES = dict(vocab_size=11, hidden_size=24, num_attention_heads=6, num_hidden_layers=2, intermediate_size=16)
+
+
+def config(**options: object) -> DCFormerConfig:
+    return DCFormerConfig(**SIZES, compose="mixture-of-heads", compose_options=options)
+
+
+def test_the_gates_are_those_of_the_paper() -> None:
+    """Two shared heads, and two of the four others."""
+    composer = MixtureOfHeads(config(shared=2, kept=0.5)).double()
+    for parameter in composer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(1, 3, 24, dtype=torch.float64)
+    gates = composer.weights(x, x).w_qg
+    assert gates is not None
+    for token, found in zip(x[0], gates[0] + 1, strict=True):
+        parts = torch.exp(composer.parts.weight @ token)
+        shared, routed = (torch.exp(w @ token) for w in (composer.shared.weight, composer.routed.weight))
+        second, first = routed.argsort()[-2:].tolist()
+        expected = torch.zeros(6, dtype=torch.float64)
+        expected[:2] = parts[0] / (parts[0] + parts[1]) * shared / (shared[0] + shared[1])
+        for head in (first, second):
+            expected[2 + head] = parts[1] / (parts[0] + parts[1]) * routed[head] / routed.sum()
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_loss_asks_for_balance_in_training_alone() -> None:
+    torch.manual_seed(0)
+    model = DCFormerForCausalLM(config(load_balance=0.5, kept=0.4))
+    ids = torch.randint(0, 11, (2, 7))
+    inputs: list[torch.Tensor] = []
+    for block in model.model.layers:
+        block.self_attn.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach()))
+    plain = model.eval()(ids, labels=ids).loss
+    inputs.clear()
+    loss = model.train()(ids, labels=ids).loss
+    expected = torch.zeros(())
+    for block, x in zip(model.model.layers, inputs, strict=True):
+        odds = (x.flatten(0, 1) @ block.self_attn.post.routed.weight.T).softmax(-1)
+        kept = torch.stack([row >= row.sort().values[-2] for row in odds]).float()
+        expected += 0.5 * (kept.mean(0) * odds.mean(0)).sum()
+    torch.testing.assert_close(loss - plain, expected, atol=1e-5, rtol=1e-4)
+    loss.backward()
+    assert model.model.layers[0].self_attn.post.routed.weight.grad.abs().max() > 0
+    half = model(ids, labels=ids, num_items_in_batch=torch.tensor(24)).loss  # of two equal parts of a batch
+    torch.testing.assert_close(half, loss / 2)
+    assert all(block.self_attn.post.extra_loss is None for block in model.model.layers)
