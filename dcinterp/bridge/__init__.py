@@ -2,8 +2,9 @@
 
 The only package that imports transformer_lens. Its files, inside out: compose (one stage with its hooks), attention and
 mlp, adapter and vit (where the parts of a model are), folding, cache, dcbridge (the object that one works with),
-wrapping (how a model becomes one). `protocol` says what analyses expect of any bridge, and `hook_catalogue` lists
-hooks; these two import no transformer_lens, and so nothing here is imported before it is used.
+foreign (the same for models that are not ours), wrapping (how a model becomes one). `protocol` says what analyses
+expect of any bridge, and `hook_catalogue` lists hooks; these two import no transformer_lens, and so nothing here is
+imported before it is used.
 
 Beside the standard hooks, every composed layer l has, for the stages `pre` (scores) and `post` (weights):
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from dcinterp.bridge.cache import DCActivationCache as DCActivationCache
     from dcinterp.bridge.compose import ComposeBridge as ComposeBridge
     from dcinterp.bridge.dcbridge import DCBridge as DCBridge
+    from dcinterp.bridge.foreign import ForeignBridge as ForeignBridge
+    from dcinterp.bridge.foreign import GainWarning as GainWarning
     from dcinterp.bridge.vit import DCViTAdapter as DCViTAdapter
     from dcinterp.bridge.wrapping import boot as boot
     from dcinterp.bridge.wrapping import wrap as wrap
@@ -43,6 +46,8 @@ _HOMES = {
     "DCBridge": "dcbridge",
     "DCFormerAdapter": "adapter",
     "DCViTAdapter": "vit",
+    "ForeignBridge": "foreign",
+    "GainWarning": "foreign",
     "TransformerBridge": "wrapping",
     "boot": "wrapping",
     "wrap": "wrapping",

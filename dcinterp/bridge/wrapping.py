@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 
 from dcinterp.bridge.adapter import DCFormerAdapter
 from dcinterp.bridge.dcbridge import DCBridge
+from dcinterp.bridge.foreign import guarded
 from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
@@ -73,8 +74,10 @@ def boot(
     name_or_path: str, device: str | None = None, dtype: torch.dtype | None = None, tokenizer: Any = None
 ) -> TransformerBridge:
     """TransformerLens's own bridge for a causal language model that is not ours, with its tokenizer or another."""
-    return TransformerBridge.boot_transformers(
-        name_or_path, device=device, dtype=dtype or torch.float32, tokenizer=tokenizer
+    return guarded(
+        TransformerBridge.boot_transformers(
+            name_or_path, device=device, dtype=dtype or torch.float32, tokenizer=tokenizer
+        )
     )
 
 
@@ -105,7 +108,7 @@ def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
         reason = str(error).strip().split(". ")[0].split("\n")[0].rstrip(".")
         raise UserError(f"{name} is a model that TransformerLens does not wrap: {reason}.") from error
     model.eval()
-    return bridge
+    return guarded(bridge)
 
 
 def register() -> None:

@@ -111,6 +111,10 @@ def test_pages_show_a_model_of_bare_token_ids(app, bare, page):
         app.text_input(key="ids").set_value("1, 2, 3, 2").run()
         assert not app.exception
         assert not app.error
+        for expected in (field for field in app.text_input if field.key == "answer-id"):
+            expected.set_value("9").run()
+            assert not app.exception
+            assert not app.error
         app.text_input(key="ids").set_value("1, violin").run()
         assert "'violin' is not a token id" in app.error[0].value
 

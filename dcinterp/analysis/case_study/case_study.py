@@ -214,7 +214,7 @@ class CaseStudy(Result):
 def case_study(
     bridge: Bridge,
     example: Example | Prompt,
-    answer: str | None = None,
+    answer: Token | None = None,
     *,
     foil: Token | None = None,
     layer: int | None = None,
@@ -229,7 +229,7 @@ def case_study(
     Args:
         bridge: any bridge; without composed heads the steps about composition say so.
         example: a prompt as text or token ids, or an example of the tasks (`synthetic_tasks.Example`, or its JSON).
-        answer: the expected answer of a prompt; the model's own answer by default.
+        answer: the expected answer of a prompt, or its token id; the model's own answer by default.
         foil: the token the answer competes with; by default the most likely other token.
         layer: the layer to follow, negative counted from the last; by default that of the head with the largest direct
             effect.
@@ -287,7 +287,7 @@ def case_study(
         shared = measure_sharing(bridge, ids, explanation.metric, layer, head, key, head_from)
     read = example.facts[example.source].item if key in sources else rows.tokens[key]
     steps = (
-        sentences.answer_step(prediction, answer),
+        sentences.answer_step(prediction, prediction.answer if isinstance(answer, int) else answer),
         sentences.head_step(attribution, direct, layer, head, best),
         sentences.transformation_step(
             circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
@@ -323,7 +323,7 @@ def case_study(
     )
 
 
-def _question(bridge: Bridge, example: Any, answer: str | None) -> tuple[Any, str | None, list[int]]:
+def _question(bridge: Bridge, example: Any, answer: Token | None) -> tuple[Any, Token | None, list[int]]:
     """(prompt, answer, source positions) of an example or of a bare prompt."""
     if not hasattr(example, "facts"):
         return example, answer, []
