@@ -39,7 +39,7 @@ def model_folder(name: str) -> Path:
     """
     from dcinterp.support.errors import UserError, nearest
 
-    name = name.removeprefix(OWN)
+    name = str(name).removeprefix(OWN)
     if name in shipped_models():
         return SHIPPED / name
     refuse_file(name)
