@@ -23,7 +23,6 @@ from dcinterp.results.call import Call, from_plain
 from dcinterp.results.registry import ANALYSES
 from dcinterp.results.result import Result, load_result
 from dcinterp.support.errors import UserError
-from dcinterp.support.former_names import renamed
 from dcinterp.support.progress import Progress, silent
 
 
@@ -84,7 +83,7 @@ def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
     from dcinterp.checkpoints.load import load
 
     entry = ANALYSES[call.analysis]
-    given = renamed(call.arguments, entry.former)
+    given = entry.arguments_now(call.arguments)
     unknown = [name for name in given if name not in entry.parameters]
     if unknown:
         raise UserError(f"This version's {call.analysis} has no argument {unknown[0]!r}; use the version that made it.")
@@ -101,8 +100,10 @@ def _compare(saved: Result, again: Result, prefix: str) -> tuple[dict[str, float
     """(relative differences of the tensors, names of the other fields that differ); parts are compared in turn."""
     differences: dict[str, float] = {}
     changed: list[str] = []
-    for name in [f.name for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
+    for name, default in [(f.name, f.default) for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
         mine, theirs = getattr(saved, name), getattr(again, name, None)
+        if mine is None and default is None:  # what the version that saved it did not measure
+            continue
         if isinstance(mine, Result) and isinstance(theirs, Result):
             inner, others = _compare(mine, theirs, f"{prefix}{name}.")
             differences |= inner
