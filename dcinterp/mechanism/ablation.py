@@ -27,101 +27,29 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, AblationKind, Kind, kinds_in_words
 from dcinterp.mechanism.branches import BRANCHES, BY_HOOK
+from dcinterp.mechanism.dataset import equal_lengths
 from dcinterp.mechanism.head_maps import branch_map, composer_of
 from dcinterp.mechanism.path_gradient import Hooks
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError, require_known
 
-Kind = Literal["mean", "zero", "resample", "resample-token", "rotate"]
-"""The names of `ABLATIONS`, for signatures."""
-
-
-@dataclass(frozen=True)
-class AblationKind:
-    """A kind of ablation in words.
-
-    name: in arguments, lines and links; label: in menus; put: what happens to the part, as the end of a sentence;
-    done: the same in a few words; removes: what is gone afterwards, and what stays; reference: whether it needs other
-    prompts.
-    """
-
-    name: Kind
-    label: str
-    put: str
-    done: str
-    removes: str
-    reference: bool = True
-
-    @property
-    def line(self) -> str:
-        """Both in one line, for help and documentation."""
-        return f"{self.put}; {self.removes}"
-
-
-_TABLE = (
-    AblationKind(
-        "mean",
-        "mean",
-        "is replaced by its mean over the reference prompts",
-        "replaced by its mean",
-        "removes what depends on the token and the example, and keeps what all have in common",
-    ),
-    AblationKind(
-        "zero",
-        "zero",
-        "is set to zero",
-        "set to zero",
-        "removes all of it, also what is the same for every token; a state that the model never trained in",
-        reference=False,
-    ),
-    AblationKind(
-        "resample",
-        "resample (same position)",
-        "is replaced by what it is at the same position of another reference prompt",
-        "resampled at the same position",
-        "removes what depends on this example, and keeps the size and the spread",
-    ),
-    AblationKind(
-        "resample-token",
-        "resample (same token)",
-        "is replaced by what it is where the same token stands in another reference prompt",
-        "resampled at the same token",
-        "removes what depends on the token's context, and keeps what the token alone decides",
-    ),
-    AblationKind(
-        "rotate",
-        "rotate",
-        "is replaced by that of the head before it",
-        "replaced by its neighbour's",
-        "removes which head gets it, and keeps the size: a control",
-        reference=False,
-    ),
-)
-
-ABLATIONS: dict[str, AblationKind] = {kind.name: kind for kind in _TABLE}
-"""By name; the first is the default."""
-
-DEFAULT: Kind = "mean"
-"""The kind that stays closest to what the model computes on its tasks."""
+__all__ = ["ABLATIONS", "DEFAULT", "AblationKind", "Kind", "Replacement", "Unmatched", "kinds_in_words", "replacement"]
+__all__ += ["apply_map", "rotated", "side_of"]
 
 _BRANCH = re.compile(r"blocks\.(\d+)\.attn\.(pre|post)\.hook_(o_\w+)")
 _HEADS = {"hook_z": -2, "hook_q": -2, "hook_k": -2, "hook_v": -2, "hook_in": 1, "hook_out": 1, "hook_pattern": 1}
 """The axis of the heads in [batch, ...], of hooks that have one; branches have 1 and dynamic weights -1."""
 
 EMBEDDING = "embed.hook_in"
-
-
-def kinds_in_words() -> str:
-    """The kinds and what each removes, a line each, in Markdown."""
-    return "\n\n".join(f"**{kind.name}**: {kind.line}." for kind in ABLATIONS.values())
 
 
 @dataclass
@@ -177,7 +105,7 @@ class Replacement:
         if self.kind == "zero":
             return [(tap, _zero) for tap in self.taps]
         if self.kind == "rotate":
-            return [(tap, _rotate) for tap in self.taps]
+            return [(tap, partial(_rotate, axis=_head_axis(tap))) for tap in self.taps]
         if self.kind == "mean":
             return [hook for tap in self.taps for hook in self._mean_hooks(tap)]
         plan: dict[str, Tensor] = {}
@@ -284,18 +212,19 @@ def replacement(
     groups = {tap: composer_of(bridge, int(m[1]), m[2]).groups for tap in taps if (m := _BRANCH.fullmatch(tap))}
     names = sorted({name for tap in taps for name in _read(tap)})
     total: dict[str, Tensor] = {}
-    kept: dict[str, list[Tensor]] = {name: [] for name in names}
-    for ids in examples:
+    rows: dict[str, dict[int, Tensor]] = {name: {} for name in names}
+    for some in equal_lengths(examples):
         with torch.no_grad():
-            cache = bridge.run_with_cache(ids, names_filter=names)[1]
+            cache = bridge.run_with_cache(torch.cat([examples[i] for i in some]), names_filter=names)[1]
         if kind != "mean":
             for name in names:
-                kept[name].append(cache[name][0].detach())
+                rows[name] |= {i: cache[name][row].detach() for row, i in enumerate(some)}
             continue
         for tap in taps:
-            values = [cache[name][0] for name in _read(tap)]
+            values = [cache[name] for name in _read(tap)]
             value = branch_map(values, groups[tap]) if tap in groups else values[0]
-            total[tap] = total.get(tap, 0) + value.detach().double().sum(0)
+            total[tap] = total.get(tap, 0) + value.detach().double().sum((0, 1))
+    kept = {name: [found[i] for i in sorted(found)] for name, found in rows.items()}
     positions = sum(ids.shape[1] for ids in examples)
     if kind == "mean":
         return Replacement(kind, taps, means={tap: value / positions for tap, value in total.items()}, groups=groups)
@@ -333,8 +262,8 @@ def _zero(tensor: Tensor, hook: Any) -> Tensor:
     return torch.zeros_like(tensor)
 
 
-def _rotate(tensor: Tensor, hook: Any) -> Tensor:
-    return rotated(tensor, _head_axis(hook.name))
+def _rotate(tensor: Tensor, hook: Any, axis: int) -> Tensor:
+    return rotated(tensor, axis)
 
 
 def _head_axis(tap: str) -> int:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.prompt import Prompt, Token, first_token, token_ids
 from dcinterp.support.errors import UserError, nearest
@@ -74,6 +76,14 @@ def prompts(bridge: Bridge, reference: str | Sequence[Prompt]) -> list[Any]:
     if not len(texts):
         raise UserError("The reference set is empty; give prompts, or a text such as 'same-person n=20'.")
     return [token_ids(bridge, getattr(each, "prompt", each)) for each in texts]
+
+
+def equal_lengths(examples: Sequence[Tensor], size: int = 16) -> list[list[int]]:
+    """The numbers of the prompts [1, pos] in batches of one length, `size` at most."""
+    by_length: dict[int, list[int]] = {}
+    for i, ids in enumerate(examples):
+        by_length.setdefault(ids.shape[1], []).append(i)
+    return [same[start : start + size] for same in by_length.values() for start in range(0, len(same), size)]
 
 
 def default_reference(bridge: Bridge, prompt: Any, n: int = REFERENCE) -> str:

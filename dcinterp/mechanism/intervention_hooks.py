@@ -122,7 +122,7 @@ def intervention_hooks(
         for one in sorted(interventions, key=lambda one: PARTS.index(one.part)):
             edits.setdefault(tap(one), []).append((row, _edit(bridge, one, values)))
     needed = {name for row in rows for one in row if one.part in ("edge", "branch") for name in _inside(bridge, one)}
-    changes = [(name, partial(_change, edits=some, seen=seen)) for name, some in edits.items()]
+    changes = [(name, partial(_change, name=name, edits=some, seen=seen)) for name, some in edits.items()]
     # What an edge is made of is seen after the weights were changed, in the order of the computation.
     return [*frozen, *changes, *((name, partial(_remember, seen=seen)) for name in sorted(needed))]
 
@@ -197,9 +197,9 @@ def _remember(tensor: Tensor, hook: Any, seen: Taps) -> None:
     seen[hook.name] = tensor
 
 
-def _change(tensor: Tensor, hook: Any, edits: list[tuple[int, Edit]], seen: Taps) -> Tensor:
+def _change(tensor: Tensor, hook: Any, name: str, edits: list[tuple[int, Edit]], seen: Taps) -> Tensor:
     out = tensor.clone()
-    seen[f"{hook.name} as it was"] = tensor
+    seen[f"{name} as it was"] = tensor
     for row, edit in edits:
         edit(out[row], row, seen)
     return out

@@ -34,7 +34,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ablation import ABLATIONS, DEFAULT
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES, WEIGHTS
 from dcinterp.mechanism.head_maps import composer_of
