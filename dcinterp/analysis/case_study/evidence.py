@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -119,10 +119,28 @@ class Ablator:
 
     def units(self, unit: Intervention, kind: str) -> list[Intervention]:
         """The parts of one unit that this model has, under a kind; none if it has no such unit."""
+        if unit.part == "edge":
+            length = self.ids.shape[1]
+            query, key = (None if at is None else at % length for at in (unit.query, unit.key))
+            found = self.edges.get((unit.layer, unit.stage, unit.head_from, unit.head), ())
+            return [replace(one, kind=kind, query=query, key=key) for one in found if unit.name in ("added", one.name)]
         try:
             return checked(self.bridge, replace(unit, kind=kind), self.ids.shape[1])
-        except UserError:  # heads of different groups, or a model without that branch
+        except UserError:  # a model without that branch
             return []
+
+    @cached_property
+    def edges(self) -> dict[tuple[Any, ...], list[Intervention]]:
+        """Every edge of the model but the skip's, by (layer, stage, head_from, head): one unit for each branch.
+
+        To check each edge by itself would take longer than to ablate it.
+        """
+        found: dict[tuple[Any, ...], list[Intervention]] = {}
+        for stage in stages_of(self.bridge):
+            for one in all_units(self.bridge, "edge", stage):
+                if one.name != "skip":
+                    found.setdefault((one.layer, stage, one.head_from, one.head), []).append(one)
+        return found
 
     def effects(self, units: Mapping[Hashable, Sequence[Intervention]], metric: Metric) -> Effects:
         """f(clean) - f(ablated) for groups of units by name, under the kind and under zero; 0 for what is not there.
@@ -291,12 +309,12 @@ def strongest_edge(ablator: Ablator, metric: Metric) -> StrongestEdge | None:
     Cost: a row of a forward pass for each edge, `EXHAUSTIVE` at most; a gradient pass for each layer and stage if there
     are more.
     """
-    bridge, found = ablator.bridge, {}
-    for stage in stages_of(bridge):
-        for one in all_units(bridge, "edge", stage, ablator.kind if ablator.kind != "rotate" else "zero"):
-            if one.head_from != one.head and one.name != "skip":
-                found[str(replace(one, name="added"))] = replace(one, name="added", kind=ablator.kind)
-    edges = list(found.values())
+    bridge = ablator.bridge
+    edges = [
+        Intervention("edge", layer, stage, "added", head, head_from, kind=ablator.kind)
+        for layer, stage, head_from, head in ablator.edges
+        if head_from != head
+    ]
     if not edges:
         return None
     kept = edges if len(edges) <= EXHAUSTIVE else _screened(ablator, metric, edges)
