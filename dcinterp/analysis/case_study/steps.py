@@ -122,7 +122,7 @@ def head_step(
         f"{share_of(direct.value, difference, words.at_zero(f'{difference - direct.at_zero:z.2f}'))}.{about_foil} "
         f"Integrated gradients attribute {score} to this head. Having its output {words.done} at all positions "
         f"{reduces(everywhere.value, difference, 'the difference', words.effect_of_zero(everywhere.at_zero))}."
-        f"{_apart(scored, everywhere.value)}"
+        f"{apart(scored, everywhere.value)}"
     )
     if (top_layer, top_head) not in ((layer, head), best):
         sentence += (
@@ -137,7 +137,7 @@ def head_step(
     return Step("head", "Which head has the largest direct effect?", sentence, holds)
 
 
-def _apart(attributed: float, measured: float) -> str:
+def apart(attributed: float, measured: float) -> str:
     """A remark if attribution and ablation disagree."""
     more, less = max(abs(attributed), abs(measured)), min(abs(attributed), abs(measured))
     factor = round(more / max(less, 1e-3), 1)

@@ -51,7 +51,7 @@ def test_numbers_in_the_sentences_are_those_of_the_evidence(bridge, example):
     ablation = float(study.attribution.ablation[1, 2])
     verb = "reduces" if round(ablation, 2) > 0 else "increases" if round(ablation, 2) else "changes"
     assert f"set to zero at all positions {verb} the difference by {abs(ablation):.2f}" in study.step("head").sentence
-    assert f"{float(study.breakdown.out[2]):.2f}" in study.step("source").sentence
+    assert f"{float(study.breakdown.out[2]):z.2f}" in study.step("source").sentence
     assert study.head_from != 2
 
 
@@ -213,19 +213,21 @@ def test_effects_are_small_or_large_against_the_logit_difference():
     assert not matters(-0.1, -1)
 
 
-def test_an_attribution_far_from_the_measurement_is_said(bridge, study, example):
-    from dataclasses import replace
+@pytest.mark.parametrize(
+    ("attributed", "measured", "said"),
+    [
+        (2.0, 2.0, ""),
+        (2.0, 0.4, "a factor of 5.0"),
+        (2.0, -1.0, "disagree in sign"),
+        (2.03, 1.0, ""),
+        (0.05, -0.05, ""),
+    ],
+)
+def test_an_attribution_far_from_the_measurement_is_said(attributed, measured, said):
+    from dcinterp.analysis.case_study.steps import apart
 
-    layer, head = study.layer, study.head
-    for factor, said in ((1.0, ""), (0.2, "a factor of 5.0"), (-1.0, "disagree in sign")):
-        scores = replace(study.attribution, ablation=study.attribution.scores * factor)
-        sentence = (
-            dcinterp.case_study(bridge, example, attribution=scores, layer=layer, head=head, kind="zero")
-            .step("head")
-            .sentence
-        )
-        assert said in sentence
-        assert ("factor" in sentence or "disagree" in sentence) == bool(said)
+    assert said in apart(attributed, measured)
+    assert bool(apart(attributed, measured)) == bool(said)
 
 
 def test_a_bare_prompt_needs_no_answer(bridge, prompt):
@@ -284,11 +286,11 @@ def test_finds_the_gate_that_silences_a_copying_head(make_bridge, example):
         assert float(study.before[1, 2]) == pytest.approx(0.9)
         gates = float(study.query_gate[1, 2] + study.key_gate[1, 2])
         silent = "no gate silences it" in study.step("gate").sentence
-        assert silent == (gates > -0.09)
+        assert silent == (round(100 * -gates / 0.9) < 10)
     closed = [
         *look,
         ("blocks.1.attn.post.hook_w_qg", lambda w, hook: torch.full_like(w, -1.0)),
-        ("blocks.1.attn.post.hook_w_kg", lambda w, hook: torch.zeros_like(w)),
+        *((f"blocks.1.attn.post.hook_w_{n}", lambda w, hook: torch.zeros_like(w)) for n in ("kg", "q1", "k1")),
     ]
     with bridge.hooks(fwd_hooks=closed):
         study = dcinterp.case_study(bridge, example, kind="zero")
