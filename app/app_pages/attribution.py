@@ -80,7 +80,8 @@ direct = case_studies.most_direct_head(name, question, scores)
 if direct and direct[:2] != scores.best:
     st.markdown(
         f"The largest direct effect on the answer, with all other heads unchanged, is that of head {direct[1]} of "
-        f"layer {direct[0]} ({direct[2]:+.2f}). The case study follows that head.",
+        f"layer {direct[0]} ({direct[2]:+z.2f}, with its output replaced by its mean). Against this foil, the case "
+        "study follows that head.",
         help=tip("direct effect"),
     )
 slot = st.container()

@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words
 from dcinterp.support.errors import UserError
 from workbench import case_studies, inputs, links, models, sentences
 from workbench.glossary import tip
@@ -11,6 +12,7 @@ from workbench.tokens import tokens as token_chips
 from workbench.view import footer, view
 
 BEST, SOURCE = "strongest", "source"
+CONTRASTS = {"facts": "the strongest answer of the other facts", "runner-up": "the runner-up"}
 
 st.title("Case study", anchor=False)
 name = st.session_state.model
@@ -28,9 +30,29 @@ else:
         icon=":material/info:",
     )
 question = inputs.question(name)
+across = st.columns(2)
+kind = links.choose(
+    "Ablation",
+    list(ABLATIONS),
+    key="kind",
+    default="zero" if links.older("kind") else DEFAULT,
+    format=lambda each: ABLATIONS[each].label,
+    help="What takes the place of a part, to measure what it does. Zero stands beside every number.\n\n"
+    + kinds_in_words(),
+    where=across[0],
+)
+contrast = links.choose(
+    "Compare the answer with",
+    list(CONTRASTS),
+    key="contrast",
+    default="runner-up" if links.older("contrast") else "facts",
+    format=CONTRASTS.__getitem__,
+    help=tip("foil", "logit difference"),
+    where=across[1],
+)
 try:
     with st.spinner("Looking for the head with the largest direct effect ..."):
-        scores = case_studies.head_scores(name, question)
+        scores = case_studies.head_scores(name, question, kind, contrast)
 except UserError as problem:
     inputs.refuse(problem)
 layers, heads = scores.scores.shape
@@ -92,7 +114,7 @@ key = None if position == SOURCE else int(position)
 
 try:
     with summary_place, st.spinner("Running the case study ..."):
-        study = case_studies.run_case_study(name, question, layer, head, key)
+        study = case_studies.run_case_study(name, question, layer, head, key, kind=kind, contrast=contrast)
 except UserError as problem:
     inputs.refuse(problem)
 
@@ -188,7 +210,7 @@ if composed:
             )
         st.page_link(
             "app_pages/interventions.py",
-            label=f"Remove the attention that head {study.head_from} shares with head {study.head} here, and see what "
+            label=f"Ablate the attention that head {study.head_from} shares with head {study.head} here, and see what "
             "changes",
             help=f"Opens the page Interventions with the line: {study.edge_line}",
             icon=":material/content_cut:",

@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.mechanism.branches import PART_LABELS
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links
@@ -165,8 +166,22 @@ try:
     if mean is not None:
         view(mean, "mean", show=show, selected=(head_from, head), on_pick=pick, caption=MEANS[show])
     st.subheader("Which layers' composition matters", anchor=False, help=tip("attribution", "clustered interval"))
+    kind = links.choose(
+        "Compare composition with",
+        ["mean", "zero"],
+        key="against",
+        default="zero" if links.older("against") else "mean",
+        format={"mean": "its mean over these examples", "zero": "none (zero)"}.__getitem__,
+        style="segmented_control",
+        help="\n\n".join(f"**{each}**: {ABLATIONS[each].line}." for each in ("mean", "zero")),
+    )
     importance = analyses.long(
-        "composition_importance", name, title="Attribute the answers to composition", key="importance", examples=texts
+        "composition_importance",
+        name,
+        title="Attribute the answers to composition",
+        key="importance",
+        examples=texts,
+        kind=kind,
     )
     if importance is not None:
         view(

@@ -69,7 +69,7 @@ def held_out(task: str, number: int) -> Any:
 @st.cache_data(max_entries=256, show_spinner=False)
 def source_token(name: str, task: str, number: int) -> int | None:
     """Position of the token that the answer of a held-out example is read from."""
-    from dcinterp.analysis.case_study.case_study import source_position
+    from dcinterp.analysis.case_study.following import source_position
 
     return source_position(models.model(name), held_out(task, number))
 

@@ -44,15 +44,15 @@ TERMS = {
     "foil": "The token that the target competes with: what is explained is the difference between their logits.",
     "attribution": "Integrated gradients: how much of the answer's logit (minus that of the strongest wrong token) "
     "comes from each head's output. The scores of all heads of a layer sum to what the layer's heads do together.",
-    "direct effect": "What a head adds to the answer by itself: its output at the last token is removed while all "
+    "direct effect": "What a head adds to the answer by itself: its output at the last token is ablated while all "
     "other heads keep theirs, so that no later head responds to the change.",
     "completeness": "The attributions of a layer must sum to what the layer changes; the gap is what the numerical "
     "integral missed.",
     "baseline": "What attribution compares with: head outputs of zero, or those on a counterfactual prompt.",
     "baseline model": "A model of the same shape whose heads are not composed. The shipped transformer++ is the "
     "baseline of the shipped dcformer++: both were trained on the same documents.",
-    "ablation": "Removing a part (setting it to zero, to its mean, or to its value on a counterfactual prompt) and "
-    "measuring what changes.",
+    "ablation": "Putting something else in the place of a part (its mean over other prompts, zero, its value on "
+    "another prompt) and measuring what changes.",
     "patching": "Replacing a part's value with the one it has on another prompt.",
     "counterfactual": "A prompt that differs from the example in exactly one thing, such as the name in the question, "
     "and so usually has another answer.",

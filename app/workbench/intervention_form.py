@@ -9,6 +9,7 @@ import streamlit as st
 
 import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words
 from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
 from workbench import analyses, links, models
 from workbench.glossary import tip
@@ -19,12 +20,13 @@ from workbench.task_tables import COUNTERFACTUAL_KINDS
 CHOICES = {"added": "composition", **{name: f"the {BRANCHES[name].label}" for name in ADDED}, "skip": ""}
 STAGES = {"pre": "attention scores", "post": "attention weights"}
 CHANGES = {
-    "zero": "is set to zero",
+    **{kind.name: kind.put for kind in ABLATIONS.values()},
     "scale=2": "is multiplied by 2",
-    "mean": "is replaced by its mean over other examples",
     "counterfactual": "is replaced by its value on the counterfactual prompt",
 }
-CHANGES_HELP = "\n\n".join(f"**{kind}**: the part {words}." for kind, words in CHANGES.items())
+CHANGES_HELP = kinds_in_words() + "".join(
+    f"\n\n**{kind}**: {words}." for kind, words in CHANGES.items() if kind not in ABLATIONS
+)
 PARTS = ("head", "branch", "edge", "weight")
 
 
@@ -32,7 +34,8 @@ def default_line(name: str) -> str:
     """An intervention to begin with, on a part that the model has."""
     bridge = models.require(name)
     last, stages = bridge.cfg.n_layers - 1, stages_of(bridge)
-    return f"branch {last}.{stages[-1]}.added zero" if stages else f"head {last}.0 zero"
+    kind = "zero" if links.older("what") else DEFAULT
+    return f"branch {last}.{stages[-1]}.added {kind}" if stages else f"head {last}.0 {kind}"
 
 
 def line_builder(name: str) -> None:
@@ -44,7 +47,8 @@ def line_builder(name: str) -> None:
         across = st.columns(4)
         part = links.choose("Part", PARTS if stages else PARTS[:1], key="new_part", where=across[0])
         layer = links.choose("Layer", layers, key="new_layer", default=layers[-1], help=tip("layer"), where=across[1])
-        kind = links.choose("Change", list(CHANGES), key="new_kind", help=CHANGES_HELP, where=across[2])
+        usual = "zero" if links.older("new_kind") else DEFAULT
+        kind = links.choose("Change", list(CHANGES), key="new_kind", default=usual, help=CHANGES_HELP, where=across[2])
         place = str(layer)
         if part != "head":
             stage = links.choose("Stage", stages[::-1], key="new_stage", help=tip("stage"), where=across[3])
@@ -142,8 +146,12 @@ def counterfactual_prompt(name: str, question: Question, lines: str, where: Any)
 
 
 def mean_examples(lines: str, question: Question) -> str | None:
-    """The set of examples that a mean is taken over, twenty of the same task; None if no line needs one."""
-    return f"{question.task or 'all'} n=20 split=held-out" if re.search(r"\bmean\b", lines) else None
+    """The set of examples that values are taken from, twenty of the same task; None if no line needs one."""
+    from dcinterp.mechanism.interventions import read_interventions
+
+    kinds = {one.kind for one in read_interventions(lines)}
+    needed = any(kind in ABLATIONS and ABLATIONS[kind].reference for kind in kinds)
+    return f"{question.task or 'all'} n=20 split=held-out" if needed else None
 
 
 def predicted_effect(name: str, prompt: str, target: Any, foil: Any, lines: str) -> float | None:

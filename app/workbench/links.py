@@ -57,6 +57,9 @@ class Address:
     followed: dict[str, Any] = field(default_factory=dict)
     """The last default of every text that follows its default."""
     wrong: list[str] = field(default_factory=list)
+    always: set[str] = field(default_factory=set)
+    """Inputs that the address names even at their default, because version 0.1 did not have them (`older`)."""
+    older: dict[str, bool] = field(default_factory=dict)
     places: list[Any] = field(default_factory=list)
     """Where the share link is to be written once the page has drawn all of its inputs."""
 
@@ -85,6 +88,8 @@ def end() -> None:
     here = address()
     here.arrived = False
     shown = {key: value for key, value in here.current.items() if value != here.defaults[key]}
+    if shown:
+        shown |= {key: here.current[key] for key in here.always if key in here.current}
     given = {key: st.query_params.get_all(key) for key in st.query_params}
     if given.items() >= shown.items() and given.items() <= here.current.items():
         # The address names this view, perhaps with its defaults as a share link does: no further step of the history.
@@ -125,6 +130,18 @@ def current_word(key: str, word: str) -> str:
         circuit, *settings = word.removeprefix("planted:").split(",")
         return "planted:" + ",".join([current_word("circuit", circuit), *settings])
     return FORMER_WORDS.get(key, {}).get(word, word)
+
+
+def older(key: str) -> bool:
+    """Whether this view comes from a link that does not name an input which version 0.1 did not have.
+
+    Where the default of such an input shows other numbers than 0.1 showed, its old meaning is the default then.
+    """
+    here = address()
+    here.always.add(key)
+    if here.following:
+        here.older[key] = key not in here.asked and bool(here.asked.keys() - {"model"})
+    return here.older.get(key, False)
 
 
 def last(key: str) -> Any:

@@ -14,6 +14,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.prompt import Prompt, Token, first_token, token_ids
 from dcinterp.support.errors import UserError, nearest
@@ -25,6 +27,8 @@ Examples = str | Sequence[Any]
 """The text form, or a list of `Example`s, (prompt, target) or (prompt, target, foil)."""
 
 KEYS = ("n", "seed", "shots", "split")
+REFERENCE, REFERENCE_SEED = 32, 7
+"""Examples of a reference set that nobody chose, and their seed."""
 MOST_EXAMPLES, MOST_SHOTS = 100_000, 1_000
 """So that a typing error does not fill the memory."""
 
@@ -83,6 +87,65 @@ def prompts(bridge: Bridge, reference: str | Sequence[Prompt]) -> list[Any]:
     if not len(texts):
         raise UserError("The reference set is empty; give prompts, or a text such as 'same-person n=20'.")
     return [token_ids(bridge, getattr(each, "prompt", each)) for each in texts]
+
+
+def equal_lengths(examples: Sequence[Tensor], size: int = 16) -> list[list[int]]:
+    """The numbers of the prompts [1, pos] in batches of one length, `size` at most."""
+    by_length: dict[int, list[int]] = {}
+    for i, ids in enumerate(examples):
+        by_length.setdefault(ids.shape[1], []).append(i)
+    return [same[start : start + size] for same in by_length.values() for start in range(0, len(same), size)]
+
+
+def default_reference(bridge: Bridge, prompt: Any, n: int = REFERENCE) -> str:
+    """The reference set of a prompt for which none was given, in text form: examples of the prompt's own task.
+
+    Of a text that no task reads, the tasks whose prompts end like it; of one that ends like none, all tasks.
+
+    Args:
+        bridge: its tokenizer decides: a model that knows all words of the tasks was made for them.
+        prompt: text, token ids or an example of the tasks.
+
+    Raises:
+        UserError: the prompt is not one of the tasks, and the model was not made for them.
+    """
+    from synthetic_tasks import TASKS, UnsolvableLine, solve, vocabulary
+
+    tasks = [prompt.task_id] if hasattr(prompt, "facts") else []
+    if not tasks and bridge.tokenizer is not None:
+        ids = token_ids(bridge, prompt)
+        text = prompt if isinstance(prompt, str) else bridge.tokenizer.decode(ids[0], skip_special_tokens=True)
+        last = text.rpartition("\n")[2]  # behind worked examples
+        try:
+            tasks = [each for each in solve(last).task_ids if each in TASKS][:1]
+        except UnsolvableLine:
+            known = bridge.tokenizer.get_vocab()
+            if all(word in known for word in vocabulary()):
+                tasks = _tasks_that_end_like(last)
+    if not tasks:
+        raise UserError(
+            "There are no reference prompts for this prompt, because it is none of the tasks; give reference=, a list "
+            "of prompts or a text such as 'same-person n=20', or choose the kind 'zero'."
+        )
+    names = "all" if len(tasks) == len(TASKS) else ",".join(tasks)
+    return f"{names} n={max(n, len(tasks))} seed={REFERENCE_SEED} split=held-out"
+
+
+def _tasks_that_end_like(text: str) -> list[str]:
+    """The tasks with an example whose last words are those of this text, as many as possible."""
+    from synthetic_tasks import TASKS, generate, words
+
+    asked = words(text)[::-1]
+
+    def alike(example: Example) -> int:
+        pairs = zip(asked, words(example.prompt)[::-1], strict=False)
+        return next((n for n, (mine, theirs) in enumerate(pairs) if mine != theirs), len(asked))
+
+    ends = {
+        name: max(alike(row.examples[0]) for row in generate(task, 4, REFERENCE_SEED, examples=1))
+        for name, task in TASKS.items()
+    }
+    return [name for name, same in ends.items() if same == max(ends.values())]
 
 
 def counterfactual_prompts(bridge: Bridge, questions: Sequence[Question], kind: str) -> list[str | None]:

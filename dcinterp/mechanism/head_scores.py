@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.dataset import equal_lengths
 from dcinterp.mechanism.objective import Explanation
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, path_gradient
 from dcinterp.shapes import TokenIds
@@ -53,11 +54,13 @@ def mean_outputs(bridge: Bridge, reference: Sequence[TokenIds], progress: Progre
     """The mean head output over all positions of a reference set, [1, 1, head, d_head] by hook."""
     total: dict[str, Tensor] = {}
     count = 0
-    for done, ids in enumerate(reference):
+    done = 0
+    for some in equal_lengths(reference):
+        ids = torch.cat([reference[i] for i in some])
         for name, z in outputs(bridge, ids)[1].items():
             total[name] = total.get(name, 0) + z.double().sum((0, 1))
-        count += ids.shape[1]
-        progress(done + 1, len(reference), "mean of the reference set")
+        count, done = count + ids.numel(), done + len(some)
+        progress(done, len(reference), "mean of the reference set")
     return {name: (z / count)[None, None] for name, z in total.items()}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -23,8 +23,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.ablation import ABLATIONS, apply_map, replacement, rotated, side_of
 from dcinterp.mechanism.branches import BRANCHES
-from dcinterp.mechanism.edges import edge_state, head_map, layer_taps
 from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.interventions import PARTS, Intervention, Interventions, checked, read_interventions, tap
 from dcinterp.mechanism.path_gradient import Hooks, Metric
@@ -43,14 +43,14 @@ Edit = Callable[[Tensor, int, Taps], None]
 
 @dataclass
 class References:
-    """What interventions of the kinds "mean" and "counterfactual" put in: values from other prompts.
+    """What interventions put in that takes its values from other prompts.
 
-    counterfactual: taps of the other prompt, [1, ...] by hook name. means: by hook name, or "layer.stage.branch" for
-    the mean map over heads of a branch.
+    counterfactual: taps of the other prompt, [1, ...] by hook name. ablations: for each kind of ablation, what it puts
+    in by hook name (`dcinterp.mechanism.ablation.Replacement.at`); of a branch that is a map over heads.
     """
 
     counterfactual: Mapping[str, Tensor] = field(default_factory=dict)
-    means: Mapping[str, Tensor] = field(default_factory=dict)
+    ablations: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 def references(
@@ -59,8 +59,14 @@ def references(
     length: int,
     counterfactual: Prompt | None = None,
     reference: Sequence[Prompt] | None = None,
+    *,
+    ids: Tensor | None = None,
+    seed: int = 0,
 ) -> References:
     """Run the other prompts and keep what these (checked) interventions need of them.
+
+    Args:
+        ids: the prompt that is intervened on, [1, pos], and seed: of the draws; for kinds that resample.
 
     Raises:
         UserError: an intervention needs a counterfactual or a reference set that was not given, or the counterfactual
@@ -69,8 +75,11 @@ def references(
     kinds = {one.kind: one for one in interventions}
     if "counterfactual" in kinds and counterfactual is None:
         raise UserError(f"'{kinds['counterfactual']}' takes its values from another prompt; give counterfactual=.")
-    if "mean" in kinds and not reference:
-        raise UserError(f"'{kinds['mean']}' takes its mean over other prompts; give reference=, a list of prompts.")
+    from_others = [kind for kind in kinds if kind in ABLATIONS and ABLATIONS[kind].reference]
+    if from_others and not reference:
+        raise UserError(
+            f"'{kinds[from_others[0]]}' takes its values from other prompts; give reference=, a list of prompts."
+        )
     other: Mapping[str, Tensor] = {}
     if counterfactual is not None and "counterfactual" in kinds:
         ids = token_ids(bridge, counterfactual)
@@ -81,10 +90,12 @@ def references(
         names = {name for one in interventions if one.kind == "counterfactual" for name in _read_by(bridge, one)}
         with torch.no_grad():
             other = bridge.run_with_cache(ids, names_filter=sorted(names))[1]
-    means: Mapping[str, Tensor] = {}
-    if "mean" in kinds:
-        means = _means(bridge, [one for one in interventions if one.kind == "mean"], reference or ())
-    return References(other, means)
+    given = [token_ids(bridge, prompt) for prompt in reference or ()] if from_others else []
+    ablations: dict[str, Mapping[str, Tensor]] = {}
+    for kind in from_others:
+        values = replacement(bridge, sorted({tap(one) for one in interventions if one.kind == kind}), kind, given, seed)
+        ablations[kind] = values.means if kind == "mean" or ids is None else values.at(ids)
+    return References(other, ablations)
 
 
 def frozen_hooks(bridge: Bridge, ids: Tensor) -> Hooks:
@@ -111,7 +122,7 @@ def intervention_hooks(
         for one in sorted(interventions, key=lambda one: PARTS.index(one.part)):
             edits.setdefault(tap(one), []).append((row, _edit(bridge, one, values)))
     needed = {name for row in rows for one in row if one.part in ("edge", "branch") for name in _inside(bridge, one)}
-    changes = [(name, partial(_change, edits=some, seen=seen)) for name, some in edits.items()]
+    changes = [(name, partial(_change, name=name, edits=some, seen=seen)) for name, some in edits.items()]
     # What an edge is made of is seen after the weights were changed, in the order of the computation.
     return [*frozen, *changes, *((name, partial(_remember, seen=seen)) for name in sorted(needed))]
 
@@ -133,7 +144,7 @@ def applied(
     """
     ids = token_ids(bridge, prompt)
     ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, ids.shape[1])]
-    values = references(bridge, ones, ids.shape[1], counterfactual, reference)
+    values = references(bridge, ones, ids.shape[1], counterfactual, reference, ids=ids)
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
     with bridge.hooks(fwd_hooks=list(intervention_hooks(bridge, [ones], values, frozen=frozen))):
         yield bridge
@@ -186,20 +197,25 @@ def _remember(tensor: Tensor, hook: Any, seen: Taps) -> None:
     seen[hook.name] = tensor
 
 
-def _change(tensor: Tensor, hook: Any, edits: list[tuple[int, Edit]], seen: Taps) -> Tensor:
+def _change(tensor: Tensor, hook: Any, name: str, edits: list[tuple[int, Edit]], seen: Taps) -> Tensor:
     out = tensor.clone()
+    seen[f"{name} as it was"] = tensor
     for row, edit in edits:
         edit(out[row], row, seen)
     return out
 
 
 def _inside(bridge: Bridge, one: Intervention) -> list[str]:
-    """Hooks of the same stage that say what an edge or the mean of a branch is made of."""
-    if one.part == "branch" and one.kind != "mean":
-        return []
+    """Hooks of the same stage that say what an edge, or a branch with another map, is made of."""
     prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
-    weights = [] if one.part == "branch" else [f"{prefix}{name}" for name in BRANCHES[one.name].weights]
-    return [f"{prefix}in", *weights]
+    if one.part == "branch":
+        return [f"{prefix}in"] if _from_others(one) else []
+    return [f"{prefix}in", *(f"{prefix}{name}" for name in BRANCHES[one.name].weights)]
+
+
+def _from_others(one: Intervention) -> bool:
+    """Whether it puts in what reference prompts have."""
+    return one.kind in ABLATIONS and ABLATIONS[one.kind].reference
 
 
 def _read_by(bridge: Bridge, one: Intervention) -> list[str]:
@@ -210,16 +226,26 @@ def _read_by(bridge: Bridge, one: Intervention) -> list[str]:
 def _edit(bridge: Bridge, one: Intervention, values: References) -> Edit:
     if one.part == "edge":
         return partial(_edit_edge, one=one, values=values, pair=_pair(bridge, one))
-    if one.part == "branch" and one.kind == "mean":
-        return partial(_edit_branch_mean, one=one, mean=values.means[_map_name(one)])
     where = _where(one)
-    if one.kind == "mean":
-        mean = values.means[tap(one)]
-        new = mean if one.head is None else mean[..., one.head, :] if one.part == "head" else mean[..., one.head]
+    if _from_others(one):
+        new = values.ablations[one.kind][tap(one)]
+        if one.part == "branch":
+            return partial(_edit_branch_map, one=one, heads=new)
+        if one.head is not None:
+            new = new[..., one.head, :] if one.part == "head" else new[..., one.head]
+        if one.kind != "mean":  # [pos, ...], of which the intervention may be confined to one
+            new = new[where[0]]
         return lambda tensor, row, seen: _put(tensor, where, new)
     if one.kind == "counterfactual":
         other = values.counterfactual[tap(one)][0][where]
         return lambda tensor, row, seen: _put(tensor, where, other)
+    if one.kind == "rotate":
+        axis = {"head": -2, "branch": 0, "weight": -1}[one.part]
+
+        def rotate(tensor: Tensor, row: int, seen: Taps) -> None:
+            _put(tensor, where, rotated(seen[f"{tap(one)} as it was"][row], axis)[where])
+
+        return rotate
     return lambda tensor, row, seen: _put(tensor, where, tensor[where] * one.factor)
 
 
@@ -244,9 +270,15 @@ def _where(one: Intervention) -> tuple[Any, ...]:
 def _edit_edge(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, values: References, pair: float) -> None:
     """Replace what one head's attention adds to another through one branch, in [head, query, key]."""
     old = _edge(one, {name: t[row] for name, t in seen.items()}, pair)
-    if one.kind == "mean":
-        prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
-        new = seen[f"{prefix}in"][row][one.head_from] * values.means[_map_name(one)][one.head_from, one.head].to(old)
+    if _from_others(one):
+        attention = seen[f"blocks.{one.layer}.attn.{one.stage}.hook_in"][row][one.head_from]
+        entry = values.ablations[one.kind][tap(one)][..., one.head_from, one.head].to(old)
+        by_position = entry if entry.dim() == 0 else entry[:, None] if side_of(tap(one)) == "query" else entry[None, :]
+        new = attention * by_position
+    elif one.kind == "rotate":
+        before = (one.head - 1) % len(tensor)
+        new = _edge(replace(one, head=before), {name: t[row] for name, t in seen.items()}, pair)
+        new = new * (BRANCHES[one.name].name[1:] != "g")  # a gate leads from a head to itself only
     elif one.kind == "counterfactual":
         new = _edge(one, {name: t[0] for name, t in values.counterfactual.items()}, pair)
     else:
@@ -275,31 +307,6 @@ def _pair(bridge: Bridge, one: Intervention) -> float:
     return float(composer_of(bridge, one.layer, one.stage).base_map()[one.head_from, one.head])
 
 
-def _edit_branch_mean(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, mean: Tensor) -> None:
+def _edit_branch_map(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, heads: Tensor) -> None:
     attention = seen[f"blocks.{one.layer}.attn.{one.stage}.hook_in"][row]
-    _put(tensor, _where(one), torch.einsum("fts,fh->hts", attention, mean.to(attention))[_where(one)])
-
-
-def _map_name(one: Intervention) -> str:
-    return f"{one.layer}.{one.stage}.{one.name}"
-
-
-def _means(bridge: Bridge, interventions: Sequence[Intervention], reference: Sequence[Prompt]) -> dict[str, Tensor]:
-    """Means over all positions of all prompts: of taps for heads and weights, of maps for branches and edges."""
-    plain = sorted({tap(one) for one in interventions if one.part in ("head", "weight")})
-    maps = {_map_name(one): one for one in interventions if one.part in ("edge", "branch")}
-    stages = sorted({(one.layer, one.stage) for one in maps.values()})
-    names = [*plain, *(name for layer, stage in stages for name in layer_taps(bridge, layer, stage))]
-    total: dict[str, Tensor] = {}
-    positions = 0
-    for prompt in reference:
-        ids = token_ids(bridge, prompt)
-        with torch.no_grad():
-            cache = bridge.run_with_cache(ids, names_filter=sorted(set(names)))[1]
-        states = {(layer, stage): edge_state(bridge, cache, layer, stage) for layer, stage in stages}
-        found = {name: cache[name][0] for name in plain}
-        found |= {name: head_map(states[one.layer, one.stage], one.name) for name, one in maps.items()}
-        for name, value in found.items():
-            total[name] = total.get(name, 0) + value.double().sum(0)
-        positions += ids.shape[1]
-    return {name: value / positions for name, value in total.items()}
+    _put(tensor, _where(one), apply_map(attention, heads, side_of(tap(one)))[_where(one)])

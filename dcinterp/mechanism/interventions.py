@@ -8,12 +8,16 @@ r"""Interventions as plain data: what to change in a model, written as one line,
 
 and after it, where the change is to be confined to some positions, `query=-1` and/or `key=7`.
 
-Kinds of change:
-    zero              nothing in its place
-    scale=X           X times itself
+Without a kind of change, a line means `mean`. Kinds of change are those of dcinterp.mechanism.ablation:
     mean              its mean over the positions of a reference set of prompts. For a branch or an edge that is the
                       mean of its map over heads, C[f,h], applied to the attention of this prompt: composition that no
                       longer depends on the token. The skip is such a map already, so it has no mean ablation.
+    zero              nothing in its place
+    resample          what it is at the same position of another reference prompt (of a branch or edge, its map)
+    resample-token    what it is where the same token stands in another reference prompt
+    rotate            what the head before it has (of an edge, what is added to that head instead)
+and, beside them:
+    scale=X           X times itself
     counterfactual    what it is, at the same positions, in another prompt with as many tokens (activation patching)
 
 Several interventions act in the order of the computation: weights, then edges, then whole branches, then heads.
@@ -30,6 +34,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES, WEIGHTS
 from dcinterp.mechanism.head_maps import composer_of
@@ -40,7 +45,7 @@ from dcinterp.support.errors import UserError, nearest
 PARTS = ("weight", "edge", "branch", "head")
 """In the order of the computation."""
 
-KINDS = ("zero", "mean", "counterfactual", "scale")
+KINDS = (*ABLATIONS, "counterfactual", "scale")
 ADDED = "added"
 """Stands for every branch that the model has but the skip."""
 
@@ -48,7 +53,7 @@ _HELP = (
     "write it as in 'head 1.3 zero', 'branch 1.post.kp mean', 'edge 1.post.kp.2>3 zero' or "
     "'weight 1.post.w_k1.2 scale=2'"
 )
-_LINE = re.compile(r"(\w+)\s+(\S+)\s+(\w+)(?:=(\S+))?((?:\s+(?:query|key)=-?\d+)*)\s*")
+_LINE = re.compile(r"(\w+)\s+(\S+)(?:\s+(?!(?:query|key)=)([\w-]+)(?:=(\S+))?)?((?:\s+(?:query|key)=-?\d+)*)\s*")
 _PLACES = {
     "head": re.compile(r"(?P<layer>-?\d+)\.(?P<head>\d+)"),
     "branch": re.compile(r"(?P<layer>-?\d+)\.(?P<stage>\w+)\.(?P<name>\w+)"),
@@ -88,6 +93,7 @@ class Intervention:
         if line is None:
             raise UserError(f"{text!r} is no intervention; {_HELP}.")
         part, place, kind, factor, where = line.groups()
+        kind = kind or DEFAULT
         if part not in _PLACES:
             raise UserError(f"There is nothing called {part!r} to intervene on; {nearest(part, _PLACES)}")
         found = _PLACES[part].fullmatch(place)
@@ -178,8 +184,12 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
         raise UserError(f"There is no branch {one.name!r}; {nearest(one.name, (*BRANCHES, ADDED))}")
     if tap(one) not in bridge.hook_dict or (one.part == "edge" and not edge_exists(bridge, one)):
         raise UserError(f"This model has no {one.unit!r}; a gate, and the skip, lead from a head to itself only.")
-    if one.name == "skip" and one.kind == "mean":
-        raise UserError("The skip is the same for every token: its mean changes nothing; use zero or counterfactual.")
+    if one.name == "skip" and one.kind in ABLATIONS and ABLATIONS[one.kind].reference:
+        raise UserError(
+            f"The skip is the same for every token: its {one.kind} changes nothing; use zero or counterfactual."
+        )
+    if one.name == "skip" and one.part == "edge" and one.kind == "rotate":
+        raise UserError("The skip leads from a head to itself only, so its edge cannot be rotated; use zero.")
     return [one]
 
 

@@ -86,12 +86,19 @@ def first_token(bridge: Bridge, answer: Token) -> int:
     Raises:
         UserError: the answer is empty or has a word that the tokenizer does not know, or the id does not exist.
     """
-    if isinstance(answer, int):
-        return token_id(bridge, answer)
+    return token_id(bridge, answer) if isinstance(answer, int) else tokens_in_text(bridge, answer)[0]
+
+
+def tokens_in_text(bridge: Bridge, answer: str) -> tuple[int, ...]:
+    """All tokens of an answer as it stands in a text, after a space.
+
+    Raises:
+        UserError: the answer is empty or has a word that the tokenizer does not know.
+    """
     ids = _encode(bridge, f" {answer.strip()}", special=False)[0]
     if not answer.strip() or len(ids) == 0:
         raise UserError("The answer is empty; give at least one word.")
-    return int(ids[0])
+    return tuple(ids.tolist())
 
 
 def word_tokens(bridge: Bridge, word: Token) -> tuple[int, ...]:

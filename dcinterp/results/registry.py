@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
@@ -55,6 +55,11 @@ class Analysis:
     example: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     former: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+
+    def arguments_now(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a recorded call as this version calls them, with what an earlier version left unsaid."""
+        return {**self.before, **renamed(recorded, self.former)}
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -97,6 +102,7 @@ def analysis(
     needs_composition: bool = False,
     ignore: tuple[str, ...] = (),
     former: Mapping[str, str] | None = None,
+    before: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare an analysis: the one place from which public name, verb, help, documentation and tests are made.
 
@@ -108,6 +114,8 @@ def analysis(
         needs_composition: refuse models whose heads are not composed, in the same sentence everywhere.
         ignore: further parameters, beside `progress`, that do not change the result.
         former: what parameters and their words were called in earlier versions (see dcinterp.support.former_names).
+        before: the values of parameters that came later, in calls that were recorded without them: where a default
+            changes the numbers, a saved result is made again as it was made then.
     """
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
@@ -138,6 +146,7 @@ def analysis(
             example=example or {},
             ignored=("progress", *ignore),
             former=former or {},
+            before=before or {},
         )
         _registered[function.__name__] = entry
         return run
@@ -173,6 +182,19 @@ class _Analyses(Mapping[str, Analysis]):
 
 
 ANALYSES: Mapping[str, Analysis] = _Analyses()
+
+
+def as_now(call: Call) -> Call:
+    """A recorded call whose code, written by this version, makes the same result: it names what is no default now."""
+    if call.analysis not in homes():
+        return call
+    entry = ANALYSES[call.analysis]
+    arguments = entry.arguments_now(call.arguments)
+    defaults = {name: parameter.default for name, parameter in entry.parameters.items()}
+    more = [
+        n for n, value in arguments.items() if n in defaults and n not in call.shown and not same(value, defaults[n])
+    ]
+    return replace(call, arguments=arguments, shown=(*call.shown, *more)) if more else call
 
 
 def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:

@@ -26,7 +26,6 @@ from dcinterp.results.call import Call, from_plain
 from dcinterp.results.registry import ANALYSES
 from dcinterp.results.result import INTERVALS, RECORD, Result, load_result
 from dcinterp.support.errors import UserError
-from dcinterp.support.former_names import renamed
 from dcinterp.support.progress import Progress, silent
 
 INTERVAL_END = re.compile(r"(^|_)(low|high)$")
@@ -94,7 +93,7 @@ def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
     from dcinterp.checkpoints.load import load
 
     entry = ANALYSES[call.analysis]
-    given = renamed(call.arguments, entry.former)
+    given = entry.arguments_now(call.arguments)
     unknown = [name for name in given if name not in entry.parameters]
     if unknown:
         raise UserError(f"This version's {call.analysis} has no argument {unknown[0]!r}; use the version that made it.")
@@ -115,9 +114,10 @@ def _compare(saved: Result, again: Result, prefix: str, *, earlier: bool) -> tup
     """
     differences: dict[str, float] = {}
     changed: list[str] = []
-    for name in [f.name for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
+    for name, default in [(f.name, f.default) for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
         mine, theirs = getattr(saved, name), getattr(again, name, None)
-        if earlier and (INTERVAL_END.search(name) or mine is None):
+        # Ends of intervals were drawn otherwise, and what is None the version that saved the result did not measure.
+        if (earlier and INTERVAL_END.search(name)) or (mine is None and (earlier or default is None)):
             continue
         if isinstance(mine, Result) and isinstance(theirs, Result):
             inner, others = _compare(mine, theirs, f"{prefix}{name}.", earlier=earlier)

@@ -260,7 +260,9 @@ def load_result(folder: str | Path) -> Result:
         )
     restored: dict[str, Any] = {name: _tuples(value) for name, value in record["fields"].items()}
     restored |= {name: load_result(folder / name) for name in record.get("parts", ())} | tensors
-    call = Call.from_record(record["call"]) if record.get("call") else None
+    from dcinterp.results.registry import as_now  # which imports this module
+
+    call = as_now(Call.from_record(record["call"])) if record.get("call") else None
     return kind(**renamed(restored, kind.FORMER), call=call)
 
 

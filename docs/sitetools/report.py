@@ -23,14 +23,15 @@ import typer
 
 from dcinterp.analysis.answers.task_accuracy import TaskAccuracy, task_accuracy
 from dcinterp.analysis.case_study.case_study import CaseStudy, case_study
-from dcinterp.analysis.case_study.steps import NOTABLE_EFFECT, NOTABLE_SHARE, NOTABLE_WEIGHT, PROMOTED
 from dcinterp.analysis.case_study.summary import SLIGHT_EFFECT
+from dcinterp.analysis.case_study.wording import FOLLOWS, NOTABLE_EFFECT, NOTABLE_SHARE, NOTABLE_WEIGHT, PROMOTED
 from dcinterp.analysis.intervention.branch_ablation import ALL, FEW, INTACT, WHOLE, BranchAblation, branch_ablation
 from dcinterp.analysis.weights.compare_head_diversity import HeadDiversityComparison, compare_head_diversity
 from dcinterp.analysis.weights.head_diversity import components_for
 from dcinterp.analysis.weights.ov_transformations import OVTransformations, ov_transformations
 from dcinterp.checkpoints.fingerprint import fingerprint
 from dcinterp.checkpoints.load import load
+from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.results.result import RECORD, Result, load_result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, console, silent
@@ -40,15 +41,19 @@ PAGE = Path(__file__).parents[1] / "what-composition-does.md"
 SHARE = f"{100 * NOTABLE_SHARE:.0f} % or more"
 TENTH = f"{100 * NOTABLE_EFFECT:.0f} % of the logit difference or more"
 REDUCES = f"reduces the logit difference by {100 * NOTABLE_EFFECT:.0f} % or more"
+MEAN = "replaced by its mean"
 CASE_STUDY_STEPS = {
     "head": f"one head has a direct effect of {TENTH}, and a positive score by integrated gradients",
     "transformation": f"its OV circuit has the answer among its first {PROMOTED} tokens when it reads the source alone",
-    "source": f"composition raises its attention to the source by {SHARE}; undoing this {REDUCES}",
-    "sharing": f"one other head shares {SHARE} of that attention with it; removing this alone {REDUCES}",
+    "source": f"composition raises its attention to the source by {SHARE}; having this {MEAN} {REDUCES}; "
+    f"and what the head writes loses {100 * FOLLOWS:.0f} % or more of its effect if the source is another word",
+    "sharing": f"one other head shares {SHARE} of that attention with it; having this alone {MEAN} {REDUCES}",
     "attention": "the head attends most to another token after composition than before",
-    "gate": f"gates take {SHARE} of the attention from a head that would copy the source word",
+    "gate": f"gates take {SHARE} of the attention from a head that would copy the source word, it attends {SHARE} less "
+    f"after composition, and having its gates {MEAN} costs the answer {100 * NOTABLE_EFFECT:.0f} % or more of its "
+    "logit difference to that word",
 }
-"""When a step is supported; the logit difference is the answer's logit minus the strongest other token's."""
+"""When a step is supported; the logit difference is to the strongest answer of the other facts."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def measure(
         folder: keeps each result as soon as it exists; results kept for the same weights and arguments are reused.
         progress: called after each result.
 
-    Cost: mainly 13 passes over 74 x rows rows, and the case studies.
+    Cost: mainly 25 passes over 74 x rows rows, and the case studies.
 
     Raises:
         UserError: a model does not exist or does not compose its heads.
@@ -207,32 +212,39 @@ def models_part(report: Report) -> str:
 
 
 def ablation_part(report: Report) -> str:
-    """Accuracy without each part, and what may be said of it."""
+    """Accuracy under the ablation of each part, zero below it, and what may be said of it."""
     result = report.ablation
-    head = "| without | " + " | ".join(result.patterns) + " |"
-    lines = [head, "|---" * (1 + len(result.patterns)) + "|"]
+    head = "| without | by | " + " | ".join(result.patterns) + " |"
+    lines = [head, "|---" * (2 + len(result.patterns)) + "|"]
     for p, part in enumerate(result.parts):
-        cells = []
-        for q, pattern in enumerate(result.patterns):
-            if part == INTACT:
-                cells.append(_percent(result.accuracy[p, q], result.low[p, q], result.high[p, q]))
-            else:
-                star = "**" if result.certain(part, pattern) else ""
-                cells.append(f"{star}{_change(result, p, q)}{star}")
-        lines.append(f"| {'nothing' if part == INTACT else part} | " + " | ".join(cells) + " |")
+        for each in (result, result.zero):
+            if each is None or (part == INTACT and each is not result):
+                continue
+            cells = [_cell(each, part, p, q) for q in range(len(result.patterns))]
+            names = ("nothing", "") if part == INTACT else (part if each is result else "", each.kind)
+            lines.append(f"| {' | '.join(names)} | " + " | ".join(cells) + " |")
     return _with_command("\n".join(lines) + "\n\n" + "\n".join(f"- {each}" for each in ablation_says(result)), result)
 
 
+def _cell(result: BranchAblation, part: str, p: int, q: int) -> str:
+    if part == INTACT:
+        return _percent(result.accuracy[p, q], result.low[p, q], result.high[p, q])
+    star = "**" if result.certain(part, result.patterns[q]) else ""
+    return f"{star}{_change(result, p, q)}{star}"
+
+
 def ablation_says(result: BranchAblation) -> list[str]:
-    """The sentences that the table of the ablation supports, pattern by pattern."""
+    """The sentences that the table of the ablation supports, pattern by pattern; made from its kind, not from zero."""
     found = []
     single = [part for part in result.parts if "." in part]
     whole = result.parts.index(ALL)
+    done = ABLATIONS[result.kind].done
     for q, pattern in enumerate(result.patterns):
         relation = "excludes" if result.certain(ALL, pattern) else "includes"
+        beside = f" (set to zero: {100 * float(result.zero.change[whole, q]):+z.1f})" if result.zero is not None else ""
         sentence = (
-            f"**{pattern}**: without any composition, accuracy changes by {_change(result, whole, q)} points; the "
-            f"interval {relation} zero."
+            f"**{pattern}**: with all composition {done}, accuracy changes by {_change(result, whole, q)} points"
+            f"{beside}; the interval {relation} zero."
         )
         if pattern in result.guessed:
             found.append(
@@ -247,17 +259,34 @@ def ablation_says(result: BranchAblation) -> list[str]:
         better = [part for part in sure if part not in worse]
         listed = [f"{part} {_change(result, result.parts.index(part), q)}" for part in worse]
         sentence += (
-            f" Single branches whose removal lowers accuracy: {', '.join(listed)}."
+            f" Single branches for which this lowers accuracy: {', '.join(listed)}."
             if worse
-            else " There is no single branch whose removal lowers accuracy by more than its interval."
+            else " There is no single branch for which this lowers accuracy by more than its interval."
         )
         if better:
-            sentence += f" Without {', '.join(better)} accuracy is higher."
+            sentence += f" For {', '.join(better)} accuracy is higher."
+        if (other := _other_order(result, single, q)) is not None:
+            sentence += other
         found.append(sentence)
     fewest = int(result.clusters.min())
     if fewest < FEW:
         found.append(f"Some intervals rest on only {fewest} independent rows; use more rows.")
     return found
+
+
+def _other_order(result: BranchAblation, single: Sequence[str], q: int) -> str | None:
+    """A sentence if zero names another branch as the one that lowers accuracy most."""
+    if result.zero is None:
+        return None
+    lowest = [min(single, key=lambda p: _at(each, p, q)) for each in (result, result.zero)]
+    changes = [100 * _at(each, part, q) for each, part in zip((result, result.zero), lowest, strict=True)]
+    if lowest[0] == lowest[1] or min(changes) >= 0:
+        return None
+    there = 100 * _at(result, lowest[1], q)
+    return (
+        f" Set to zero, {lowest[1]} would seem the most important branch ({changes[1]:+z.1f}; "
+        f"{ABLATIONS[result.kind].done}: {there:+z.1f})."
+    )
 
 
 def transformations_part(report: Report) -> str:
@@ -354,15 +383,36 @@ def effect_sizes(studies: Sequence[CaseStudy]) -> list[str]:
     if reads:
         put_back = [(s.logit_difference - s.logit_difference_without) / s.logit_difference for s in reads]
         sharing = [float(s.shared_effect[s.head_from or 0]) / s.logit_difference for s in reads]
-        notable = sum(shared_effect >= NOTABLE_EFFECT for shared_effect in sharing)
-        slight = sum(abs(shared_effect) < SLIGHT_EFFECT for shared_effect in sharing)
+        notable = sum(round(100 * each) >= 100 * NOTABLE_EFFECT for each in sharing)
+        slight = sum(abs(round(100 * each)) < 100 * SLIGHT_EFFECT for each in sharing)
         found += [
-            f"In the other {len(reads)}, undoing all composition of that attention reduces the logit difference by "
-            f"{_range(put_back)}.",
-            f"Removing only what the strongest other head shares reduces it by {_range(sharing)}: {TENTH} in {notable} "
-            f"of the {len(reads)}, less than {100 * SLIGHT_EFFECT:.0f} % either way in {slight}.",
+            f"In the other {len(reads)}, having all composition of that attention {MEAN} reduces the logit difference "
+            f"by {_range(put_back)}{_beside_zero(reads, 'without')}.",
+            f"Having only what the strongest other head shares {MEAN} reduces it by {_range(sharing)}"
+            f"{_beside_zero(reads, 'shared')}: {TENTH} in {notable} of the {len(reads)}, less than "
+            f"{100 * SLIGHT_EFFECT:.0f} % either way in {slight}.",
         ]
+    if followed := [s for s in studies if s.control is not None and s.control.source]:
+        held = [s for s in followed if s.step("head").holds]
+        shares = [s.control.effect / float(s.direct[s.layer, s.head]) for s in held]  # type: ignore[union-attr]
+        if shares:
+            found.append(
+                "If another word stands in place of the source, what the followed head writes loses "
+                f"{_range(shares)} of its direct effect ({len(shares)} examples in which that is {TENTH})."
+            )
+    if both := [s for s in studies if s.other_head is not None]:
+        other = sum(s.other_head != (s.layer, s.head) for s in both)
+        found.append(
+            f"Against the runner-up, the most likely other token, another head would be followed in {other} of the "
+            f"{len(both)} examples in which that is no answer of another fact."
+        )
     return found
+
+
+def _beside_zero(studies: Sequence[CaseStudy], name: str) -> str:
+    """The same with zero, in brackets."""
+    shares = [dict(s.at_zero or ())[name] / s.logit_difference for s in studies if s.at_zero and s.kind != "zero"]
+    return f" (set to zero: {_range(shares)})" if shares else ""
 
 
 def _range(shares: Sequence[float]) -> str:
@@ -393,7 +443,7 @@ def _percent(value: Any, low: Any, high: Any) -> str:
 def _change(result: BranchAblation, part: int, pattern: int) -> str:
     numbers = (result.change[part, pattern], result.change_low[part, pattern], result.change_high[part, pattern])
     change, low, high = (100 * float(number) for number in numbers)
-    return f"{change:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"{change:+z.1f} ({low:+z.1f} to {high:+z.1f})"
 
 
 def _at(result: BranchAblation, part: str, pattern: int) -> float:

@@ -10,8 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dcinterp
 from dcinterp import UserError, intervene
+from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.branches import NAMES
+from dcinterp.mechanism.dataset import default_reference
 from dcinterp.mechanism.edges import edge_state, head_map, layer_taps
 from dcinterp.mechanism.intervention_hooks import applied, frozen_hooks, intervention_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
@@ -74,7 +77,7 @@ def test_a_branch_put_to_zero_is_a_model_whose_weights_lack_it(model, stage, bra
 
 
 @pytest.mark.parametrize("stage", ["pre", "post"])
-@pytest.mark.parametrize("kind", ["zero", "mean", "counterfactual", "scale"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("branch", ["qp", "kp", "kg"])
 def test_all_edges_of_a_branch_are_the_branch(model, stage, kind, branch):
     edges = [one for one in all_units(model, "edge", stage) if (one.layer, one.name) == (1, branch)]
@@ -82,6 +85,9 @@ def test_all_edges_of_a_branch_are_the_branch(model, stage, kind, branch):
     whole = Intervention("branch", 1, stage, branch, kind=kind, factor=1.5 if kind == "scale" else 0.0)
     others = {"counterfactual": OTHER, "reference": [OTHER, "Ruth has a lime."]}
     assert len(edges) == (64 if branch[1] == "p" else 8)
+    if (kind, branch[1]) == ("rotate", "g"):  # what a gate adds to the next head comes through no edge of a gate
+        edges = [replace(one, kind="zero") for one in edges]
+        whole = replace(whole, kind="zero")
     one_by_one, at_once = (logits_under(model, given, **others) for given in (edges, whole))
     assert torch.allclose(one_by_one, at_once, atol=1e-10)
     assert not torch.allclose(at_once, model(PROMPT), atol=1e-5)
@@ -109,6 +115,76 @@ def test_heads_against_hooks_written_by_hand(model, caches, kind):
 
     mine = logits_under(model, f"head 0.3 {kind}", counterfactual=OTHER, reference=[PROMPT, OTHER])
     assert torch.allclose(mine, logits_with(model, [(name, by_hand)]), atol=1e-10)
+
+
+def test_resampled_values_come_from_the_same_position_or_token(model, caches):
+    """With one other prompt the donor is known: position by position, and for a token the place where it stands."""
+    name = "blocks.0.attn.hook_z"
+    ids, other = model.to_tokens(PROMPT)[0].tolist(), model.to_tokens(OTHER)[0].tolist()
+    assert len(ids) == len(other)
+    for kind in ("resample", "resample-token"):
+
+        def by_hand(t, hook, kind=kind):
+            for at, token in enumerate(ids):
+                places = [p for p, o in enumerate(other) if o == token] if kind == "resample-token" else [at]
+                if len(places) == 1:
+                    t[0, at, 3] = caches[OTHER][name][0, places[0], 3]
+            return t
+
+        once = [at for at, token in enumerate(ids) if kind == "resample" or other.count(token) <= 1]
+        with torch.no_grad(), applied(model, f"head 0.3 {kind}", PROMPT, reference=[PROMPT, OTHER]):
+            _, cache = model.run_with_cache(PROMPT, names_filter=[name])
+        with torch.no_grad(), model.hooks(fwd_hooks=[(name, by_hand)]):
+            _, expected = model.run_with_cache(PROMPT, names_filter=[name])
+        kept = [at for at in once if kind == "resample" or ids[at] in other]
+        assert len(kept) > 5
+        assert torch.allclose(cache[name][0, kept, 3], expected[name][0, kept, 3], atol=1e-10), kind
+    rotated = logits_under(model, "head 0.3 rotate")
+    assert torch.allclose(rotated, logits_with(model, [(name, _copied)]), atol=1e-10)
+
+
+def _copied(z, hook):
+    z[0, :, 3] = z[0, :, 2].clone()
+    return z
+
+
+@pytest.mark.parametrize("kind", ["mean", "resample", "resample-token", "rotate"])
+def test_hooks_for_a_batch_do_what_the_line_does(model, kind):
+    """`Replacement.hooks` replaces whole taps in any batch; the line of an intervention does so on one prompt."""
+    taps = [f"blocks.{n}.attn.{tap}" for n, tap in ((1, "post.hook_o_qp"), (1, "post.hook_o_kg"), (0, "hook_z"))]
+    reference = [OTHER, "Ruth has a lime. Ruth has"]
+    ids = [model.to_tokens(prompt) for prompt in reference]
+    values = replacement(model, taps, kind, ids)
+    lines = [f"branch 1.post.qp {kind}", f"branch 1.post.kg {kind}", *(f"head 0.{h} {kind}" for h in range(8))]
+    one = logits_under(model, lines, reference=reference)
+    with torch.no_grad(), model.hooks(fwd_hooks=list(values.hooks())):
+        two = model(model.to_tokens(PROMPT).expand(2, -1))
+    assert torch.allclose(two, one.expand(2, -1, -1), atol=1e-10)
+    assert values.unmatched.positions == (2 * len(model.to_tokens(PROMPT)[0]) if kind.startswith("resample") else 0)
+
+
+def test_a_line_without_a_kind_means_the_mean_over_examples_of_the_task(model):
+    """The reference of a prompt of the tasks is its own task; zero stands beside it."""
+    assert Intervention.parse("head 0.3 query=-1") == Intervention("head", 0, head=3, kind="mean", query=-1)
+    result = intervene(model, PROMPT, "head 0.3", "fruit", "animal")
+    assert result.reference == "task2 n=32 seed=7 split=held-out"
+    assert result.effect == pytest.approx(
+        intervene(model, PROMPT, "head 0.3 mean", "fruit", "animal", reference=result.reference).effect
+    )
+    zero = intervene(model, PROMPT, "head 0.3 zero", "fruit", "animal")
+    assert result.effect_of_zero == pytest.approx(zero.effect, abs=1e-6)
+    assert zero.effect_of_zero is None
+    assert f"With zero in its place the effect is {zero.effect:+z.2f}" in result.sentence()
+    assert abs(result.effect - zero.effect) > 1e-6
+
+
+def test_a_prompt_of_no_task_needs_a_reference(model, make_bridge):
+    """Where the model knows the words of the tasks, tasks that end like the prompt stand in; else one must be given."""
+    like = "< Ruth has a violin. Carol has a beetle. >. Carol has a thing that can"
+    assert default_reference(model, like) == intervene(model, like, "head 0.3 mean", "fruit").reference
+    assert "n=32" in default_reference(model, like)
+    with pytest.raises(UserError, match="give reference="):
+        default_reference(dcinterp.load("planted:share-by-kp"), "Bob ruby Dora topaz")
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
@@ -278,7 +354,7 @@ def test_lines_read_back_as_they_are_written(part, kind, layer, heads, factor, p
         ("weight 1.post.w_z1 zero", "no dynamic weight"),
         ("branch 1.post.skip mean", "its mean changes nothing"),
         ("head 1.3 counterfactual", "give counterfactual="),
-        ("head 1.3 mean", "give reference="),
+        ("edge 1.post.skip.2>2 rotate", "cannot be rotated"),
         (" ; ", "no intervention"),
     ],
 )

@@ -109,6 +109,18 @@ def test_a_result_of_0_1_replays(here, name):
         assert max(far.values()) <= 1e-3 * scale, (scale, far)
 
 
+def test_the_code_of_a_result_of_0_1_names_what_was_its_default():
+    """0.1 set parts to zero and compared with the runner-up, and its calls did not say so."""
+    for name, said in (
+        ("case_study", ("--kind zero", "--contrast runner-up")),
+        ("branch_ablation", ("--kind zero",)),
+        ("composition_importance", ("--kind zero",)),
+    ):
+        call = dcinterp.load_result(FIXTURE / "results" / name).call
+        assert all(option in call.command() for option in said), name
+        assert 'kind="zero"' in call.python()
+
+
 def tensors(result: Any, prefix: str = "") -> dict[str, Any]:
     """All tensors of a result and of the results inside it, by the names that a replay gives them."""
     found = {prefix + name: tensor for name, tensor in result.tensors().items()}

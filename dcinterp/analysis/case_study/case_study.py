@@ -3,11 +3,12 @@
     answer           what the model answers                                  (prediction)
     head             which head has the largest direct effect on it          (measured; with its attribution, ablation)
     transformation   what that head does with the source word                (its OV circuit)
-    source           what its attention to the source is made of             (post-composition, branch by branch)
+    source           what its attention to the source is made of             (post-composition, branch by branch;
+                     control: does it follow the fact if that is another?     counterfactual prompts)
     sharing          which heads share their attention with it, and through  (w_k1 gathers, w_k2 shares; w_q1, w_q2 too)
-                     which projection, and the effect of that alone          (its edge removed)
+                     which projection, and the effect of that alone          (its edge ablated)
     attention        where the head attends before and after composition     (attention rows)
-    gate             which gate silences a head that would copy the source   (w_qg, w_kg)
+    gate             which gate silences a head that would copy the source   (w_qg, w_kg; ablated)
 
 The first line is the question; the other lines are the paper's five steps, with the last of them in two. The case study
 combines several analyses. It adds one plain sentence per step, made from the numbers, and a summary: which head shared
@@ -15,25 +16,26 @@ its attention with the head that has the largest direct effect, and what happens
 does not hold for an example (a wrong answer, a head that attends by itself, shared attention with an effect below a
 tenth of the logit difference), the sentence says so.
 
+Ablation. A part is replaced by its mean over reference prompts, by default 32 examples of the prompt's own task; zero
+stands beside it. `kind` chooses another of dcinterp.mechanism.ablation.
+
+Contrast. The foil is by default the strongest of the answers that the other facts of the prompt would give; a line
+says if the runner-up would have another head followed.
+
 Which head is followed. Integrated gradients give a head credit for everything that later layers make of its output, so
-a head may score high although it only helps a later head to attend to the source. Among the heads with at least a tenth
-of the largest score, the case study therefore follows the one with the largest direct effect: its output at the last
-position is set to zero while all other heads keep theirs, so that only MLPs and the unembedding respond. (Direct logit
-attribution would stop before the MLPs, and would credit no head with what the last MLP makes of its output.)
+a head may score high that only helps a later head to attend to the source. Among the heads with at least a tenth of the
+largest score, the one with the largest direct effect is followed: its output at the last position is ablated while all
+other heads keep theirs, so that only MLPs and the unembedding respond.
 
 It follows one head and is not a whole circuit: if a step does not hold, the answer came about in another way.
 
-    study = dcinterp.case_study(model, example)
-    print(study.summary)
-    for step in study.steps:
-        print(step.title, "-", step.sentence)
-    dcinterp.intervene(model, example.prompt, study.edge_line).effect       # the effect of the shared attention
-    study.save("folder")                         # evidence and sentences; dcinterp.load_result reads them back
+    study = dcinterp.case_study(model, example)  # study.summary and study.steps; study.save("folder")
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
@@ -44,24 +46,37 @@ from torch import Tensor
 from dcinterp.analysis.answers.predict import Prediction, predict
 from dcinterp.analysis.attention.attention_rows import AttentionRows, attention_rows
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution, attribute_heads
-from dcinterp.analysis.case_study import steps as sentences
+from dcinterp.analysis.case_study import sharing_steps, steps
+from dcinterp.analysis.case_study.control import Control, control
 from dcinterp.analysis.case_study.evidence import (
-    SourceAttention,
-    direct_effects,
+    Ablator,
+    Effect,
+    StrongestEdge,
     measure_logit_difference,
     measure_sharing,
     source_attention,
-    uncomposed,
-    without_composition,
+    strongest_edge,
 )
-from dcinterp.analysis.case_study.steps import Step
+from dcinterp.analysis.case_study.following import (
+    OTHER_CONTRAST,
+    about_foil,
+    head_to_follow,
+    hint,
+    readings,
+    reference_of,
+    silenced,
+    source_positions,
+)
+from dcinterp.analysis.case_study.question import Contrast, ask
 from dcinterp.analysis.case_study.summary import summarize
+from dcinterp.analysis.case_study.wording import FORMER_STEPS, PROMOTED, Step, Words
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
-from dcinterp.analysis.weights.ov_transformations import word_pairs
 from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.ablation import ABLATIONS, DEFAULT, Kind
+from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.objective import explain
-from dcinterp.mechanism.prompt import Prompt, Token, first_token, head_number, layer_number, word_tokens
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, head_number, layer_number, position
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
@@ -85,6 +100,12 @@ class CaseStudy(Result):
     attention of its layer's heads. shared_effect [head_from]: by how much removing the attention to the source that
     each other head shares with the followed one reduces the logit difference; shared_effect_everywhere: the same for
     the whole edge, all positions.
+
+    kind: of ablation, behind all these; at_zero: what zero does instead, by name. reference: the reference prompts, in
+    text form, "given" for a list, "" for none. contrast: what the foil is. other_head: (layer, head) that would be
+    followed under the other contrast, None if there is none or a head was chosen; control: of the source step;
+    strongest: the edge whose ablation changes the logit difference most, as (line, effect, effect at zero, measured,
+    edges). None is what version 0.1 did not measure.
     """
 
     FORMER: ClassVar[dict[str, str]] = {
@@ -126,12 +147,21 @@ class CaseStudy(Result):
     query_gate: Float[Tensor, "layer head"]
     key_gate: Float[Tensor, "layer head"]
     after: Float[Tensor, "layer head"]
+    kind: str = "zero"
+    contrast: str = "runner-up"
+    reference: str | None = None
+    at_zero: tuple[tuple[str, float], ...] | None = None
+    other_head: tuple[int, int] | None = None
+    control: Control | None = None
+    strongest: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         # A case study read from a file has its steps as plain tuples, and may be one of version 0.1.
-        steps = (Step(*step) for step in self.steps)
-        named = (step._replace(name=sentences.FORMER_STEPS.get(step.name, step.name)) for step in steps)
+        read = (Step(*step) for step in self.steps)
+        named = (step._replace(name=FORMER_STEPS.get(step.name, step.name)) for step in read)
         object.__setattr__(self, "steps", tuple(named))
+        if self.control is not None:
+            object.__setattr__(self, "control", Control(*self.control))
 
     def step(self, name: str) -> Step:
         """The step of a name: answer, head, transformation, source, sharing, attention or gate.
@@ -140,9 +170,9 @@ class CaseStudy(Result):
             UserError: there is no such step.
         """
         known = {step.name: step for step in self.steps}
-        if name in sentences.FORMER_STEPS:
-            warn_of(f"the step {name}", sentences.FORMER_STEPS[name])
-            name = sentences.FORMER_STEPS[name]
+        if name in FORMER_STEPS:
+            warn_of(f"the step {name}", FORMER_STEPS[name])
+            name = FORMER_STEPS[name]
         if name not in known:
             raise UserError(f"There is no step {name!r}; {nearest(name, known)}")
         return known[name]
@@ -158,17 +188,17 @@ class CaseStudy(Result):
     @property
     def unread(self) -> bool:
         """Whether the followed head attends to the source neither before composition nor after it."""
-        return sentences.is_unread(self.rows, self.head, self.key)
+        return sharing_steps.is_unread(self.rows, self.head, self.key)
 
     @property
     def looked(self) -> int:
         """Where the followed head has its largest weight, in size, after composition."""
-        return sentences.largest_weight(self.rows, self.head)
+        return sharing_steps.largest_weight(self.rows, self.head)
 
     @property
     def head_from(self) -> int | None:
         """The other head whose attention adds most, in size, to this head's composed attention to the source."""
-        return None if self.breakdown is None else sentences.strongest_head_from(self.breakdown, self.head)
+        return None if self.breakdown is None else sharing_steps.strongest_head_from(self.breakdown, self.head)
 
     @property
     def side(self) -> str:
@@ -177,20 +207,19 @@ class CaseStudy(Result):
         """
         if self.breakdown is None or self.head_from is None:
             return "query"
-        shared = sentences.shared_with(self.breakdown, self.head)[self.head_from]
-        if sentences.is_notable(shared, self.breakdown, self.head):
+        shared = sharing_steps.shared_with(self.breakdown, self.head)[self.head_from]
+        if sharing_steps.is_notable(shared, self.breakdown, self.head):
             return self.breakdown.sharing_side(self.head_from, self.head)
-        return {"q": "query", "k": "key"}[sentences.largest_branch(self.breakdown, self.head)[2]]
+        return {"q": "query", "k": "key"}[sharing_steps.largest_branch(self.breakdown, self.head)[2]]
 
     @property
     def edge_line(self) -> str | None:
-        """The intervention that removes the attention shared by `head_from`; its effect is in `shared_effect`."""
+        """The intervention that ablates the attention shared by `head_from`; its effect is in `shared_effect`."""
         if self.head_from is None:
             return None
-        return f"edge {self.layer}.post.added.{self.head_from}>{self.head} zero query=-1 key={self.key}"
+        return f"edge {self.layer}.post.added.{self.head_from}>{self.head} {self.kind} query=-1 key={self.key}"
 
-    lender = former_name("lender", "head_from")
-    loan_line = former_name("loan_line", "edge_line")
+    lender, loan_line = former_name("lender", "head_from"), former_name("loan_line", "edge_line")
 
     def table(self) -> pd.DataFrame:
         """The summary, and one row a step."""
@@ -201,12 +230,24 @@ class CaseStudy(Result):
     def warnings(self) -> list[str]:
         """The warnings of the evidence; the sentences say the rest."""
         parts = (self.prediction, self.attribution, self.circuit, self.breakdown, self.rows)
-        return [sentence for part in parts if part is not None for sentence in part.warnings()]
+        said = [sentence for part in parts if part is not None for sentence in part.warnings()]
+        if self.reference == "":
+            said.append(
+                "There are no reference prompts, so parts are set to zero, a state that the model never trained in: "
+                "give reference=, a list of prompts like this one, for the mean over them."
+            )
+        if self.contrast == "no facts":
+            said.append("No facts are known in this prompt, so the foil is the runner-up; foil= gives another one.")
+        if self.other_head is not None and self.other_head != (self.layer, self.head):
+            (layer, head), other = self.other_head, OTHER_CONTRAST[self.contrast]
+            said.append(f"The contrast matters: against the {other}, head {head} of layer {layer} would be followed.")
+        return said
 
 
 @analysis(
     title="The case study",
-    ignore=("attribution", "direct"),
+    ignore=("attribution", "direct", "strongest"),
+    before={"kind": "zero", "contrast": "runner-up"},
     question="Which head's attention produced this answer, step by step?",
     guide="analyses/case-study.md",
     example={"example": EXAMPLE_PROMPT},
@@ -217,11 +258,15 @@ def case_study(
     answer: Token | None = None,
     *,
     foil: Token | None = None,
+    contrast: Contrast = "facts",
     layer: int | None = None,
     head: int | None = None,
     key: int | None = None,
+    kind: Kind = DEFAULT,
+    reference: str | Sequence[Prompt] | None = None,
     attribution: HeadAttribution | None = None,
     direct: Float[Tensor, "layer head"] | None = None,
+    strongest: tuple[Any, ...] | None = None,
     progress: Progress = silent,
 ) -> CaseStudy:
     """Study one answer step by step: an example of the tasks, or any prompt with its answer.
@@ -229,74 +274,99 @@ def case_study(
     Args:
         bridge: any bridge; without composed heads the steps about composition say so.
         example: a prompt as text or token ids, or an example of the tasks (`synthetic_tasks.Example`, or its JSON).
-        answer: the expected answer of a prompt, or its token id; the model's own answer by default.
-        foil: the token the answer competes with; by default the most likely other token.
+        answer: the expected answer of a prompt, as written or as a token id; the model's own by default. Of several
+            tokens the first that differs from the foil is analysed.
+        foil: the answer it competes with; by default that of the contrast.
+        contrast: "facts", the most probable of the answers that the other facts of the prompt would give (the runner-up
+            where no facts are known), or "runner-up", the most likely other token.
         layer: the layer to follow, negative counted from the last; by default that of the head with the largest direct
             effect.
         head: the head to follow; by default the one (of `layer`) with the largest direct effect, among the heads whose
             attribution at the last token is at least a tenth of the largest there.
         key: the position of the source token; by default where the followed head attends most, in an example of the
             tasks among the tokens of its source.
-        attribution: head scores of this prompt computed before, to be used again.
-        direct: the direct effects of an earlier case study of this prompt, to be used again.
+        kind: what takes the place of an ablated part: "mean", "zero", "resample", "resample-token" or "rotate".
+        reference: prompts, or a set of examples such as "same-person n=20", that values come from; by default examples
+            of the prompt's own task. A prompt without any is studied with zero, and a warning says so.
+        attribution, direct, strongest: of a case study with the same foil, kind and reference, to be used again.
         progress: called as the attribution proceeds.
 
-    Cost: that of `attribute_heads`, unless it is given, seven forward passes, and rows of forward passes: one for every
-        head of the model (unless they are given) and two for every head of the layer.
+    Cost: twice that of `attribute_heads` (once if there is no second contrast or a head is chosen), a pass for each
+        reference prompt, some ten forward passes, and rows of forward passes: two for every head of the model, four for
+        every head of the layer and one for every edge.
 
     Raises:
         UserError: the prompt, the answer or a number does not fit the model.
     """
-    prompt, answer, sources = _question(bridge, example, answer)
-    prediction = predict(bridge, prompt, first_token(bridge, answer) if answer is not None else None)
-    target = prediction.answer_id if answer is not None else int(prediction.top_ids[0])
-    if foil is None:
-        foil = next(int(i) for i in prediction.top_ids if int(i) != target)
+    asked = ask(bridge, example, answer, foil, contrast)
+    kind, reference, others = reference_of(bridge, example, kind, reference)
+    prediction = predict(bridge, asked.prompt, asked.target if asked.expected else None)
+    metric = explain(bridge, asked.prompt, asked.target, asked.foil).metric
+    ids, among = asked.ids, reference if ABLATIONS[kind].reference else None
     if attribution is None:
-        attribution = attribute_heads(bridge, prompt, target, foil, progress=progress)
-    explanation = explain(bridge, prompt, target, foil)
-    ids = explanation.ids
-    if direct is None:
-        direct = direct_effects(bridge, ids, explanation.metric)
-    best = _head_to_follow(attribution, direct, None, None)
-    layer, head = _head_to_follow(
-        attribution,
+        given = (bridge, asked.prompt, asked.target, asked.foil)
+        attribution = attribute_heads(*given, reference=among, progress=progress)
+    ablator = Ablator.of(bridge, ids, kind, others)
+    direct = ablator.direct(metric) if direct is None else direct
+    there = attribution.by_position[:, :, attribution.position]
+    best = head_to_follow(there, direct, None, None)
+    other_head = None
+    if layer is None and head is None and asked.other is not None:
+        beside = explain(bridge, asked.prompt, asked.target, asked.other)
+        besides = ablator.attributions(beside)[:, :, -1]
+        other_head = head_to_follow(besides, ablator.direct(beside.metric), None, None)
+    layer, head = head_to_follow(
+        there,
         direct,
         None if layer is None else layer_number(bridge, layer),
         None if head is None else head_number(bridge, head),
     )
-    rows = attention_rows(bridge, prompt, layer)
+    rows = attention_rows(bridge, asked.prompt, layer)
+    sources = [] if asked.example is None else source_positions(bridge, asked.example)
     if key is None:
-        key = max(sources or range(rows.composed.shape[1]), key=lambda at: abs(float(rows.composed[head, at])))
+        within = sources if hasattr(example, "facts") else ()
+        key = max(within or range(rows.composed.shape[1]), key=lambda at: abs(float(rows.composed[head, at])))
+    key = position(key, ids.shape[1], "Key")
     composed = "post" in stages_of(bridge)
-    breakdown = compose_breakdown(bridge, prompt, layer, -1, key, "post") if composed else None
+    breakdown = compose_breakdown(bridge, asked.prompt, layer, -1, key, "post") if composed else None
 
     word = int(ids[0, key])
-    circuit = ov_top_tokens(bridge, layer, head, [word], sentences.PROMOTED)
+    circuit = ov_top_tokens(bridge, layer, head, [word], PROMOTED)
     whole = ov_top_tokens(bridge, layer, head, [word], bridge.cfg.d_vocab)
-    copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, target))
+    copy_rank, target_rank = (ov_ranks(bridge, [word], [token])[:, :, 0] for token in (word, asked.target))
     attends = source_attention(bridge, ids, key)
-    shared = None
-    difference = without = whole_layer = measure_logit_difference(bridge, ids, explanation.metric)
+    difference = measure_logit_difference(bridge, ids, metric)
+    shared = edge = None
     if breakdown is not None:
-        without = measure_logit_difference(
-            bridge, ids, explanation.metric, without_composition(layer, head, key, float(breakdown.o_b[head]))
-        )
-        whole_layer = measure_logit_difference(bridge, ids, explanation.metric, uncomposed(layer))
-        head_from = sentences.strongest_head_from(breakdown, head)
-        shared = measure_sharing(bridge, ids, explanation.metric, layer, head, key, head_from)
-    read = example.facts[example.source].item if key in sources else rows.tokens[key]
-    steps = (
-        sentences.answer_step(prediction, prediction.answer if isinstance(answer, int) else answer),
-        sentences.head_step(attribution, direct, layer, head, best),
-        sentences.transformation_step(
-            circuit, attribution.target, target, int(target_rank[layer, head]), _readings(bridge, whole, read)
+        head_from = sharing_steps.strongest_head_from(breakdown, head)
+        shared = measure_sharing(ablator, metric, layer, head, key, head_from)
+        edge = StrongestEdge(*strongest) if strongest is not None else strongest_edge(ablator, metric)
+    here = (f"blocks.{layer}.attn.hook_z", head)
+    own_zero = float(ablator.patched(metric, {here: ablator.last_outputs("zero")[here[0]][head]}))
+    followed = Effect(float(direct[layer, head]), own_zero)
+    everywhere = ablator.effects({"head": [Intervention("head", layer, head=head)]}, metric).of("head")
+    controlled = control(ablator, metric, asked, layer, head, key, sources, others) if others else None
+    read = asked.example.facts[asked.example.source].item if key in sources else rows.tokens[key]
+    words, spaced = Words(kind), hint(bridge, asked, answer, prediction)
+    gated = silenced(ablator, asked, copy_rank, attends, key, composed=composed)
+    said = (
+        steps.answer_step(prediction, asked, decoded(bridge, list(asked.tokens)), spaced),
+        steps.head_step(
+            attribution, followed, everywhere, direct, layer, head, best, words, about_foil(asked, best, other_head)
         ),
-        sentences.source_step(rows, breakdown, head, key, difference, without),
-        sentences.sharing_step(breakdown, shared, layer, head, difference, whole_layer),
-        sentences.attention_step(rows, head, composed),
-        _gate_step(rows.tokens[key], copy_rank, attends, copies=word == target, composed=composed),
+        steps.transformation_step(
+            circuit, attribution.target, asked.target, int(target_rank[layer, head]), readings(bridge, whole, read)
+        ),
+        sharing_steps.source_step(rows, breakdown, shared, head, key, difference, words, controlled, followed.value),
+        sharing_steps.sharing_step(breakdown, shared, edge, layer, head, difference, words),
+        sharing_steps.attention_step(rows, head, composed),
+        sharing_steps.gate_step(rows.tokens[key], gated, words, copies=word == asked.target, composed=composed),
     )
+    summary = summarize(attribution, rows, breakdown, shared, head, key, words, best=best == (layer, head))
+    zero = {"direct": followed.at_zero, "head": everywhere.at_zero}
+    if shared is not None:
+        zero |= {"without": shared.without.at_zero, "layer": shared.layer.at_zero, "shared": shared.most.at_zero}
+        zero |= {"shared_everywhere": shared.most_everywhere.at_zero}
     return CaseStudy(
         prediction=prediction,
         attribution=attribution,
@@ -307,10 +377,10 @@ def case_study(
         head=head,
         key=key,
         logit_difference=difference,
-        logit_difference_without=without,
-        logit_difference_uncomposed=whole_layer,
-        summary=summarize(attribution, rows, breakdown, shared, head, key, best=best == (layer, head)),
-        steps=steps,
+        logit_difference_without=difference - (shared.without.value if shared else 0.0),
+        logit_difference_uncomposed=difference - (shared.layer.value if shared else 0.0),
+        summary=summary,
+        steps=said,
         shared_effect=shared.here if shared else torch.zeros(bridge.cfg.n_heads),
         shared_effect_everywhere=shared.everywhere if shared else torch.zeros(bridge.cfg.n_heads),
         direct=direct,
@@ -320,70 +390,11 @@ def case_study(
         query_gate=attends.query_gate,
         key_gate=attends.key_gate,
         after=attends.after,
+        kind=kind,
+        contrast=asked.contrast,
+        reference=reference if isinstance(reference, str) else "" if reference is None else "given",
+        at_zero=tuple(zero.items()),
+        other_head=other_head,
+        control=controlled,
+        strongest=None if edge is None else astuple(edge),
     )
-
-
-def _question(bridge: Bridge, example: Any, answer: Token | None) -> tuple[Any, Token | None, list[int]]:
-    """(prompt, answer, source positions) of an example or of a bare prompt."""
-    if not hasattr(example, "facts"):
-        return example, answer, []
-    return example.prompt, example.answer, source_positions(bridge, example)
-
-
-def source_position(bridge: Bridge, example: Example) -> int | None:
-    """The last token of the source's item in an example's prompt; None when the tokenizer gives no offsets."""
-    positions = source_positions(bridge, example)
-    return positions[-1] if positions else None
-
-
-def source_positions(bridge: Bridge, example: Example) -> list[int]:
-    """All tokens of the source's item in an example's prompt; none when the tokenizer gives no offsets."""
-    if not getattr(bridge.tokenizer, "is_fast", False):
-        return []
-    start, end = example.spans.source
-    # With the tokens that open a prompt, so that positions are those of the model's input.
-    special = bool(bridge.cfg.default_prepend_bos)
-    encoding = bridge.tokenizer(example.prompt, return_offsets_mapping=True, add_special_tokens=special)
-    return [i for i, (a, b) in enumerate(encoding["offset_mapping"]) if a < end and b > start]
-
-
-def _head_to_follow(
-    attribution: HeadAttribution, direct: Float[Tensor, "layer head"], layer: int | None, head: int | None
-) -> tuple[int, int]:
-    """The chosen head, or else the one with the largest direct effect of those with a notable score."""
-    chosen = torch.zeros_like(direct, dtype=torch.bool)
-    chosen[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
-    there = attribution.by_position[:, :, attribution.position].where(chosen, -torch.inf)
-    candidates = chosen & (there >= sentences.NOTABLE_SHARE * there.max().clamp(min=0))
-    # Where every score is negative, the least negative head is the only candidate.
-    candidates |= there == there.max()
-    best, best_head = divmod(int(direct.where(candidates, -torch.inf).argmax()), direct.shape[1])
-    return best, best_head
-
-
-def _readings(bridge: Bridge, circuit: OVTopTokens, text: str) -> list[sentences.Reading]:
-    """The values that the relations of the lexicon give a word, with their ranks in the circuit; the best first."""
-    from synthetic_tasks.relations import RELATIONS
-
-    order = circuit.top_ids[0].tolist()
-    found = []
-    for relation in RELATIONS:
-        for value in dict(word_pairs(relation)).get(text.strip(), ()):
-            try:
-                token = word_tokens(bridge, value)[0]
-            except UserError:  # a value that this vocabulary lacks
-                continue
-            found.append(sentences.Reading(order.index(token) + 1, relation, value, token))
-    return sorted(found)
-
-
-def _gate_step(word: str, copy_rank: Tensor, attends: SourceAttention, **known: bool) -> Step:
-    """The step about the head that copies the source word and whose attention to it the gates reduce most."""
-    copying = (copy_rank <= sentences.PROMOTED) & (attends.before >= sentences.NOTABLE_WEIGHT)
-    gates = attends.query_gate + attends.key_gate
-    if not copying.any():
-        return sentences.gate_step(word, None, 0, 0.0, {}, **known)
-    layer, head = divmod(int(gates.where(copying, torch.inf).argmin()), gates.shape[1])
-    by_side = {"query": float(attends.query_gate[layer, head]), "key": float(attends.key_gate[layer, head])}
-    rank, before = int(copy_rank[layer, head]), float(attends.before[layer, head])
-    return sentences.gate_step(word, (layer, head), rank, before, by_side, **known)

@@ -1,30 +1,41 @@
 """What the case study measures itself, beside the analyses that it combines.
 
-    direct[l, h] = f(z) - f(z with z[l, h, last] = 0, every other head as it was)       the direct effect of a head
-    shared[f]    = f(clean) - f(without what head f's attention adds to the followed head's)
+    direct[l, h] = f(z) - f(z with z[l, h, last] ablated, every other head as it was)    the direct effect of a head
+    shared[f]    = f(clean) - f(what head f's attention adds to the followed head's ablated)
 
 f is the logit difference, logit[target] - logit[foil]. MLPs respond to both; later heads respond to the second only.
+What an ablation puts in is a kind of dcinterp.mechanism.ablation; zero is measured beside every other kind.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.intervention_hooks import measure_effects
-from dcinterp.mechanism.interventions import Intervention, checked
+from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.ablation import ABLATIONS, replacement
+from dcinterp.mechanism.branches import ADDED, BRANCHES
+from dcinterp.mechanism.edge_scores import EdgeExplainer
+from dcinterp.mechanism.head_scores import head_scores
+from dcinterp.mechanism.intervention_hooks import References, measure_effects
+from dcinterp.mechanism.interventions import Intervention, all_units, checked
+from dcinterp.mechanism.objective import Explanation
 from dcinterp.mechanism.path_gradient import Metric
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
 BATCH = 64
 """Rows of one forward pass; bounds the memory."""
+
+EXHAUSTIVE = 512
+"""With more edges than this, only the `SCREENED` with the largest gradient scores are ablated."""
+SCREENED = 48
 
 TAPS = {"before": "post.hook_in", "query_gate": "post.hook_o_qg", "key_gate": "post.hook_o_kg", "after": "hook_pattern"}
 
@@ -66,113 +77,271 @@ def source_attention(bridge: Bridge, ids: Tensor, key: int) -> SourceAttention:
     )
 
 
-def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tensor, "layer head"]:
-    """The direct effect of every head on the metric.
+@dataclass(frozen=True)
+class Ablator:
+    """Ablations of one kind on one prompt, and the same with zero.
 
-    A head's output at the last position is set to zero while all other heads keep theirs, so that no later head passes
-    the change on; what the MLPs make of it is included. (Path patching from the head to the logits, with zero.)
-
-    Cost: one forward pass that keeps the heads' outputs, and one of layers x heads rows.
+    values: what the kind puts in; z: the heads' own outputs by hook, [pos, head, d_head]; means: of the heads' outputs
+    over the reference prompts.
     """
-    layers, heads = bridge.cfg.n_layers, bridge.cfg.n_heads
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(layers)]
-    with torch.no_grad():
-        cache = bridge.run_with_cache(ids, names_filter=names)[1]
-    pairs = [(layer, head) for layer in range(layers) for head in range(heads)]
-    effects = []
-    for start in range(0, len(pairs), BATCH):
-        some = [None, *pairs[start : start + BATCH]]  # the first row is untouched
 
-        def silence(z: Tensor, hook: Any, layer: int, some: list[Any] = some) -> Tensor:
-            out = cache[names[layer]].expand_as(z).clone()
-            for row, pair in enumerate(some):
-                if pair is not None and pair[0] == layer:
-                    out[row, -1, pair[1]] = 0
-            return out
+    bridge: Bridge
+    ids: TokenIds
+    kind: str
+    values: References
+    z: Mapping[str, Tensor]
+    means: Mapping[str, Tensor]
 
+    @classmethod
+    def of(cls, bridge: Bridge, ids: TokenIds, kind: str, reference: Sequence[TokenIds]) -> Ablator:
+        """Run the prompt and, where the kind needs them, the reference prompts, once for all that is measured."""
+        names = [f"blocks.{layer}.attn.hook_z" for layer in range(bridge.cfg.n_layers)]
         with torch.no_grad():
-            hooks = [(name, partial(silence, layer=layer)) for layer, name in enumerate(names)]
-            value = metric(bridge.run_with_hooks(ids.expand(len(some), -1), fwd_hooks=hooks))
-        effects.append(value[0] - value[1:])
-    return torch.cat(effects).float().cpu().view(layers, heads)
+            cache = bridge.run_with_cache(ids, names_filter=names)[1]
+        ablations, means = {}, {}
+        if ABLATIONS[kind].reference:
+            hooks = [
+                f"blocks.{layer}.attn.{stage}.hook_{BRANCHES[branch].hook}"
+                for layer in range(bridge.cfg.n_layers)
+                for stage in stages_of(bridge)
+                for branch in ADDED
+            ]
+            taps = [*names, *(name for name in hooks if name in bridge.hook_dict)]
+            found = replacement(bridge, taps, kind, reference)
+            ablations[kind] = found.at(ids)
+            means = {name: found.means[name] if found.means else found.pool[name].mean(0) for name in names}
+        return cls(bridge, ids, kind, References(ablations=ablations), {n: cache[n][0] for n in names}, means)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind, and zero beside it."""
+        return (self.kind,) if self.kind == "zero" else (self.kind, "zero")
+
+    def units(self, unit: Intervention, kind: str) -> list[Intervention]:
+        """The parts of one unit that this model has, under a kind; none if it has no such unit."""
+        if unit.part == "edge":
+            length = self.ids.shape[1]
+            query, key = (None if at is None else at % length for at in (unit.query, unit.key))
+            found = self.edges.get((unit.layer, unit.stage, unit.head_from, unit.head), ())
+            return [replace(one, kind=kind, query=query, key=key) for one in found if unit.name in ("added", one.name)]
+        try:
+            return checked(self.bridge, replace(unit, kind=kind), self.ids.shape[1])
+        except UserError:  # a model without that branch
+            return []
+
+    @cached_property
+    def edges(self) -> dict[tuple[Any, ...], list[Intervention]]:
+        """Every edge of the model but the skip's, by (layer, stage, head_from, head): one unit for each branch.
+
+        To check each edge by itself would take longer than to ablate it.
+        """
+        found: dict[tuple[Any, ...], list[Intervention]] = {}
+        for stage in stages_of(self.bridge):
+            for one in all_units(self.bridge, "edge", stage):
+                if one.name != "skip":
+                    found.setdefault((one.layer, stage, one.head_from, one.head), []).append(one)
+        return found
+
+    def effects(self, units: Mapping[Hashable, Sequence[Intervention]], metric: Metric) -> Effects:
+        """f(clean) - f(ablated) for groups of units by name, under the kind and under zero; 0 for what is not there.
+
+        Cost: two rows of a forward pass for each group.
+        """
+        rows = {
+            (kind, name): [one for unit in group for one in self.units(unit, kind)]
+            for kind in self.kinds
+            for name, group in units.items()
+        }
+        rows = {place: row for place, row in rows.items() if row}
+        found: dict[Any, float] = {}
+        if rows:
+            measured = measure_effects(
+                self.bridge, self.ids, list(rows.values()), metric, self.values, batch_size=BATCH
+            )
+            found = dict(zip(rows, measured.tolist(), strict=True))
+        return Effects(self.kind, found)
+
+    def last_outputs(self, kind: str) -> dict[str, Float[Tensor, "head d_head"]]:
+        """What takes the place of the heads' outputs at the last position, by hook."""
+        if kind == "zero":
+            return {name: torch.zeros_like(z[-1]) for name, z in self.z.items()}
+        if kind == "rotate":
+            return {name: z[-1].roll(1, dims=0) for name, z in self.z.items()}
+        new = {name: self.values.ablations[kind][name].to(z) for name, z in self.z.items()}
+        return {name: value if value.dim() == 2 else value[-1] for name, value in new.items()}
+
+    def attributions(self, explanation: Explanation) -> Float[Tensor, "layer head pos"]:
+        """Integrated gradients of the heads' outputs, as `attribute_heads` has them: from their mean, or from zero."""
+        starts = None
+        if ABLATIONS[self.kind].reference:
+            starts = {name: mean[None, None] for name, mean in self.means.items()}
+        return head_scores(self.bridge, explanation, starts).by_position
+
+    def direct(self, metric: Metric, kind: str | None = None) -> Float[Tensor, "layer head"]:
+        """The direct effect of every head on the metric.
+
+        A head's output at the last position is ablated while all other heads keep theirs, so that no later head passes
+        the change on; what the MLPs make of it is included. (Path patching from the head to the logits.)
+
+        Cost: one forward pass of layers x heads rows.
+        """
+        put = self.last_outputs(kind or self.kind)
+        heads = {(name, h): new[h] for name, new in put.items() for h in range(len(new))}
+        return self.patched(metric, heads).view(len(self.z), -1)
+
+    def patched(self, metric: Metric, new: Mapping[tuple[str, Any], Tensor]) -> Float[Tensor, " row"]:
+        """f(clean) - f(z) with one head's output at the last position put in, all others held, one row for each.
+
+        Args:
+            new: by (hook, head) or (hook, (head, number)).
+        """
+        effects = []
+        places = list(new)
+        for start in range(0, len(places), BATCH):
+            some = [None, *places[start : start + BATCH]]  # the first row is untouched
+
+            def put(z: Tensor, hook: Any, name: str, some: list[Any] = some) -> Tensor:
+                out = self.z[name].expand_as(z).clone()
+                for row, place in enumerate(some):
+                    if place is not None and place[0] == name:
+                        head = place[1][0] if isinstance(place[1], tuple) else place[1]
+                        out[row, -1, head] = new[place]
+                return out
+
+            with torch.no_grad():
+                hooks = [(name, partial(put, name=name)) for name in self.z]
+                value = metric(self.bridge.run_with_hooks(self.ids.expand(len(some), -1), fwd_hooks=hooks))
+            effects.append(value[0] - value[1:])
+        return torch.cat(effects).float().cpu()
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Measured effects by (kind, name)."""
+
+    kind: str
+    found: Mapping[Any, float] = field(default_factory=dict)
+
+    def of(self, name: Hashable) -> Effect:
+        """The effect of one group of units."""
+        return Effect(self.found.get((self.kind, name), 0.0), self.found.get(("zero", name), 0.0))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """By how much an ablation reduces the logit difference, and by how much zero does."""
+
+    value: float
+    at_zero: float
 
 
 @dataclass(frozen=True)
 class SharingEffects:
-    """By how much removing the attention that each other head shares with one head reduces the logit difference.
+    """By how much ablating the attention that each other head shares with one head reduces the logit difference.
 
-    here: at the last position and the source token only; everywhere: the whole edge, at all positions; by_branch: as
-    `here`, for the head that shares most, through one projection. Zero for the head itself, and if there is no such
-    edge.
+    here: at the last position and the source token only; everywhere: the whole edge, at all positions; both are
+    [head_from], zero for the head itself, and if there is no such edge. most, most_everywhere: of the head that shares
+    most; by_branch: as `most`, through one projection. without: of all that composition adds to that entry; layer: of
+    all composition of the layer.
     """
 
     here: Float[Tensor, " head_from"]
     everywhere: Float[Tensor, " head_from"]
-    by_branch: dict[str, float]
+    most: Effect
+    most_everywhere: Effect
+    by_branch: Mapping[str, Effect]
+    without: Effect
+    layer: Effect
 
 
 def measure_sharing(
-    bridge: Bridge, ids: TokenIds, metric: Metric, layer: int, head: int, key: int, head_from: int
+    ablator: Ablator, metric: Metric, layer: int, head: int, key: int, head_from: int
 ) -> SharingEffects:
-    """Remove what each head shares with `head`, one at a time, by `dcinterp.mechanism.interventions`.
+    """Ablate what each head shares with `head`, one at a time, then all of it, then all composition of the layer.
 
-    Cost: two rows of a forward pass for every other head, and one for each projection.
+    Cost: four rows of a forward pass for every other head, and ten.
     """
-    length = ids.shape[1]
+    heads = range(ablator.bridge.cfg.n_heads)
     here = Intervention("edge", layer, "post", "added", head, query=-1, key=key)
-    units: dict[Any, Intervention] = {}
-    for other in range(bridge.cfg.n_heads):
-        units["here", other] = replace(here, head_from=other)
-        units["everywhere", other] = replace(here, head_from=other, query=None, key=None)
+    units: dict[Any, list[Intervention]] = {}
+    for other in heads:
+        if other != head:
+            units["here", other] = [replace(here, head_from=other)]
+            units["everywhere", other] = [replace(here, head_from=other, query=None, key=None)]
     for branch in ("qp", "kp"):
-        units["by_branch", branch] = replace(here, head_from=head_from, name=branch)
-    rows = {}
-    for place, unit in units.items():
-        if unit.head_from != head:
-            try:
-                rows[place] = checked(bridge, unit, length)
-            except UserError:  # heads of different groups, or a model without that projection
-                continue
-    found: dict[Any, float] = {}
-    if rows:
-        effects = measure_effects(bridge, ids, list(rows.values()), metric, batch_size=BATCH).tolist()
-        found = dict(zip(rows, effects, strict=True))
+        units["by_branch", branch] = [replace(here, head_from=head_from, name=branch)]
+    units["without"] = [replace(here, head_from=other) for other in heads]
+    units["layer"] = [Intervention("branch", layer, "post", "added")]
+    effects = ablator.effects(units, metric)
 
     def by_head(which: str) -> Tensor:
-        return torch.tensor([found.get((which, other), 0.0) for other in range(bridge.cfg.n_heads)])
+        return torch.tensor([effects.of((which, other)).value for other in heads])
 
-    by_branch = {branch: found[which, branch] for which, branch in found if which == "by_branch"}
-    return SharingEffects(by_head("here"), by_head("everywhere"), by_branch)
+    return SharingEffects(
+        here=by_head("here"),
+        everywhere=by_head("everywhere"),
+        most=effects.of(("here", head_from)),
+        most_everywhere=effects.of(("everywhere", head_from)),
+        by_branch={branch: effects.of(("by_branch", branch)) for branch in ("qp", "kp")},
+        without=effects.of("without"),
+        layer=effects.of("layer"),
+    )
 
 
-def measure_logit_difference(bridge: Bridge, ids: TokenIds, metric: Metric, hooks: list[Any] | None = None) -> float:
-    """The metric under some hooks.
+@dataclass(frozen=True)
+class StrongestEdge:
+    """The edge between two heads whose ablation changes the logit difference most, of both stages and all layers.
+
+    line: the intervention; effect: by how much it reduces the logit difference; measured, edges: how many of how many
+    edges were ablated.
+    """
+
+    line: str
+    effect: float
+    at_zero: float
+    measured: int
+    edges: int
+
+
+def strongest_edge(ablator: Ablator, metric: Metric) -> StrongestEdge | None:
+    """Ablate every edge at all positions (in a large model those with the largest gradient scores), and keep one.
+
+    Cost: a row of a forward pass for each edge, `EXHAUSTIVE` at most; a gradient pass for each layer and stage if there
+    are more.
+    """
+    bridge = ablator.bridge
+    edges = [
+        Intervention("edge", layer, stage, "added", head, head_from, kind=ablator.kind)
+        for layer, stage, head_from, head in ablator.edges
+        if head_from != head
+    ]
+    if not edges:
+        return None
+    kept = edges if len(edges) <= EXHAUSTIVE else _screened(ablator, metric, edges)
+    rows = [ablator.units(edge, ablator.kind) for edge in kept]
+    effects = measure_effects(bridge, ablator.ids, rows, metric, ablator.values, batch_size=BATCH)
+    best = int(effects.abs().argmax())
+    at_zero = measure_effects(bridge, ablator.ids, [ablator.units(kept[best], "zero")], metric)
+    return StrongestEdge(str(kept[best]), float(effects[best]), float(at_zero[0]), len(kept), len(edges))
+
+
+def _screened(ablator: Ablator, metric: Metric, edges: Sequence[Intervention]) -> list[Intervention]:
+    """The edges with the largest gradient scores."""
+    score: dict[tuple[str, int], Tensor] = {}
+    for stage in stages_of(ablator.bridge):
+        explainer = EdgeExplainer(ablator.bridge, ablator.ids, stage=stage, method="gradient")
+        layers = list(range(ablator.bridge.cfg.n_layers))
+        credits, _ = explainer.scores(metric, layers, per_source=False)
+        for layer, credit in zip(layers, credits, strict=True):
+            score[stage, layer] = credit.by_source[1:].sum((0, -1)).abs()  # all branches but the skip
+    ranked = sorted(edges, key=lambda one: -float(score[one.stage, one.layer][one.head_from, one.head]))
+    return ranked[:SCREENED]
+
+
+def measure_logit_difference(bridge: Bridge, ids: TokenIds, metric: Metric) -> float:
+    """The metric of a prompt.
 
     Cost: one forward pass.
     """
     with torch.no_grad():
-        return float(metric(bridge.run_with_hooks(ids, fwd_hooks=hooks or []))[0])
-
-
-def without_composition(layer: int, head: int, key: int, own: float) -> list[Any]:
-    """Hooks that set one head's attention, from the last position to `key` only, to what it was before composition."""
-
-    def put_back(attention: Tensor, hook: Any) -> Tensor:
-        attention = attention.clone()
-        attention[0, head, -1, key] = own
-        return attention
-
-    return [(f"blocks.{layer}.attn.post.hook_out", put_back)]
-
-
-def uncomposed(layer: int) -> list[Any]:
-    """Hooks that make all heads of a layer use only their own attention, at all positions."""
-    own: dict[str, Tensor] = {}
-
-    def keep(attention: Tensor, hook: Any) -> None:
-        own["attention"] = attention
-
-    def put_back(attention: Tensor, hook: Any) -> Tensor:
-        return own["attention"]
-
-    return [(f"blocks.{layer}.attn.post.hook_in", keep), (f"blocks.{layer}.attn.post.hook_out", put_back)]
+        return float(metric(bridge(ids))[0])

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
-from dcinterp.analysis.case_study.evidence import SharingEffects
-from dcinterp.analysis.case_study.steps import (
-    BRANCH_WORDS,
-    NOTABLE_EFFECT,
+from dcinterp.analysis.case_study.evidence import Effect, SharingEffects
+from dcinterp.analysis.case_study.sharing_steps import (
     is_notable,
     is_unread,
     looks_most,
     shared_with,
     strongest_head_from,
 )
+from dcinterp.analysis.case_study.wording import BRANCH_WORDS, NOTABLE_EFFECT, Words, percent
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.mechanism.branches import BRANCHES
 
 SLIGHT_EFFECT = 0.02
-"""Share of the logit difference; an effect below it hardly matters."""
+"""Share of the logit difference, in whole percent; an effect below it hardly matters."""
 
 
 def summarize(
@@ -28,6 +27,7 @@ def summarize(
     sharing: SharingEffects | None,
     head: int,
     key: int,
+    words: Words,
     *,
     best: bool,
 ) -> str:
@@ -39,6 +39,7 @@ def summarize(
         sharing: the effects of removing shared attention; None, as `breakdown`, if heads are not composed.
         head: the followed head, of the rows' layer.
         key: the position of the source.
+        words: how to speak of the ablation.
         best: whether the followed head is the one with the largest direct effect.
     """
     token = rows.tokens[key]
@@ -49,38 +50,38 @@ def summarize(
         weight = float(rows.weights[head, key])
         if is_unread(rows, head, key):
             return (
-                f'{wrong}Heads are not composed in this model: {who}, hardly attends to "{token}" ({weight:.2f}). '
+                f'{wrong}Heads are not composed in this model: {who}, hardly attends to "{token}" ({weight:z.2f}). '
                 f"{looks_most(rows, head)}"
             )
         return (
-            f'{wrong}Heads are not composed in this model: {who}, uses its own attention to "{token}" ({weight:.2f}).'
+            f'{wrong}Heads are not composed in this model: {who}, uses its own attention to "{token}" ({weight:z.2f}).'
         )
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     if is_unread(rows, head, key):
         return (
-            f'{wrong}No attention to "{token}" is shared: {who}, hardly attends to it ({own:.2f} before composition, '
-            f"{after:.2f} after). {looks_most(rows, head)}"
+            f'{wrong}No attention to "{token}" is shared: {who}, hardly attends to it ({own:z.2f} before composition, '
+            f"{after:z.2f} after). {looks_most(rows, head)}"
         )
     head_from, shared = strongest_head_from(breakdown, head), shared_with(breakdown, head)
     if not is_notable(shared[head_from], breakdown, head):
         return wrong + _without_sharing(breakdown, head, who, token)
     through = [
-        f"{amount:+.2f} through the {BRANCH_WORDS[branch]}"
+        f"{amount:+z.2f} through the {BRANCH_WORDS[branch]}"
         for branch, side in ((BRANCHES[name].hook, BRANCHES[name].side) for name in ("qp", "kp"))
         if abs(amount := float(breakdown.shared(side)[head_from, head])) >= 0.005
     ]
     parts = ", ".join(through)
     if shared[head_from] > 0:
         sentence = (
-            f'Head {head_from} shares its attention to "{token}" with {who}: {shared[head_from]:+.2f} ({parts}). '
-            "Without this shared attention"
+            f'Head {head_from} shares its attention to "{token}" with {who}: {shared[head_from]:+z.2f} ({parts}). '
+            f"With this shared attention {words.done},"
         )
     else:
         sentence = (
-            f'Head {head_from} takes {-shared[head_from]:.2f} of attention to "{token}" away from {who} ({parts}). '
-            "Without this"
+            f'Head {head_from} takes {-shared[head_from]:z.2f} of attention to "{token}" away from {who} ({parts}). '
+            f"With this {words.done},"
         )
-    return f"{wrong}{sentence} {_effect(attribution, float(sharing.here[head_from]))}"
+    return f"{wrong}{sentence} {_effect(attribution, sharing.most, words)}"
 
 
 def _without_sharing(breakdown: ComposeBreakdown, head: int, who: str, token: str) -> str:
@@ -89,28 +90,30 @@ def _without_sharing(breakdown: ComposeBreakdown, head: int, who: str, token: st
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     others = sum(amount for head_from, amount in enumerate(shared) if head_from != head)
     gates = float(breakdown.o_qg[head] + breakdown.o_kg[head])
-    parts = [f"{own:.2f} before composition"]
-    parts += [f"gates {gates:+.2f}"] if is_notable(gates, breakdown, head) else []
-    parts += [f"all other heads together {others:+.2f}"] if is_notable(others, breakdown, head) else []
+    parts = [f"{own:z.2f} before composition"]
+    parts += [f"gates {gates:+z.2f}"] if is_notable(gates, breakdown, head) else []
+    parts += [f"all other heads together {others:+z.2f}"] if is_notable(others, breakdown, head) else []
     whose = "its own attention" if is_notable(own, breakdown, head) else "a little attention from each of many heads"
     return (
         f'No head shares a notable part of the attention to "{token}" with {who} (largest: head {head_from}, '
-        f"{shared[head_from]:+.3f}). It uses {whose}: {', '.join([*parts, f'{after:.2f} after'])}."
+        f"{shared[head_from]:+z.3f}). It uses {whose}: {', '.join([*parts, f'{after:z.2f} after'])}."
     )
 
 
-def _effect(attribution: HeadAttribution, effect: float) -> str:
-    """The end of a sentence: what the removal does to the logit difference, and how much of it that is."""
-    logit_difference, without = attribution.metric, attribution.metric - effect
+def _effect(attribution: HeadAttribution, effect: Effect, words: Words) -> str:
+    """The end of a sentence: what the ablation does to the logit difference, how much of it that is, and zero."""
+    difference, without = attribution.metric, attribution.metric - effect.value
     names = f'"{attribution.target}" and "{attribution.foil}"'
-    if logit_difference <= 0:
-        return f"the logit difference between {names} goes from {logit_difference:.2f} to {without:.2f} logits."
-    share, way = effect / logit_difference, f"from {logit_difference:.2f} to {without:.2f} logits"
-    if share <= -SLIGHT_EFFECT:
-        how = f"rises {way}: it works against the answer, by {-share:.0%} of the difference"
-    elif share < SLIGHT_EFFECT:
+    beside = words.at_zero(f"{difference - effect.at_zero:z.2f}")
+    zero, also = (f" ({beside})", f"; {beside}") if beside else ("", "")
+    if difference <= 0:
+        return f"the logit difference between {names} goes from {difference:z.2f} to {without:z.2f} logits{zero}."
+    share, way = percent(effect.value, difference), f"from {difference:z.2f} to {without:z.2f} logits"
+    if share <= -100 * SLIGHT_EFFECT:
+        how = f"rises {way}: it works against the answer, by {-share}% of the difference"
+    elif share < 100 * SLIGHT_EFFECT:
         how = f"goes {way}: it hardly matters here"
     else:
-        sizes = ((1, "all of it"), (0.5, "most of it"), (NOTABLE_EFFECT, "a notable part"), (0, "a small part"))
-        how = f"falls {way}: {next(word for least, word in sizes if share >= least)} ({share:.0%})"
-    return f"the logit difference between {names} {how}."
+        sizes = ((100, "all of it"), (50, "most of it"), (100 * NOTABLE_EFFECT, "a notable part"), (0, "a small part"))
+        how = f"falls {way}: {next(word for least, word in sizes if share >= least)} ({share}%{also})"
+    return f"the logit difference between {names} {how}{'' if how.endswith(')') else zero}."

@@ -1,18 +1,20 @@
 r"""How much the composition of every layer matters for an answer: integrated gradients on what each Compose adds.
 
-    g(a) = f of the model whose added branches (o_qp, o_kp, o_qg, o_kg) are scaled by knobs a[l, stage, branch, head]
+    g(a) = f of the model with m + a[l, stage, branch, head] (o - m) in place of its branches o_qp, o_kp, o_qg, o_kg
     score[l, stage, branch, head] = integral_0^1 dg/da[l, stage, branch, head] at knobs (u, ..., u) du
 
-so the path leads from the layer as it would be without its dynamic composition (skip and static map stay) to the layer
-as it is. path="layer" turns the knobs of one stage of one layer, and later layers are computed from what arrives; there
-the score is <branch, average gradient of f at hook_out>. path="joint" turns all knobs of the model at once. Source: the
+so the path leads from the layer with its dynamic composition ablated to the layer as it is. m is the branch with its
+map over heads replaced by the mean over the examples (kind "mean"), or zero: only the skip and the static map then
+stay. What the ablation does is measured for both. path="layer" turns the knobs of one stage of one layer, and later
+layers are computed from what arrives; there the score is <o - m, average gradient of f at hook_out>. path="joint" turns
+all knobs of the model at once. Source: the
 DCMHA paper's appendix on interpretation attributes to the composition of each layer by integrated gradients and reports
 that lower layers matter more; it does not give the path.
 
 It does not show that a model trained without composition would be worse: the rest of this model expects it.
 
 Identity that the tests assert: the scores of a path add up to f(model) - f(model whose added branches on the path are
-switched off by hooks), up to the gap.
+ablated by hooks), up to the gap.
 
     importance = dcinterp.composition_importance(model, "different-in-set n=20")
     importance.by_layer          # [layer, stage], mean over examples
@@ -21,8 +23,9 @@ switched off by hooks), up to the gap.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -30,6 +33,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import Examples, read_questions, repeats
@@ -40,6 +44,7 @@ from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
+from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 
@@ -57,7 +62,8 @@ class CompositionImportance(Result):
     [layer, stage]: mean over examples of what a stage adds, with its interval; size [layer, stage]: mean of
     its size |.|, since helping here and hurting there would cancel; gap, metric_difference [example, layer, stage],
     the difference f(with) - f(without) being measured (on the joint path all entries of an example repeat one number);
-    right [example]: the model gives the target.
+    right [example]: the model gives the target. kind: of ablation that the path begins at; at_zero: mean over examples
+    of the metric difference to all branches of a stage at zero, for each layer and stage, where that is not the kind.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -89,6 +95,8 @@ class CompositionImportance(Result):
     gap: Float[Tensor, "example layer stage"]
     metric_difference: Float[Tensor, "example layer stage"]
     right: Bool[Tensor, " example"]
+    kind: str = "zero"
+    at_zero: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def by_branch(self) -> Float[Tensor, "layer stage branch"]:
@@ -119,6 +127,9 @@ class CompositionImportance(Result):
             for place, stage in enumerate(self.stages):
                 row: dict[str, Any] = {"layer": layer, "stage": stage}
                 row |= {name: float(getattr(self, name)[layer, place]) for name in ("by_layer", "low", "high", "size")}
+                row["ablated"] = float(self.metric_difference[:, layer, place].mean())
+                if self.at_zero is not None:
+                    row["ablated_by_zero"] = self.at_zero[layer][place]
                 row |= dict(zip(ADDED, self.by_branch[layer, place].tolist(), strict=True))
                 rows.append(row)
         return pd.DataFrame(rows)
@@ -127,6 +138,7 @@ class CompositionImportance(Result):
 @analysis(
     title="Composition importance by layer",
     needs_composition=True,
+    before={"kind": "zero"},
     question="How much does the composition of each layer matter?",
     guide="analyses/composition-importance.md",
     example={"examples": "same-person n=2", "method": "gradient"},
@@ -138,6 +150,7 @@ def composition_importance(
     objective: Objective = "logit",
     method: Method = "ig",
     path: Path = "layer",
+    kind: Literal["mean", "zero"] = "mean",
     level: Level = 0.95,
     seed: int = 0,
     steps: Count = 8,
@@ -155,6 +168,7 @@ def composition_importance(
         objective: "logit" (difference from the foil where there is one) or "log-probability".
         method: "ig", or "gradient" at the model as it is.
         path: "layer" for each stage of each layer by itself, or "joint".
+        kind: what the composition is compared with: "mean", its mean map over these examples, or "zero".
         level: confidence level of the intervals over examples.
         seed: seed of the bootstrap.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
@@ -175,11 +189,14 @@ def composition_importance(
     longest = max(each.ids.shape[1] for each in what)
     layers = bridge.cfg.n_layers * len(stages_of(bridge)) if path == "joint" else 1
     check_fits(bridge, longest, what="Integrating over compositions", rows=min(batch_size, steps), stages=layers)
+    require_known("kind", kind, ("mean", "zero"))
+    means = _mean_maps(bridge, [each.ids for each in what]) if kind == "mean" else {}
     made = []
     for done, each in enumerate(what):
-        made.append(_importance(bridge, each, path, method, rule))
+        made.append(_importance(bridge, each, path, method, rule, means))
         progress(done + 1, len(what), f"example {done + 1}")
     scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
+    at_zero = torch.stack([row[4] for row in made]).mean(0) if means else None
     total = scores.sum((-1, -2))
     low, high = bootstrap_interval(total, level=level, seed=seed, groups=repeats(asked))
     return CompositionImportance(
@@ -201,33 +218,68 @@ def composition_importance(
         gap=gap,
         metric_difference=difference,
         right=torch.tensor([row[3] for row in made]),
+        kind=kind,
+        at_zero=None if at_zero is None else tuple(map(tuple, at_zero.tolist())),
     )
 
 
+def _mean_maps(bridge: Bridge, examples: list[Tensor]) -> dict[str, Tensor]:
+    """The mean map of every added branch over all positions of the examples, by its hook."""
+    taps = [
+        name
+        for layer in range(bridge.cfg.n_layers)
+        for stage in stages_of(bridge)
+        for tap in ADDED
+        if (name := f"blocks.{layer}.attn.{stage}.hook_{tap}") in bridge.hook_dict
+    ]
+    return dict(replacement(bridge, taps, "mean", examples).means)
+
+
 def _importance(
-    bridge: Bridge, what: Explanation, path: Path, method: Method, rule: Integration
-) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """(scores [layer, stage, branch, head], gap and metric difference [layer, stage], whether the answer is right)."""
+    bridge: Bridge, what: Explanation, path: Path, method: Method, rule: Integration, means: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor, bool, Tensor]:
+    """(scores [layer, stage, branch, head], gap and metric difference [layer, stage], whether the answer is right,
+    metric difference to zero [layer, stage]).
+    """
     layers, stages = range(bridge.cfg.n_layers), stages_of(bridge)
     places = [(layer, stage) for layer in layers for stage in stages]
     groups = [places] if path == "joint" else [[place] for place in places]
     scores = torch.zeros(len(layers), len(stages), len(ADDED), bridge.cfg.n_heads)
-    gap, difference = torch.zeros(2, len(layers), len(stages))
+    gap, difference, to_zero = torch.zeros(3, len(layers), len(stages))
     for group in groups:
-        found, with_added, without = _integrate(bridge, what, group, method, rule)
+        found, with_added, without = _integrate(bridge, what, group, method, rule, means)
+        zero = _at_zero(bridge, what, group) if means else without
         for each, (layer, stage) in zip(found, group, strict=True):
             column = stages.index(stage)
             scores[layer, column] = each
             difference[layer, column] = with_added - without
+            to_zero[layer, column] = with_added - zero
             gap[layer, column] = with_added - without - float(found.sum())
     with torch.no_grad():
         logits = bridge(what.ids)
     right = logits[0, list(what.positions)].argmax(-1).tolist() == list(what.expected)
-    return scores, gap, difference, right
+    return scores, gap, difference, right, to_zero
+
+
+def _at_zero(bridge: Bridge, what: Explanation, group: list[Place]) -> float:
+    """f with every added branch of these places at zero."""
+    hooks = [
+        (name, lambda branch, hook: torch.zeros_like(branch))
+        for layer, stage in group
+        for tap in ADDED
+        if (name := f"blocks.{layer}.attn.{stage}.hook_{tap}") in bridge.hook_dict
+    ]
+    with torch.no_grad():
+        return float(what.metric(bridge.run_with_hooks(what.ids, fwd_hooks=hooks))[0])
 
 
 def _integrate(
-    bridge: Bridge, what: Explanation, group: list[Place], method: Method, rule: Integration
+    bridge: Bridge,
+    what: Explanation,
+    group: list[Place],
+    method: Method,
+    rule: Integration,
+    means: Mapping[str, Tensor],
 ) -> tuple[Float[Tensor, "place branch head"], float, float]:
     """(scores of the places on one path, f with all knobs at 1, f with all at 0)."""
     knobbed = [
@@ -235,6 +287,11 @@ def _integrate(
         for place, (layer, stage) in enumerate(group)
         for branch, tap in enumerate(ADDED)
         if (name := f"blocks.{layer}.attn.{stage}.hook_{tap}") in bridge.hook_dict
+    ]
+
+    seen: dict[str, Tensor] = {}
+    inputs = [
+        (f"blocks.{layer}.attn.{stage}.hook_in", lambda a, hook: seen.update({hook.name: a})) for layer, stage in group
     ]
 
     def run(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,11 +302,17 @@ def _integrate(
 
             def scaled(branch: Tensor, hook: Any, knobs: Tensor = knobs) -> Tensor:
                 _, place, number = next(each for each in knobbed if each[0] == hook.name)
-                return branch * knobs[:, place, number, :, None, None].to(branch)
+                knob = knobs[:, place, number, :, None, None].to(branch)
+                if not means:
+                    return branch * knob
+                attention = seen[f"{hook.name.rpartition('.')[0]}.hook_in"]
+                mean = torch.einsum("bfts,fh->bhts", attention, means[hook.name].to(branch))
+                return mean + knob * (branch - mean)
 
+            hooks = [*inputs, *((name, scaled) for name, _, _ in knobbed)]
             with torch.enable_grad():
                 rows = what.ids.expand(len(some), -1)
-                value = what.metric(bridge.run_with_hooks(rows, fwd_hooks=[(name, scaled) for name, _, _ in knobbed]))
+                value = what.metric(bridge.run_with_hooks(rows, fwd_hooks=hooks))
                 (gradient,) = torch.autograd.grad(value.sum(), knobs, allow_unused=True)
             values.append(value.detach().double().cpu())
             if gradient is not None:

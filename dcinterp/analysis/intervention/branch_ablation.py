@@ -1,46 +1,59 @@
-r"""A model's accuracy on the tasks without a part of its composition: the causal question, answered by removal.
+r"""A model's accuracy on the tasks without a part of its composition: the causal question, answered by ablation.
 
-    change(part, pattern) = accuracy with the part's branches at zero - accuracy of the model as it is, on the same rows
+    change(part, pattern) = accuracy with the part ablated - accuracy of the model as it is, on the same rows
 
 A part is one branch in all layers ("post.kp"), in one layer ("1.post.kp"), a whole stage ("pre", "2.post") or "all":
-every term that composition adds; the skip stays, so that "all" leaves plain attention with the trained weights. A
-branch at zero is a state that the model never trained in; as the control of size, kind="rotate" leaves every branch as
-large as it is and hands each head the term of its neighbour.
+every term that composition adds; the skip stays. What takes its place is a kind of dcinterp.mechanism.ablation. The
+default, "mean", puts in every branch's mean map over heads, taken over fresh rows of the same task: composition that
+no longer depends on the token or the example, but keeps what all rows of the task have in common. Beside it stands
+zero, which also takes that away: a state that the model never trained in ("all" at zero is plain attention with the
+trained weights). As a control, kind="rotate" keeps every branch as large as it is and gives each head the term of its
+neighbour.
 
-Source: zero ablation, as in Wang et al. 2022 (IOI); the rotated control is ours.
+Source: mean and zero ablation, as in Wang et al. 2022 (IOI); the mean map and the rotated control are ours.
 
 It does not show how a part acts, nor that a model trained without it could not do as well. If the whole model is only
-as good as guessing a fact (`guess`), a removal can affect the relation, but not the choice of a fact.
+as good as guessing a fact (`guess`), an ablation can affect the relation, but not the choice of a fact.
 
-Identity that the tests assert: without "all", the accuracy is that of the same weights in a model that does not
+Identity that the tests assert: with "all" at zero, the accuracy is that of the same weights in a model that does not
 compose.
 
     ablation = dcinterp.branch_ablation(model, tasks="different-in-set", rows=4)
-    ablation.to_dataframe()                      # accuracy and change with clustered 95 % intervals
+    ablation.table()                             # change with clustered 95 % intervals, and that of zero beside it
     dcinterp.figures.plot(ablation)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.ablation import ABLATIONS, DEFAULT, Kind, Replacement, replacement
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
+from dcinterp.mechanism.path_gradient import Hooks
+from dcinterp.mechanism.prompt import token_ids
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
 FEW = 10
 """With fewer clusters an interval is wide, and its coverage was not simulated below 6."""
+
+REFERENCE_ROWS = 2
+"""Rows of a task that the values of an ablation come from; with eight examples, some five hundred positions."""
+
+APART = 1_000_003
+"""Added to the seed for the rows that values come from, so that they are none of those that are scored."""
 
 INTACT, ALL, WHOLE = "intact", "all", "all tasks"
 
@@ -53,6 +66,10 @@ class BranchAblation(Result):
     are of pairs: row by row against the intact model (see synthetic_tasks.intervals). answers, clusters [pattern]: how
     many are scored, and in how many clusters; guess [pattern]: accuracy of the right relation applied to a random fact.
     Intervals are not corrected for the number of parts and patterns: of 20 without any effect, one excludes zero.
+
+    reference: rows of each task that the ablation takes its values from; 0 if it needs none. unmatched: share of the
+    resampled positions for which none of them had the position or the token. zero: the same with every part at zero,
+    unless that is the kind.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -77,6 +94,9 @@ class BranchAblation(Result):
     answers: Int[Tensor, " pattern"]
     clusters: Int[Tensor, " pattern"]
     guess: Float[Tensor, " pattern"]
+    reference: int | None = None
+    unmatched: float | None = None
+    zero: BranchAblation | None = None
 
     def labels(self, axis: str) -> list[str] | None:
         return {"part": list(self.parts), "pattern": list(self.patterns)}.get(axis)
@@ -92,13 +112,32 @@ class BranchAblation(Result):
         above = ~(self.low[self.parts.index(INTACT)] <= self.guess)
         return tuple(name for name, better in zip(self.patterns, above.tolist(), strict=True) if not better)
 
+    def table(self) -> pd.DataFrame:
+        """One row a part and pattern; the change with zero in the part's place stands in the last columns."""
+        frame = self.to_dataframe().drop(columns=["part", "pattern"])
+        frame = frame.rename(columns={"part_label": "part", "pattern_label": "pattern"})
+        if self.zero is not None:
+            for name in ("change", "change_low", "change_high"):
+                frame[f"{name}_at_zero"] = getattr(self.zero, name).flatten().tolist()
+        return frame
+
     def warnings(self) -> list[str]:
-        """The patterns in which the model only guesses a fact, and intervals that rest on too few rows."""
+        """Patterns in which the model only guesses a fact, zero as a kind, rows too few, and donors that lack."""
         sentences = []
         if self.guessed:
             sentences.append(
                 "The intact model does no better than a random fact with the right relation on "
-                f"{', '.join(self.guessed)}: there, a removal cannot show how a fact is chosen."
+                f"{', '.join(self.guessed)}: there, an ablation cannot show how a fact is chosen."
+            )
+        if self.kind == "zero":
+            sentences.append(
+                "Every part is set to zero, a state that the model never trained in: compare with kind 'mean'."
+            )
+        if self.unmatched:
+            what = "token" if self.kind == "resample-token" else "position"
+            sentences.append(
+                f"For {self.unmatched:.0%} of the resampled positions no other row of the task has the same {what}; "
+                "they take their values from somewhere else in another row."
             )
         if int(self.clusters.min()) < FEW:
             sentences.append(
@@ -112,6 +151,7 @@ class BranchAblation(Result):
     title="Accuracy without a part of the composition",
     needs_composition=True,
     ignore=("batch_size",),
+    before={"kind": "zero"},
     question="What is left of the accuracy without a part of the composition?",
     guide="analyses/branch-ablation.md",
     example={"tasks": "56", "rows": "1"},
@@ -121,7 +161,7 @@ def branch_ablation(
     *,
     tasks: str = "",
     parts: Sequence[str] | None = None,
-    kind: Literal["zero", "rotate"] = "zero",
+    kind: Kind = DEFAULT,
     rows: Count = 2,
     examples: Count = 8,
     seed: int = 1,
@@ -129,79 +169,132 @@ def branch_ablation(
     resamples: Count = 1000,
     progress: Progress = silent,
 ) -> BranchAblation:
-    """Accuracy on freshly generated held-out rows with each part of the composition removed in turn.
+    """Accuracy on freshly generated held-out rows with each part of the composition ablated in turn.
 
     Args:
         bridge: a bridge over a DCFormer with the tokenizer of the tasks (or one that knows their words).
         tasks: which, as `dcinterp tasks evaluate --tasks` takes them ("same-person,56"); all 74 by default.
-        parts: what to remove: "post.kp", "1.post.kp", "pre", "2.post" or "all"; every stage, every branch of each and
+        parts: what to ablate: "post.kp", "1.post.kp", "pre", "2.post" or "all"; every stage, every branch of each and
             "all" by default.
-        kind: "zero" removes the branches, "rotate" gives every head the term of the head before it.
+        kind: what takes their place: "mean" (over other rows of the task), "zero", "resample" (the map at the same
+            position of another row of the task), "resample-token" (where the same token stands in one) or "rotate" (the
+            term of the head before).
         rows: rows per task, of `examples` examples, of which the third to the last are scored.
         examples: examples in a row.
-        seed: seed of the rows.
+        seed: seed of the rows, of the other rows that values come from, and of the resampling.
         batch_size: rows per forward pass.
         resamples: of no effect: intervals are computed, where version 0.1 drew them.
         progress: called as rows are done.
 
-    Cost: (parts + 1) forward passes of every row, which keep to the tapped path: 888 rows with rows=1 and all parts.
+    Cost: (2 parts + 1) forward passes of every row (parts + 1 for zero), which keep to the tapped path, and one of
+    `REFERENCE_ROWS` rows of each task for every part: 1702 and 1628 rows with rows=1 and all parts.
 
     Raises:
         UserError: the model is not composed, a part or task does not exist, or a word is unknown to the tokenizer.
     """
-    from synthetic_tasks import evaluate, generate
-    from synthetic_tasks.baselines import average
+    from synthetic_tasks import generate
     from synthetic_tasks.selection import chosen
 
-    if kind not in CHANGES:
-        raise UserError(f"There is no kind {kind!r} of removal; {nearest(kind, CHANGES)}")
+    require_known("kind of ablation", kind, ABLATIONS)
     named = {part: _hooks(bridge, part) for part in (default_parts(bridge) if parts is None else parts)}
     try:
-        drawn = [
-            row for task in chosen(tasks) for row in generate(task, rows, seed, examples=examples, split="held-out")
-        ]
+        picked = chosen(tasks)
+        drawn = [row for task in picked for row in generate(task, rows, seed, examples=examples, split="held-out")]
     except ValueError as error:
         raise UserError(str(error)) from error
-    conditions = {INTACT: [], **named}
-    frames = {}
-    for number, (part, names) in enumerate(conditions.items()):
+    values = {}
+    for task in picked if ABLATIONS[kind].reference else ():
+        others = generate(task, REFERENCE_ROWS, seed + APART, examples=examples, split="held-out")
+        names = [name for each in named.values() for name in each]
+        values[task.id] = replacement(bridge, names, kind, [token_ids(bridge, row.prompt) for row in others], seed)
+    kinds = (kind,) if kind == "zero" else (kind, "zero")
+    run = _Run(bridge, drawn, values, batch_size, progress, passes=1 + len(kinds) * len(named))
+    intact = run.accuracy(INTACT)
+    found = {
+        each: _result(
+            {INTACT: intact, **{part: run.accuracy(part, names, each) for part, names in named.items()}},
+            run.baseline,
+            resamples,
+            kind=each,
+            rows=rows,
+            examples=examples,
+            seed=seed,
+            reference=REFERENCE_ROWS if ABLATIONS[each].reference else 0,
+        )
+        for each in kinds
+    }
+    return replace(found[kind], unmatched=run.unmatched, zero=None if kind == "zero" else found["zero"])
 
-        def report(done: int, total: int, message: str, number: int = number, part: str = part) -> None:
-            progress(number * total + done, len(conditions) * total, f"{part}: {message}")
 
-        with bridge.hooks(fwd_hooks=[(name, CHANGES[kind]) for name in names]):
-            result = evaluate(bridge, drawn, batch_size=batch_size, progress=report, bootstrap=0)
-        frames[part] = result.to_dataframe()
+@dataclass
+class _Run:
+    """The same rows again and again, each time under other hooks. values: of all parts, by task."""
+
+    bridge: Bridge
+    drawn: list[Any]
+    values: Mapping[str, Replacement]
+    batch_size: int
+    progress: Progress
+    passes: int
+    done: int = 0
+    baseline: Any = None
+
+    @property
+    def unmatched(self) -> float | None:
+        """The share of resampled positions without a match."""
+        counts = [values.unmatched for values in self.values.values()]
+        positions = sum(count.positions for count in counts)
+        return sum(count.without for count in counts) / positions if positions else None
+
+    def accuracy(self, part: str, names: Sequence[str] = (), kind: str = "zero") -> pd.DataFrame:
+        """What `evaluate` finds, one row an answer, with these branches ablated."""
+        if not ABLATIONS[kind].reference:
+            return self._evaluate(self.drawn, replacement(self.bridge, names, kind).hooks(), f"{part}, {kind}")
+        frames = []
+        for task, values in self.values.items():  # in the order of the rows; each task has values of its own
+            some = [row for row in self.drawn if row.task_id == task]
+            frames.append(self._evaluate(some, values.only(names).hooks(), f"{part}, {kind}"))
+        return pd.concat(frames, ignore_index=True)
+
+    def _evaluate(self, rows: list[Any], hooks: Hooks, message: str) -> pd.DataFrame:
+        from synthetic_tasks import evaluate
+
+        total = len(self.drawn)
+
+        def report(done: int, some: int, _: str) -> None:
+            self.progress(self.done + done, self.passes * total, message)
+
+        with self.bridge.hooks(fwd_hooks=list(hooks)):
+            result = evaluate(self.bridge, rows, batch_size=self.batch_size, progress=report, bootstrap=0)
+        self.done += len(rows)
+        if self.baseline is None:
+            self.baseline = result.baseline
+        return result.to_dataframe()
+
+
+def _result(
+    frames: dict[str, pd.DataFrame], baseline: Any, resamples: int, *, seed: int, **said: Any
+) -> BranchAblation:
+    """Accuracies, changes and intervals from the answers under each condition, the intact one first."""
+    from synthetic_tasks.baselines import average
+
     intact = frames[INTACT]
     patterns = (*dict.fromkeys(intact["pattern"]), *([WHOLE] if intact["pattern"].nunique() > 1 else []))
     picked = {name: (intact["pattern"] == name) | (name == WHOLE) for name in patterns}
     tables = [_table(frames, picked[name].to_numpy()) for name in patterns]
     measured: Any = {name: torch.stack([table[name] for table in tables], dim=1) for name in tables[0]}
-    guess = [average(result.baseline, list(intact["task"][picked[name]].unique()))["fact-unif"] for name in patterns]
+    guess = [average(baseline, list(intact["task"][picked[name]].unique()))["fact-unif"] for name in patterns]
     return BranchAblation(
-        parts=tuple(conditions),
+        parts=tuple(frames),
         patterns=patterns,
-        kind=kind,
-        rows=rows,
-        examples=examples,
         seed=seed,
+        **said,
         **measured,
         answers=torch.tensor([int(picked[name].sum()) for name in patterns]),
         clusters=torch.tensor([intact["cluster"][picked[name]].nunique() for name in patterns]),
         guess=torch.tensor([float(level) for level in guess]),
     )
 
-
-def _zero(branch: Tensor, hook: Any) -> Tensor:
-    return torch.zeros_like(branch)
-
-
-def _rotate(branch: Tensor, hook: Any) -> Tensor:
-    """Head h gets what head h - 1 was given."""
-    return branch.roll(1, dims=1)
-
-
-CHANGES = {"zero": _zero, "rotate": _rotate}
 
 _PART = re.compile(r"(?:(?P<layer>\d+)\.)?(?P<stage>pre|post)(?:\.(?P<branch>\w+))?")
 

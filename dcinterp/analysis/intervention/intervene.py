@@ -8,13 +8,16 @@ the compositions keep the weights they have on the untouched prompt, so that the
 "recomputed" lets the change steer later compositions too, and the difference of the two effects is control flow.
 Source: ablation and activation patching as in Wang et al. 2022 (IOI) and Heimersheim & Nanda 2024.
 
-It does not show what the part does elsewhere: other prompts, or next to other interventions. Zero may be far from what
-the model ever computes; compare with "mean" and "counterfactual".
+A line without a kind of change replaces the part by its mean over reference prompts: examples of the prompt's own task,
+unless `reference` gives others. Zero may be far from what the model ever computes, so it is not the default; its effect
+stands beside that of every other ablation.
+
+It does not show what the part does elsewhere: other prompts, or next to other interventions.
 
 Identities that the tests assert: scaling by 1 changes nothing; setting every edge of a branch to zero sets the branch
 to zero; a branch at zero is the model without those weights; every branch taken from another prompt gives its pattern.
 
-    effect = dcinterp.intervene(model, prompt, "edge 2.post.kp.2>3 zero", "elephant", "sweater")
+    effect = dcinterp.intervene(model, prompt, "edge 2.post.kp.2>3 mean", "elephant", "sweater")
     effect.answer_before, effect.answer_after, effect.effect
     dcinterp.figures.plot(effect)
 """
@@ -22,7 +25,7 @@ to zero; a branch at zero is the model without those weights; every branch taken
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -31,7 +34,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.dataset import prompts
+from dcinterp.mechanism.ablation import ABLATIONS
+from dcinterp.mechanism.dataset import default_reference, prompts
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, intervention_hooks, references
 from dcinterp.mechanism.interventions import Interventions, checked, read_interventions
 from dcinterp.mechanism.objective import Objective, explain
@@ -48,6 +52,8 @@ class InterventionEffect(Result):
     top_ids, logit_before, logit_after, probability_before, probability_after [top]: the most likely tokens of either
     run; attention_before, attention_after [layer, head, key]: the (composed) attention of the position;
     attention_change [layer, head]: mean over queries of the sum over keys of its |change|; metric_before, metric_after.
+    metric_at_zero, answer_at_zero: under the same interventions with zero in place of every other kind of ablation;
+    None where there is none. reference: the set of reference prompts in text form, "given" for a list of prompts.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -80,11 +86,19 @@ class InterventionEffect(Result):
     attention_before: Float[Tensor, "layer head key"]
     attention_after: Float[Tensor, "layer head key"]
     attention_change: Float[Tensor, "layer head"]
+    metric_at_zero: float | None = None
+    answer_at_zero: str | None = None
+    reference: str | None = None
 
     @property
     def effect(self) -> float:
         """By how much the intervention reduces the metric."""
         return self.metric_before - self.metric_after
+
+    @property
+    def effect_of_zero(self) -> float | None:
+        """By how much zero in its place reduces the metric; None if nothing else was put in."""
+        return None if self.metric_at_zero is None else self.metric_before - self.metric_at_zero
 
     def table(self) -> pd.DataFrame:
         """One row per token that is likely in either run."""
@@ -105,12 +119,18 @@ class InterventionEffect(Result):
         minus = f' minus that of "{self.foil}"' if self.foil else ""
         before, after, effect = (
             f"{strong}{text}{strong}"
-            for text in (f"{self.metric_before:.2f}", f"{self.metric_after:.2f}", f"{self.effect:+z.2f}")
+            for text in (f"{self.metric_before:z.2f}", f"{self.metric_after:z.2f}", f"{self.effect:+z.2f}")
         )
+        beside = ""
+        if self.effect_of_zero is not None:
+            also = " and the model " + (
+                "answers the same" if self.answer_at_zero == self.answer_after else f'answers "{self.answer_at_zero}"'
+            )
+            beside = f" With zero in its place the effect is {self.effect_of_zero:+z.2f}{also}."
         return (
             f"The model answered {strong}{self.answer_before}{strong} and {still} answers "
             f'{strong}{self.answer_after}{strong}. The {self.objective} of "{self.target}"{minus} is {before} before '
-            f"and {after} after, so the effect is {effect}: the change {meaning}."
+            f"and {after} after, so the effect is {effect}: the change {meaning}.{beside}"
         )
 
     def warnings(self) -> list[str]:
@@ -123,6 +143,11 @@ class InterventionEffect(Result):
         if self.metric_before == self.metric_after and bool((self.logit_before == self.logit_after).all()):
             sentences.append(
                 "The intervention changes no logit here: the part already has this value, or does not reach the answer."
+            )
+        if self.effect_of_zero is not None and round(self.effect, 2) * round(self.effect_of_zero, 2) < 0:
+            sentences.append(
+                "With zero in its place the effect has the other sign: what the part has in common over prompts and "
+                "what it has on this one work in opposite ways."
             )
         return sentences
 
@@ -146,28 +171,33 @@ def intervene(
     reference: str | Sequence[Prompt] | None = None,
     dynamic_weights: DynamicWeights = "recomputed",
     k: Count = 10,
+    seed: int = 0,
 ) -> InterventionEffect:
     """Change parts of the model on one prompt, and compare.
 
     Args:
         bridge: any bridge; all but heads need composed heads.
         prompt: text, or token ids as in [5, 7, 9].
-        interventions: one line such as "edge 2.post.kp.2>3 zero", several apart by semicolons, or a list of them.
+        interventions: one line such as "edge 2.post.kp.2>3 mean", several apart by semicolons, or a list of them. The
+            kind is mean (as without any), zero, resample, resample-token, rotate, scale=X or counterfactual.
         target: the answer; the model's own most likely token by default.
         foil: the answer it competes with.
         at: the position whose next token is predicted.
         objective: "logit" (with a foil, the difference) or "log-probability".
         counterfactual: the other prompt, with as many tokens, that "counterfactual" takes its values from.
-        reference: prompts, or a set of examples such as "same-person n=20", that "mean" is taken over.
+        reference: prompts, or a set of examples such as "same-person n=20", that "mean" and the kinds of resampling
+            take their values from; by default examples of the prompt's own task.
         dynamic_weights: "recomputed", or "frozen" at their values on the untouched prompt.
         k: how many of the most likely tokens of either run to keep.
+        seed: of the draws of resampling.
 
-    Cost: two forward passes that keep the attention of every layer, one more for each reference prompt, one for the
-    counterfactual and one for freezing.
+    Cost: two forward passes that keep the attention of every layer, one more for each reference prompt (32 unless they
+    are given), one for zero beside it, one for the counterfactual and one for freezing.
 
     Raises:
         UserError: an intervention is not valid or does not fit the model, a prompt, target or position does not fit, or
-            the values for "mean" or "counterfactual" are not given.
+            the values of a kind are not given: those of "counterfactual", or reference prompts for one that is no
+            prompt of the tasks.
     """
     if target is None:
         ids = token_ids(bridge, prompt)
@@ -176,11 +206,19 @@ def intervene(
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
     length = explanation.ids.shape[1]
     units = [each for one in read_interventions(interventions) for each in checked(bridge, one, length)]
-    among = None if reference is None or not any(one.kind == "mean" for one in units) else prompts(bridge, reference)
-    values = references(bridge, units, length, counterfactual, among)
+    among = None
+    if any(one.kind in ABLATIONS and ABLATIONS[one.kind].reference for one in units):
+        reference = default_reference(bridge, prompt) if reference is None else reference
+        among = prompts(bridge, reference)
+    values = references(bridge, units, length, counterfactual, among, ids=explanation.ids, seed=seed)
     frozen = list(frozen_hooks(bridge, explanation.ids)) if freezes(dynamic_weights) else []
     before, clean = _run(bridge, explanation.ids, frozen)
     after, edited = _run(bridge, explanation.ids, list(intervention_hooks(bridge, [units], values, frozen=frozen)))
+    at_zero = None
+    if any(one.kind in ABLATIONS and one.kind != "zero" for one in units):
+        zeroed = [replace(one, kind="zero") if one.kind in ABLATIONS else one for one in units]
+        hooks = list(intervention_hooks(bridge, [zeroed], values, frozen=frozen))
+        at_zero, _ = _run(bridge, explanation.ids, hooks)
     place = explanation.positions[0]
     rows = torch.stack([logits[0, place].float().cpu() for logits in (before, after)])
     top = _either_top(rows, k)
@@ -207,6 +245,9 @@ def intervene(
         attention_before=attention[0, :, :, place, : place + 1].contiguous(),
         attention_after=attention[1, :, :, place, : place + 1].contiguous(),
         attention_change=(attention[1] - attention[0]).abs().sum(-1).mean(-1),
+        metric_at_zero=None if at_zero is None else float(explanation.metric(at_zero)),
+        answer_at_zero=None if at_zero is None else explanation.answer(bridge, at_zero),
+        reference=None if among is None else reference if isinstance(reference, str) else "given",
     )
 
 

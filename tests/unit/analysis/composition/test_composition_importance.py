@@ -29,7 +29,7 @@ def silenced(bridge, layer, stage):
 
 
 def test_branches_add_up_to_what_switching_them_off_costs(bridge):
-    result = composition_importance(bridge, TEXT)
+    result = composition_importance(bridge, TEXT, kind="zero")
     for row, question in enumerate(read_questions(bridge, TEXT)):
         for layer in range(2):
             for place, stage in enumerate(("pre", "post")):
@@ -41,8 +41,32 @@ def test_branches_add_up_to_what_switching_them_off_costs(bridge):
     assert torch.allclose(result.by_branch.sum(-1), result.by_layer, atol=1e-5)
 
 
+def test_by_default_branches_add_up_to_what_their_means_over_the_examples_cost(bridge):
+    result = composition_importance(bridge, TEXT)
+    questions = read_questions(bridge, TEXT)
+    caches = [bridge.run_with_cache(question.prompt)[1] for question in questions]
+    at, seen, hooks = "blocks.1.attn.post.hook_", {}, []
+    hooks.append((f"{at}in", lambda a, hook: seen.update(attention=a)))
+    for side in "qk":
+        low = [torch.einsum("prf,prh->pfh", c[f"{at}w_{side}1"][0], c[f"{at}w_{side}2"][0]) for c in caches]
+        gate = torch.diag(torch.cat([c[f"{at}w_{side}g"][0] for c in caches]).mean(0))
+        for name, mean in ((f"{side}p", torch.cat(low).mean(0)), (f"{side}g", gate)):
+            put = (f"{at}o_{name}", lambda o, hook, m=mean: torch.einsum("bfts,fh->bhts", seen["attention"], m))
+            hooks.append(put)
+    zero = []
+    for row, question in enumerate(questions):
+        measured = difference(bridge, question, hooks)
+        zero.append(difference(bridge, question, silenced(bridge, 1, "post")))
+        total = result.scores[row, 1, 1].sum() + result.gap[row, 1, 1]
+        assert float(result.metric_difference[row, 1, 1]) == pytest.approx(measured, abs=1e-4)
+        assert float(total) == pytest.approx(measured, abs=1e-4)
+        assert measured != pytest.approx(zero[-1], abs=1e-4)
+    assert result.at_zero[1][1] == pytest.approx(sum(zero) / len(zero), abs=1e-4)
+    assert result.table()["ablated_by_zero"][3] == result.at_zero[1][1]
+
+
 def test_the_joint_path_adds_all_compositions_at_once(bridge):
-    result = composition_importance(bridge, TEXT, path="joint")
+    result = composition_importance(bridge, TEXT, path="joint", kind="zero")
     hooks = [hook for layer in range(2) for stage in ("pre", "post") for hook in silenced(bridge, layer, stage)]
     for row, question in enumerate(read_questions(bridge, TEXT)):
         measured = difference(bridge, question, hooks)
@@ -53,7 +77,7 @@ def test_the_joint_path_adds_all_compositions_at_once(bridge):
 
 def test_agrees_with_captum_on_the_composed_matrix(bridge):
     (question, *_) = read_questions(bridge, TEXT)
-    result = composition_importance(bridge, [question.example], steps=32)
+    result = composition_importance(bridge, [question.example], steps=32, kind="zero")
     ids = bridge.to_tokens(question.prompt)
     names = [f"blocks.0.attn.post.hook_{name}" for name in ("out", "o_b")]
     _, cache = bridge.run_with_cache(ids, names_filter=names)

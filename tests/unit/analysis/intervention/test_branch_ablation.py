@@ -9,7 +9,7 @@ import torch
 import dcinterp
 import synthetic_tasks
 from dcinterp import UserError
-from dcinterp.analysis.intervention.branch_ablation import CHANGES, _hooks, _table, default_parts
+from dcinterp.analysis.intervention.branch_ablation import APART, REFERENCE_ROWS, _hooks, _table, default_parts
 from dcinterp.bridge import wrap
 from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.checkpoints.read import read_model
@@ -18,8 +18,14 @@ from dcinterp.model.decoder import DCFormerForCausalLM
 
 
 @pytest.fixture(scope="module")
-def without_everything(shipped):
+def at_its_mean(shipped):
     return dcinterp.branch_ablation(shipped, tasks="56,57", parts=["all"], rows=2, examples=4, resamples=50)
+
+
+@pytest.fixture(scope="module")
+def without_everything(at_its_mean):
+    """Zero, which stands beside the default."""
+    return at_its_mean.zero
 
 
 def test_without_all_it_is_the_same_weights_in_a_model_that_does_not_compose(shipped, without_everything):
@@ -87,12 +93,54 @@ def test_parts_name_the_hooks_of_their_branches(bridge, make_bridge):
     assert default_parts(make_bridge(compose_gate=False, compose_stages=("post",))) == ["post.qp", "post.kp", "all"]
 
 
-def test_rotating_keeps_every_term_and_moves_it_to_the_next_head():
-    branch = torch.randn(2, 4, 3, 3)
-    rotated = CHANGES["rotate"](branch, None)
-    assert torch.equal(rotated[:, 1], branch[:, 0])
-    assert torch.equal(rotated[:, 0], branch[:, 3])
-    assert not CHANGES["zero"](branch, None).any()
+def test_the_default_is_the_mean_over_other_rows_of_each_task(shipped, at_its_mean):
+    """Against hooks written by hand: one mean map for every branch and task, over rows that are not scored."""
+    assert (at_its_mean.kind, at_its_mean.reference, at_its_mean.unmatched) == ("mean", REFERENCE_ROWS, None)
+    correct = []
+    for task in ("task56", "task57"):
+        rows = synthetic_tasks.generate(task, 2, 1, examples=4, split="held-out")
+        others = synthetic_tasks.generate(task, REFERENCE_ROWS, 1 + APART, examples=4, split="held-out")
+        assert not {row.text for row in rows} & {row.text for row in others}
+        caches = [shipped.run_with_cache(shipped.to_tokens(row.prompt))[1] for row in others]
+        hooks = []
+        for layer in range(3):
+            for stage in ("pre", "post"):
+                at, seen = f"blocks.{layer}.attn.{stage}.hook_", {}
+                hooks.append((f"{at}in", lambda a, hook, seen=seen: seen.update(attention=a)))
+                for side in "qk":
+                    pairs = [(c[f"{at}w_{side}1"][0], c[f"{at}w_{side}2"][0]) for c in caches]
+                    low_rank = torch.cat([torch.einsum("prf,prh->pfh", *pair) for pair in pairs]).mean(0)
+                    gate = torch.cat([c[f"{at}w_{side}g"][0] for c in caches]).mean(0)
+                    for name, mean in ((f"{side}p", low_rank), (f"{side}g", torch.diag(gate))):
+                        hooks.append(
+                            (
+                                f"{at}o_{name}",
+                                lambda o, hook, mean=mean, seen=seen: torch.einsum(
+                                    "bfts,fh->bhts", seen["attention"], mean
+                                ),
+                            )
+                        )
+        with shipped.hooks(fwd_hooks=hooks):
+            correct += list(synthetic_tasks.evaluate(shipped, rows, bootstrap=0).to_dataframe()["correct"])
+    assert float(at_its_mean.accuracy[1, 0]) == pytest.approx(sum(correct) / len(correct))
+    assert float(at_its_mean.accuracy[1, 0]) != float(at_its_mean.zero.accuracy[1, 0]), "else the test shows nothing"
+
+
+def test_zero_stands_beside_in_the_table_and_is_said_where_it_is_the_kind(at_its_mean, without_everything):
+    table = at_its_mean.table()
+    assert table["change_at_zero"].tolist() == without_everything.change.flatten().tolist()
+    assert (without_everything.kind, without_everything.zero, without_everything.reference) == ("zero", None, 0)
+    assert any("never trained in" in sentence for sentence in without_everything.warnings())
+    assert not any("never trained in" in sentence for sentence in at_its_mean.warnings())
+
+
+@pytest.mark.parametrize("kind", ["resample", "resample-token", "rotate"])
+def test_the_other_kinds_run_on_rows_too(bridge, kind):
+    result = dcinterp.branch_ablation(
+        bridge, tasks="56", parts=["post"], kind=kind, rows=1, examples=3, resamples=10, batch_size=2
+    )
+    assert (result.kind, result.zero.kind) == (kind, "zero")
+    assert (result.unmatched is None) == (kind == "rotate")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +150,7 @@ def test_rotating_keeps_every_term_and_moves_it_to_the_next_head():
         ({"parts": ["middle"]}, "no part 'middle'"),
         ({"parts": ["7.post"]}, "no part '7.post'"),
         ({"tasks": "same-persn"}, "no task is called"),
-        ({"kind": "mean"}, "zero"),
+        ({"kind": "means"}, "mean"),
     ],
 )
 def test_refuses_with_a_sentence(bridge, arguments, message):

@@ -1,0 +1,198 @@
+"""What a case study asks about: the token of the answer that is analysed, and the wrong answer it is compared with.
+
+The answer is scored as a whole. Of an answer of several tokens the first that differs from the foil is analysed, with
+the tokens before it read behind the prompt (as in dcinterp.mechanism.objective).
+
+The foil is by default an answer that another fact of the prompt would give: what a model answers that knows the
+relation and chose the wrong fact. Of several it is the strongest, the one that the model finds most probable, and not
+the mean of their logits: it is then a token that every other analysis can be given as well. The runner-up, the most
+likely other token, is mostly a word that fits the relation but stands for no fact of the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from dcinterp.analysis.weights.ov_transformations import word_pairs
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.dataset import default_reference, other_answers
+from dcinterp.mechanism.objective import answer_tokens
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, token_id, token_ids, tokens_in_text
+from dcinterp.shapes import TokenIds
+from dcinterp.support.errors import UserError
+
+if TYPE_CHECKING:
+    from synthetic_tasks import Example
+
+Contrast = Literal["facts", "runner-up"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt with the token that is analysed and its foil.
+
+    prompt: with the tokens of the answer that come before the analysed one; ids: of it, [1, pos]. tokens: of the whole
+    answer; place: of the analysed one among them. contrast: what the foil is, "facts", "runner-up", "no facts" (the
+    runner-up for want of them) or "given"; other: the foil of the other contrast, None if it is the same or there is
+    none. probability: of the whole answer; written: whether the model writes all of it. example: that the prompt is, if
+    it is one of the tasks.
+    """
+
+    prompt: Prompt
+    ids: TokenIds
+    expected: bool
+    tokens: tuple[int, ...]
+    place: int
+    foil: int
+    contrast: str
+    other: int | None
+    probability: float
+    written: bool
+    example: Example | None
+
+    @property
+    def target(self) -> int:
+        """The token that is analysed."""
+        return self.tokens[self.place]
+
+
+def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, contrast: Contrast) -> Asked:
+    """Find out what is analysed.
+
+    Args:
+        given: a prompt, or an example of the tasks.
+        answer: the expected answer of a prompt, as written or as a token id; the model's own by default.
+        foil: the answer it competes with, by default that of the contrast.
+        contrast: "facts", or "runner-up".
+
+    Raises:
+        UserError: prompt, answer or foil do not fit the model, or are the same.
+    """
+    own = hasattr(given, "facts")
+    prompt, answer = (given.prompt, given.answer) if own else (given, answer)
+    ids = token_ids(bridge, prompt)
+    example = given if own else _read(bridge, prompt)
+    if answer is None:
+        with torch.no_grad():
+            tokens = (int(bridge(ids)[0, -1].argmax()),)
+    else:
+        tokens = tokens_in_text(bridge, str(answer)) if own else tuple(answer_tokens(bridge, answer))
+    probability, ranked = _whole(bridge, ids, tokens)
+    # Where the model would write another token; its first token if it writes them all.
+    turn = next((n for n, top in enumerate(ranked) if top[0] != tokens[n]), 0)
+    runner_up = next(token for token in ranked[turn] if token != tokens[turn])
+    choices = {"runner-up": (turn, runner_up)}
+    if foil is not None:
+        contrast_name, (place, chosen) = "given", _differing(tokens, tuple(answer_tokens(bridge, foil)))
+    else:
+        if (fact := _strongest_fact(bridge, ids, tokens, example, prompt, spaced=own)) is not None:
+            choices["facts"] = fact
+        contrast_name = contrast if contrast in choices else "no facts"
+        place, chosen = choices[contrast if contrast in choices else "runner-up"]
+    beside = next((at for name, at in choices.items() if name != contrast), None) if foil is None else None
+    read = list(tokens[:place])
+    return Asked(
+        prompt=[*ids[0].tolist(), *read] if read else prompt,
+        ids=torch.cat([ids, torch.tensor([read], dtype=ids.dtype, device=ids.device)], 1) if read else ids,
+        expected=answer is not None,
+        tokens=tokens,
+        place=place,
+        foil=chosen,
+        contrast=contrast_name,
+        other=beside[1] if beside is not None and beside[0] == place and beside[1] != chosen else None,
+        probability=probability,
+        written=all(top[0] == token for top, token in zip(ranked, tokens, strict=True)),
+        example=example,
+    )
+
+
+def better_with_space(bridge: Bridge, ids: TokenIds, answer: Any, rank: int) -> tuple[str, int] | None:
+    """The token that the answer is after a space, and its rank, if that is another token and ranks higher."""
+    if not isinstance(answer, str) or answer.startswith(" "):
+        return None
+    try:
+        token = token_id(bridge, f" {answer}")
+    except UserError:
+        return None
+    with torch.no_grad():
+        logits = bridge(ids)[0, -1]
+    found = int((logits > logits[token]).sum()) + 1
+    text = decoded(bridge, [token])
+    return (text, found) if found < rank and text.startswith(" ") else None
+
+
+def _read(bridge: Bridge, prompt: Prompt) -> Example | None:
+    """The example that a text is, if a task reads it with one source."""
+    from synthetic_tasks import UnsolvableLine, solve
+
+    if not isinstance(prompt, str):
+        return None
+    try:
+        solution = solve(prompt)
+    except UnsolvableLine:
+        return None
+    return solution.example() if solution.source is not None and solution.prompt == prompt.strip("\n") else None
+
+
+def _whole(bridge: Bridge, ids: TokenIds, tokens: Sequence[int]) -> tuple[float, list[list[int]]]:
+    """The probability of the whole answer, and the two likeliest tokens in the place of each of its tokens.
+
+    Cost: one forward pass.
+    """
+    read = torch.tensor([list(tokens[:-1])], dtype=ids.dtype, device=ids.device)
+    with torch.no_grad():
+        logits = bridge(token_ids(bridge, torch.cat([ids, read], 1)))[0, ids.shape[1] - 1 :]
+    chances = logits.double().log_softmax(-1)
+    log_probability = sum(float(row[token]) for row, token in zip(chances, tokens, strict=True))
+    return float(torch.tensor(log_probability).exp()), [row.topk(2).indices.tolist() for row in chances]
+
+
+def _strongest_fact(
+    bridge: Bridge, ids: TokenIds, tokens: tuple[int, ...], example: Example | None, prompt: Prompt, *, spaced: bool
+) -> tuple[int, int] | None:
+    """(place, token) where the most probable answer of another fact differs from the answer; None without facts."""
+    words = other_answers(example) if example is not None else _values_beside(bridge, prompt)
+    found = []
+    for word in words:
+        try:
+            other = tokens_in_text(bridge, word) if spaced else tuple(answer_tokens(bridge, word))
+            place, token = _differing(tokens, other)
+        except UserError:  # a word that this model lacks, or the answer itself
+            continue
+        found.append((_whole(bridge, ids, other)[0], place, token))
+    return max(found)[1:] if found else None
+
+
+def _values_beside(bridge: Bridge, prompt: Prompt) -> list[str]:
+    """What the relations that a prompt's wording asks for give its words, of a prompt that no task reads as a whole."""
+    from synthetic_tasks import find
+    from synthetic_tasks import words as split
+    from synthetic_tasks.selection import chosen
+
+    if not isinstance(prompt, str):
+        return []
+    try:
+        reference = default_reference(bridge, prompt)
+    except UserError:
+        return []
+    relations = {find(task.id).relation for task in chosen(reference.split()[0].replace("all", ""))}
+    if len(relations) > 1:
+        return []
+    pairs = dict(word_pairs(next(iter(relations))))
+    return list(dict.fromkeys(value for word in split(prompt) for value in pairs.get(word, ())))
+
+
+def _differing(tokens: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, int]:
+    """(place, token of the other) where two answers first differ.
+
+    Raises:
+        UserError: they do not.
+    """
+    for place, (mine, theirs) in enumerate(zip(tokens, other, strict=False)):
+        if mine != theirs:
+            return place, theirs
+    raise UserError("Answer and foil are the same token, or one begins with the other; choose another foil.")
