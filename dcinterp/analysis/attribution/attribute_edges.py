@@ -40,12 +40,12 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.edge_scores import EdgeExplainer
+from dcinterp.mechanism.edge_scores import MEASURING, EdgeExplainer, EdgeMethod, check_edge_choices, place
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Metric, Path, check_choices
+from dcinterp.mechanism.path_gradient import Integration, Metric, Path
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -212,8 +212,10 @@ class EdgeAttribution(Result):
                 "a hook changed the composition, or the model has a branch that is not known here."
             )
         worst = float(self.relative_gap.max())
-        if self.method == "ig" and worst > NOTABLE_GAP:
+        if self.method in ("ig", "ig-counterfactual") and worst > NOTABLE_GAP:
             sentences.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
+        if self.method in MEASURING:  # the scores of these edges are their effects
+            return sentences
         wrong = [
             name
             for name, p, m in zip(self.checked, self.predicted.tolist(), self.measured.tolist(), strict=True)
@@ -247,7 +249,7 @@ def attribute_edges(
     at: int = -1,
     objective: Objective = "logit",
     stage: Stage = "post",
-    method: Method = "ig",
+    method: EdgeMethod = "screened",
     path: Path = "layer",
     baseline: Prompt | None = None,
     dynamic_weights: DynamicWeights = "recomputed",
@@ -294,7 +296,7 @@ def attribute_edges(
             model does not compose its heads at that stage.
     """
     require_known("stage", stage, ("pre", "post"))
-    check_choices(path, method)
+    check_edge_choices(path, method)
     if stages_of(bridge) or stage == "pre":
         require_stage(bridge, stage)
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
@@ -308,7 +310,11 @@ def attribute_edges(
     credits, integrals = explainer.scores(explanation.metric, list(chosen), path, per_source, progress)
     by_source = torch.stack([each.by_source for each in credits])
     heads = torch.stack([each.heads for each in credits])
-    scores = by_source.sum(-1)
+    added = by_source.sum(-1)
+    scores, edges, effects = added, [], torch.zeros(0)
+    if method in MEASURING:
+        scores, edges, effects = explainer.with_measured(explanation.metric, list(chosen), added, check)
+    named = edges if stages_of(bridge) else [Intervention("head", e.layer, head=e.head) for e in edges]
     with torch.no_grad():
         answer = explanation.answer(bridge, bridge(ids))
     result = EdgeAttribution(
@@ -324,19 +330,19 @@ def attribute_edges(
         dynamic_weights=dynamic_weights,
         layers=tuple(chosen),
         sources=str_tokens(bridge, ids) if per_source else ("all tokens",),
-        checked=(),
+        checked=tuple(one.unit for one in named),
         metric=integrals[0].actual,
         scores=scores,
         by_source=by_source,
         heads=heads,
-        mismatch=(scores.sum((1, 2)) - heads).abs().amax(1),
+        mismatch=(added.sum((1, 2)) - heads).abs().amax(1),
         gap=torch.tensor([each.gap for each in integrals]),
         metric_at_baseline=torch.tensor([each.at_baseline for each in integrals]),
         steps=torch.tensor([each.steps for each in integrals]),
-        predicted=torch.zeros(0),
-        measured=torch.zeros(0),
+        predicted=torch.tensor([float(added[place(edge, chosen)]) for edge in edges]),
+        measured=effects.float(),
     )
-    return _checked(result, explainer, explanation.metric, check)
+    return result if method in MEASURING else _checked(result, explainer, explanation.metric, check)
 
 
 def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, check: int) -> EdgeAttribution:
