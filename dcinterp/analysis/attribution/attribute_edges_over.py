@@ -198,12 +198,13 @@ def attribute_edges_over(
             foil); see dcinterp.mechanism.dataset.
         objective: "logit" (with a foil, the difference) or "log-probability".
         stage: "post" for attention weights shared with values, "pre" for scores shared with another head's softmax.
-        method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
+        method: as of `attribute_edges`; "screened" measures the strongest edges of every example anew.
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
             layers together, so that the scores of all layers add up to one difference.
         dynamic_weights: "recomputed" lets later compositions respond to the change; "frozen" keeps their weights.
         control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
-        check: how many of the edges between different heads of largest mean to ablate in every example.
+        check: how many of the edges between different heads of largest mean to ablate in every example; and, by method
+            "screened", the `check` of `attribute_edges`.
         level: confidence level of the bootstrap intervals over examples.
         seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
