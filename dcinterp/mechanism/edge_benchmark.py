@@ -44,9 +44,8 @@ def describe(method: str, stage: str) -> str:
     )
     if method == "screened":
         return (
-            f"The strongest edges by three rankings are measured, the others predicted: {numbers} The strongest edge of "
-            "all was among the measured ones in "
-            f"{found['found']:.1%} of the prompts."
+            f"The strongest edges by three rankings are measured, the others predicted: {numbers} The strongest edge "
+            f"of all was among the measured ones in {found['found']:.1%} of the prompts."
         )
     return numbers[0].upper() + numbers[1:]
 
