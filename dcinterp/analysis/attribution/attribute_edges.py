@@ -369,7 +369,7 @@ def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, 
         return result
     # Without composition, a head's only edge is all that it reads.
     interventions = [e.intervention if composed else Intervention("head", e.layer, head=e.head_to) for e in edges]
-    if explainer.baseline is not None:
+    if explainer.baseline is not None and result.method != "ig-counterfactual":  # which predicts whole removals
         interventions = [replace(one, kind="counterfactual") for one in interventions]
     effects = measure_effects(
         bridge,
