@@ -2,7 +2,9 @@
 
 import streamlit as st
 
+from dcinterp.mechanism import edge_benchmark
 from dcinterp.mechanism.branches import ADDED, BRANCHES
+from dcinterp.mechanism.edge_scores import METHOD_LABELS
 from dcinterp.support.errors import UserError
 from workbench import analyses, case_studies, inputs, links, sentences
 from workbench.glossary import tip
@@ -21,7 +23,7 @@ CELLS = {
     "pre": "Rows share their scores, columns use them in their softmax",
     "post": "Rows share their attention, columns use it with their values",
 }
-METHODS = {"ig": "integrated gradients", "gradient": "gradient x edge"}
+METHODS = {name: METHOD_LABELS[name] for name in ("screened", "ablation", "recomputed", "gradient", "relp", "ig")}
 
 st.title("Edges", anchor=False)
 st.markdown(
@@ -38,7 +40,7 @@ except UserError as problem:
 across = st.columns([2, 2, 2])
 stage = inputs.stage(name, where=across[0])
 method = links.choose(
-    "Method", METHODS, key="method", format=METHODS.__getitem__, help=tip("attribution"), where=across[1]
+    "Method", METHODS, key="method", format=METHODS.__getitem__, help=tip("edge score"), where=across[1]
 )
 shown = links.number("Strongest edges", 4, 64, key="top", default=16, help=tip("edge"), where=across[2])
 try:
@@ -60,6 +62,8 @@ if edges is None:
     links.end_page()
 
 show_warnings(edges)
+if known := edge_benchmark.describe(method, stage):
+    st.caption(known)
 strongest = edges.top(1)
 if strongest:
     direct = case_studies.most_direct_head(name, question, edges)

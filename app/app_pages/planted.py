@@ -62,6 +62,7 @@ try:
         prompt=example.prompt,
         target=example.target,
         foil=example.foil,
+        method="ig",
     )
 except UserError as problem:
     st.error(str(problem), icon=":material/error:")

@@ -42,6 +42,9 @@ TERMS = {
     "logit difference": "The logit of the answer minus the logit of the token that it competes with (the foil).",
     "target": "The token whose logit is explained.",
     "foil": "The token that the target competes with: what is explained is the difference between their logits.",
+    "edge score": "By default the strongest edges by several quick rules are removed, each alone, and the effect is "
+    "the score; the others get what a gradient predicts. Integrated gradients share out the effect of a whole layer "
+    "instead: they add up, and do not predict removals.",
     "attribution": "Integrated gradients: how much of the answer's logit (minus that of the strongest wrong token) "
     "comes from each head's output. The scores of all heads of a layer sum to what the layer's heads do together.",
     "direct effect": "What a head adds to the answer by itself: its output at the last token is ablated while all "

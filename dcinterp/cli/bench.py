@@ -95,6 +95,63 @@ def decode(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_j
     _run([partial(measure_decoding, past, rounds=rounds) for past in (128, 1024)], threads, output, as_json)
 
 
+@app.command()
+def edges(
+    rows: Annotated[
+        Path, typer.Argument(help="File of the measurements, a line a prompt; what it holds is not measured again.")
+    ],
+    families: Annotated[
+        list[str] | None, typer.Argument(help="Families of tasks, or planted circuits; all by default.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of every family of tasks.")] = 100,
+    seconds: Annotated[float, typer.Option(min=0, help="Stop after so long; 0 only reads what is there.")] = 200.0,
+    write: Annotated[
+        bool, typer.Option("--write", help="Make these the numbers of the package, which the app and docs show.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: by family and stage, the numbers of rules.")
+    ] = False,
+) -> None:
+    """How well scores of edges predict their measured removals, on the shipped model and on planted circuits.
+
+    Every edge of every prompt is removed, alone. Give the command again until no more rows are made.
+
+    Examples:
+
+        dcinterp bench edges rows.jsonl same-person --prompts 12
+
+        dcinterp bench edges rows.jsonl --seconds 0
+    """
+    import json
+    import time
+
+    from dcinterp.bench.edges import FAMILIES, measure, planted_cases, read_rows, summarise, trained_cases
+    from dcinterp.checkpoints.load import load
+    from dcinterp.mechanism import edge_benchmark
+    from dcinterp.planted import circuits
+    from dcinterp.support.errors import require_known
+
+    require_file_place(rows)
+    until, known = time.monotonic() + seconds, (*FAMILIES, *circuits())
+    for family in families or known if seconds else ():
+        require_known("family", family, known)
+        model = load(edge_benchmark.MODEL) if family in FAMILIES else None
+        cases = planted_cases(family) if model is None else trained_cases(model, family, prompts)
+        made = measure(cases, rows, until=until)
+        typer.echo(f"{family}: {made} more rows", err=True)
+    found = summarise(read_rows(rows))
+    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    if write:
+        edge_benchmark.FILE.write_text(text, encoding="utf-8")
+        edge_benchmark.summary.cache_clear()
+    if as_json:
+        print_json(found)
+        return
+    for name, of in found.items():
+        for rule, numbers in of["rules"].items():
+            typer.echo(f"{name:24} {rule:18} {numbers['all']}")
+
+
 def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path | None, as_json: bool) -> None:
     import json
 

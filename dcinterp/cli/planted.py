@@ -90,7 +90,8 @@ def show(
     roles = {f"layer 1, {role}": [f"1.{h}" for h in heads] for role, heads in planted.roles[chosen.circuit].items()}
     for role, heads in (("previous token", planted.previous), ("question", planted.question)):
         roles[f"layer 0, {role}"] = [f"0.{head}" for head in heads]
-    found = attribute_edges(load(f"{PLANTED}{circuit}"), chosen.prompt, chosen.target, chosen.foil, per_source=False)
+    bridge = load(f"{PLANTED}{circuit}")
+    found = attribute_edges(bridge, chosen.prompt, chosen.target, chosen.foil, method="ig", per_source=False)
     rows = [
         (
             f"{edge.layer}.{edge.branch}.{edge.head_from}>{edge.head_to}",

@@ -1,22 +1,52 @@
 """A metric's credit for one prompt, shared among the edges of its layers: what edge scores of any sort are made of.
 
-explainer = EdgeExplainer(bridge, ids, stage="post")
+explainer = EdgeExplainer(bridge, ids, stage="post", method="recomputed")
 layers, integrals = explainer.scores(metric, [0, 1, 2])
+explainer.screen(metric, [0, 1, 2], 8)          # the edges to measure: the strongest by several rules
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.edges import bias_credit, credit, edge_scores, edge_state, layer_taps, site
-from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, PathGradient, path_gradient
+from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.branches import NAMES
+from dcinterp.mechanism.edge_removal import removal_effects
+from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion
+from dcinterp.mechanism.edges import EdgeState, bias_credit, credit
+from dcinterp.mechanism.interventions import Intervention, all_units
+from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, PathGradient
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.progress import Progress, silent
+
+MEASURING = ("screened", "ablation")
+"""Methods whose scores are measured: of the edges that a screening names, or of all."""
+
+EdgeMethod = Literal["screened", "ablation", "recomputed", "gradient", "halfway", "relp", "ig", "ig-counterfactual"]
+"""What `method=` takes where edges are scored: the names of `MEASURING`, and of every rule."""
+
+METHODS: tuple[str, ...] = get_args(EdgeMethod)
+
+PREDICTOR = "recomputed"
+"""The rule for edges that are not measured: the one that predicts best on the benchmark (docs/analyses/edges.md)."""
+
+SCREEN = ("recomputed", "halfway", "relp")
+"""The rules whose strongest edges are measured; where one is blind (a saturated softmax, a norm) another sees."""
+
+METHOD_LABELS = {
+    "screened": "gradient, the strongest edges measured",
+    "ablation": "every edge measured",
+    **{name: rule.label for name, rule in RULES.items()},
+}
+
+NEGLIGIBLE = 1e-4
+"""Share of the largest score of a ranking below which it names no edge."""
 
 
 class LayerCredit(NamedTuple):
@@ -29,11 +59,19 @@ class LayerCredit(NamedTuple):
     heads: Float[Tensor, " head_to"]
 
 
+def check_edge_choices(path: str, method: str) -> None:
+    """Refuse unknown names, and a joint path where there is none; UserError that lists the known ones."""
+    require_known("method", method, METHODS)
+    require_known("path", path, ("layer", "joint"))
+    if path == "joint" and method not in ("ig", "gradient"):
+        raise UserError(f"A joint path belongs to 'ig' and 'gradient'; {method!r} scores every edge by itself.")
+
+
 @dataclass(frozen=True)
 class EdgeExplainer:
     """One prompt, the prompt its path starts from (nothing when None), and how credit is taken.
 
-    frozen: hooks that hold the dynamic weights, see `frozen_hooks`.
+    method: one of `METHODS`. frozen: hooks that hold the dynamic weights, see `frozen_hooks`.
     """
 
     bridge: Bridge
@@ -44,6 +82,11 @@ class EdgeExplainer:
     frozen: Hooks = ()
     integration: Integration = field(default_factory=Integration)
 
+    @property
+    def rule(self) -> str:
+        """The rule that predicts: the method itself, or `PREDICTOR` where the strongest edges are measured."""
+        return PREDICTOR if self.method in MEASURING else self.method
+
     def scores(
         self,
         metric: Metric,
@@ -53,52 +96,137 @@ class EdgeExplainer:
         progress: Progress = silent,
     ) -> tuple[list[LayerCredit], list[PathGradient]]:
         """The credit of every layer, and the integrals behind it: one a layer, or one for all (path "joint")."""
-        moved = [[layer] for layer in layers] if path == "layer" else [list(range(self.bridge.cfg.n_layers))]
+        rule = RULES[self.rule]
+        # An integral takes a while: layers come one at a time, so that progress is seen.
+        one_by_one = rule.passes is None and path == "layer"
         scored: list[LayerCredit] = []
         integrals = []
-        for together in moved:
-            names = [site(self.bridge, layer, self.stage) for layer in together]
-            ends = self._cache(self.ids, names)
-            starts = None if self.baseline is None else self._cache(self.baseline, names)
-            integral = path_gradient(
-                self.bridge,
-                self.ids,
-                metric,
-                ends,
-                starts,
-                method=self.method,
-                hooks=self.frozen,
-                integration=self.integration,
-            )
-            integrals.append(integral)
-            for layer in (each for each in together if each in layers):
-                name = site(self.bridge, layer, self.stage)
-                difference = ends[name] if starts is None else ends[name] - starts[name]
-                scored.append(self._shared(layer, integral.average[name], difference[0], per_source))
+        for some in [[layer] for layer in layers] if one_by_one else [layers]:
+            ask = self._ask(metric, some, joint=path == "joint")
+            slopes, found = rule.slopes(ask)
+            integrals += found
+            states = ask.states(self.ids)
+            # With "ig-counterfactual" only the path comes from the other prompt; the edge is removed whole.
+            from_other = self.baseline is not None and self.rule != "ig-counterfactual"
+            others = ask.states(self.baseline) if from_other and self.baseline is not None else {}
+            for layer in some:
+                by_source = slopes[layer].edges(states[layer], others.get(layer))
+                name = ask.sites[some.index(layer)]
+                heads = by_source.sum((0, 1, 3))
+                if rule.additive:
+                    moved = ask.ends[name] - (ask.starts[name] if from_other else 0)
+                    g = slopes[layer].g  # type: ignore[attr-defined]  # additive rules are linear
+                    heads = self._heads(moved[0] * g) - _bias(states[layer], others.get(layer), g)
+                shared = by_source if per_source else by_source.sum(-1, keepdim=True)
+                scored.append(LayerCredit(_plain(shared), _plain(heads)))
                 progress(len(scored), len(layers), f"layer {layer}")
         return scored, integrals
 
-    def _shared(self, layer: int, average: Tensor, moved: Tensor, per_source: bool) -> LayerCredit:
-        total, bias = self._edges(layer, self.ids, average)
-        if self.baseline is not None:
-            before, bias_before = self._edges(layer, self.baseline, average)
-            total, bias = total - before, bias - bias_before
+    def screen(self, metric: Metric, layers: list[int], k: int) -> list[Intervention]:
+        """The edges to measure: by each rule of `SCREEN` the k strongest between two heads, and 2 k of single heads.
+
+        With method "ablation" all edges that there are. Cost: `passes` of the rules.
+        """
+        if self.method == "ablation":
+            return self._all(layers)
+        ask = self._ask(metric, layers, gaps=False)
+        states = ask.states(self.ids)
+        others = {} if self.baseline is None else ask.states(self.baseline)
+        rankings = []
+        for rule in SCREEN:
+            slopes, _ = RULES[rule].slopes(ask)
+            scores = [slopes[layer].edges(states[layer], others.get(layer)).sum(-1) for layer in layers]
+            rankings.append(torch.stack(scores))
+        places = union_of_rankings(rankings, k)
+        return [Intervention("edge", layers[i], self.stage, NAMES[b], h, f) for i, b, f, h in places]
+
+    def measure(self, metric: Metric, edges: Sequence[Intervention]) -> Float[Tensor, " edge"]:
+        """The effect of removing each edge alone; with a baseline, of setting it to what it is in that prompt."""
+        return removal_effects(
+            self.bridge,
+            self.ids,
+            metric,
+            edges,
+            stage=self.stage,
+            baseline=self.baseline,
+            frozen=self.frozen,
+            batch_size=4 * self.integration.batch_size,  # nothing is kept for a backward pass
+        )
+
+    def with_measured(
+        self, metric: Metric, layers: list[int], predicted: Float[Tensor, "layer branch head_from head_to"], k: int
+    ) -> tuple[Float[Tensor, "layer branch head_from head_to"], list[Intervention], Float[Tensor, " edge"]]:
+        """The scores with measured effects in place of those that were measured; which these are; and their effects.
+
+        The largest effect comes first.
+        """
+        edges = self.screen(metric, layers, k)
+        if not edges:
+            return predicted, [], torch.zeros(0)
+        effects = _plain(self.measure(metric, edges))
+        order = effects.abs().argsort(descending=True, stable=True).tolist()
+        edges, effects = [edges[i] for i in order], effects[order]
+        scores = predicted.clone()
+        for edge, effect in zip(edges, effects, strict=True):
+            scores[place(edge, layers)] = effect.to(scores)
+        return scores, edges, effects
+
+    def _all(self, layers: list[int]) -> list[Intervention]:
+        if not stages_of(self.bridge):
+            heads = range(self.bridge.cfg.n_heads)
+            return [Intervention("edge", i, self.stage, "skip", h, h) for i in layers for h in heads]
+        return [edge for edge in all_units(self.bridge, "edge", self.stage) if edge.layer in layers]
+
+    def _ask(self, metric: Metric, layers: list[int], *, joint: bool = False, gaps: bool = True) -> EdgeQuestion:
+        return EdgeQuestion(
+            self.bridge,
+            self.ids,
+            metric,
+            self.stage,
+            tuple(layers),
+            self.baseline,
+            joint,
+            self.frozen,
+            self.integration,
+            gaps,
+        )
+
+    def _heads(self, product: Tensor) -> Tensor:
         head = 1 if self.stage == "post" else 0  # [pos, head, d_head] and [head, query, key]
-        heads = (moved * average).movedim(head, 0).flatten(1).sum(1)
-        shared = total if per_source else total.sum(-1, keepdim=True)
-        return LayerCredit(_plain(shared), _plain(heads - bias))
+        return product.movedim(head, 0).flatten(1).sum(1)
 
-    def _edges(self, layer: int, ids: Tensor, average: Tensor) -> tuple[Tensor, Tensor]:
-        """The credit of all edges on this prompt, and that of a bias over heads."""
-        cache = self._cache(ids, layer_taps(self.bridge, layer, self.stage))
-        state = edge_state(self.bridge, cache, layer, self.stage)
-        on_entries = credit(state, average)
-        return edge_scores(state, on_entries), bias_credit(state, on_entries)
 
-    def _cache(self, ids: Tensor, names: list[str]) -> dict[str, Tensor]:
-        with torch.no_grad():
-            cache = self.bridge.run_with_cache(ids, names_filter=names)[1]
-        return {name: cache[name] for name in names}
+def _bias(state: EdgeState, other: EdgeState | None, g: Tensor) -> Float[Tensor, " head_to"]:
+    """The credit of a bias over heads, which is no head's attention and so belongs to no edge."""
+    here = bias_credit(state, credit(state, g))
+    return here if other is None else here - bias_credit(other, credit(other, g))
+
+
+def union_of_rankings(
+    rankings: Sequence[Float[Tensor, "layer branch head_from head_to"]], k: int
+) -> list[tuple[int, ...]]:
+    """The places of the `k` edges of largest |score| between two heads in each ranking, and of the 2 k of single heads.
+
+    A gate or the skip scales a head's own attention. Their effects are the larger ones, and would crowd out others;
+    they are also the ones that rankings get wrong most often.
+    """
+    chosen: dict[tuple[int, ...], None] = {}
+    for scores in rankings:
+        sizes = scores.abs()
+        own = torch.eye(sizes.shape[-1], dtype=torch.bool, device=sizes.device).expand_as(sizes)
+        for ranked, number in ((sizes.masked_fill(own, 0), k), (sizes.masked_fill(~own, 0), 2 * k)):
+            order = ranked.flatten().argsort(descending=True, stable=True)[:number]
+            order = order[ranked.flatten()[order] > NEGLIGIBLE * sizes.max()]
+            axes = torch.unravel_index(order, ranked.shape)
+            chosen |= dict.fromkeys(zip(*(axis.tolist() for axis in axes), strict=True))
+    return list(chosen)
+
+
+def place(edge: Intervention, layers: Sequence[int]) -> tuple[int, int, int, int]:
+    """Where an edge is in scores [layer, branch, head_from, head_to] of these layers."""
+    assert edge.head_from is not None
+    assert edge.head is not None
+    return list(layers).index(edge.layer), NAMES.index(edge.name), edge.head_from, edge.head
 
 
 def _plain(tensor: Tensor) -> Tensor:

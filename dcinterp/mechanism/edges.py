@@ -14,7 +14,7 @@ The [head_from, head_to, query, key] tensor of all edges is never built: every b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -152,3 +152,37 @@ def edge_scores(
         scores["qg"] = torch.diag_embed(einsum("hts,hts,th->sh", a, g, w["w_qg"]))
     none = torch.zeros_like(at_source)
     return torch.stack([scores.get(branch, none) for branch in NAMES]).permute(0, 2, 3, 1)
+
+
+def edge_parts(state: EdgeState) -> Iterator[tuple[int, int, slice, Float[Tensor, "head_to query key"]]]:
+    """(branch's place, head_from, heads_to, A C of the edges to these) of all edges that are not zero.
+
+    One head_from at a time, so that no more than [head_to, query, key] is held.
+    """
+    a, heads = state.attention, len(state.base)
+    for place, name in enumerate(NAMES):
+        branch, maps = BRANCHES[name], head_map(state, name)
+        if not maps.any():
+            continue
+        for f in range(heads):
+            to = slice(f, f + 1) if len(branch.weights) == 1 else slice(0, heads)
+            chosen = maps[..., f, to]
+            if not chosen.any():
+                continue
+            if branch.side == "none":
+                factor = chosen[:, None, None]
+            else:
+                factor = chosen.T[:, :, None] if branch.side == "query" else chosen.T[:, None, :]
+            yield place, f, to, a[f] * factor
+
+
+def edge_part(state: EdgeState, maps: Mapping[str, Tensor], name: str, head_from: int, head_to: int) -> Tensor:
+    """What one edge adds at its site: [query, d_head] of hook_z ("post"), or [query, key] of the scores ("pre").
+
+    maps: `head_map` of every branch that is asked for.
+    """
+    chosen, side = maps[name][..., head_from, head_to], BRANCHES[name].side
+    if side != "none":
+        chosen = chosen[:, None] if side == "query" else chosen[None, :]
+    part = state.attention[head_from] * chosen
+    return part if state.values is None else part @ state.values[:, head_to]

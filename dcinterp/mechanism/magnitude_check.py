@@ -26,7 +26,11 @@ STRONG = 0.25
 
 REASONS = {
     "ig": "integrated gradients divide the effect of the whole layer among its units",
+    "ig-counterfactual": "integrated gradients divide the difference between two prompts among the units",
     "gradient": "a gradient describes small changes, and a removal is a large one",
+    "halfway": "the gradient is that of a layer at half its size, which the removal of one unit does not reach",
+    "recomputed": "behind the softmax a gradient describes small changes, and a removal is a large one",
+    "relp": "the linearised model shares out the whole answer, and a removal takes one unit from the intact model",
 }
 
 
@@ -40,7 +44,7 @@ def magnitude_warnings(
     Args:
         names: of the units, such as "head 1.2".
         attributed: their scores; measured: the effects of removing each alone. Any shape with as many entries.
-        method: "ig" or "gradient".
+        method: a rule, of `REASONS`.
         unit: of both numbers.
     """
     p, m = (torch.as_tensor(each).detach().double().flatten() for each in (attributed, measured))
@@ -52,9 +56,9 @@ def magnitude_warnings(
     apart = int((ratio > FACTOR).sum())
     if not apart:
         return []
-    worst = int(ratio.argmax())
+    worst, reason = int(ratio.argmax()), REASONS.get(method, REASONS["recomputed"])
     return [
         f"Attribution gives {names[worst]} {float(p[worst]):.2f} {unit}, but its measured effect is "
         f"{float(m[worst]):.2f}; {apart} of the {int(strong.sum())} strongest scores differ from the effect by more "
-        f"than a factor of {FACTOR:.0f}: {REASONS[method]}. To see what matters, trust the ablation."
+        f"than a factor of {FACTOR:.0f}: {reason}. To see what matters, trust the ablation."
     ]

@@ -20,6 +20,12 @@ from torch import Tensor
 
 from dcinterp.support.errors import UserError
 
+FORMER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "attribute_edges": {"method": "ig"},
+    "attribute_edges_over": {"method": "ig"},
+}
+"""{analysis: {argument: its default in version 0.1}}, of the defaults that changed: code that is shown says them."""
+
 EXAMPLE = "$example"
 """Key that marks a `synthetic_tasks.Example` in JSON."""
 
@@ -107,7 +113,11 @@ class Call:
         """The call that `record` wrote; fields of later versions are left out."""
         known = {f.name for f in fields(cls)}
         given = {name: value for name, value in record.items() if name in known}
-        return cls(**(given | {"shown": tuple(given["shown"])}))
+        shown, arguments = list(given["shown"]), given["arguments"]
+        for name, former in FORMER_DEFAULTS.get(given["analysis"], {}).items():
+            if arguments.get(name) == former and name not in shown:
+                shown.append(name)
+        return cls(**(given | {"shown": tuple(shown)}))
 
 
 TOKEN_ARGUMENTS = ("target", "foil", "answer")

@@ -137,6 +137,14 @@ def test_a_result_of_0_1_that_cannot_be_made_again_says_why(name):
         dcinterp.replay(FIXTURE / "results" / name)
 
 
+@pytest.mark.parametrize("name", ["attribute_edges", "attribute_edges_over-none"])
+def test_code_of_0_1_says_a_default_that_changed(name):
+    call = dcinterp.load_result(FIXTURE / "results" / name).call
+    assert call.arguments["method"] == "ig" or "method" in call.shown
+    assert f'method="{call.arguments["method"]}"' in call.python()
+    assert f"--method {call.arguments['method']}" in call.command()
+
+
 # Links
 
 

@@ -8,18 +8,24 @@ metric at z: at the actual z ("gradient", which is gradient x edge) or averaged 
 z is linear in the edges once the dynamic weights and the values of the layer are given, and both come from the
 layer's input: so the integrated gradients of all edges of a layer along their joint straight path are exactly these
 products. With stage="pre" the edges are q.k scores shared with the softmax of another head; the composed scores take
-the place of z, and there are no values.
+the place of z, and there are no values. Further rules are in dcinterp.mechanism.edge_rules.
 
-Source: integrated gradients (Sundararajan et al. 2017) on the terms of the DCMHA paper's Compose. Proofs are in
-docs/analyses/edges.md.
+By default ("screened") the strongest edges by three of these rules are removed, each alone, and score what that does;
+the others score what the rule "recomputed" predicts. "ablation" removes every edge.
 
-It does not show what made the dynamic weights what they are (control flow upstream). Like every attribution, it is not
-an intervention: the strongest edges are ablated too, and a warning says where the two disagree, in sign or by more than
-a factor of three (see dcinterp.mechanism.magnitude_check).
-Scores of different layers overlap unless path="joint"; scores of the two stages explain different paths and never add.
+Source: integrated gradients (Sundararajan et al. 2017) on the terms of the DCMHA paper's Compose. Proofs, and how well
+each rule predicts a removal, are in docs/analyses/edges.md.
 
-Identities that the tests assert: the edges into a head add up to its head attribution (stage "post"), those of a layer
-and `gap` to f(x) - f(b) in both stages; gradient x edge equals finite differences; zero weights have zero edges.
+It does not show what made the dynamic weights what they are (control flow upstream), nor whether two edges can replace
+each other. A predicted score is not an intervention: by the methods that only predict, the strongest edges are ablated
+too, and a warning says where the two disagree, in sign or by more than a factor of three
+(see dcinterp.mechanism.magnitude_check).
+With "ig", scores of different layers overlap unless path="joint"; scores of the two stages explain different paths and
+never add.
+
+Identities that the tests assert: measured scores are effects of interventions; with "ig" the edges into a head add up
+to its head attribution (stage "post"), those of a layer and `gap` to f(x) - f(b) in both stages; gradient x edge equals
+finite differences; zero weights have zero edges.
 
     edges = dcinterp.attribute_edges(model, prompt, "elephant", "sweater")
     edges.top(5)                              # the strongest edges between different heads
@@ -40,12 +46,12 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.edge_scores import EdgeExplainer
+from dcinterp.mechanism.edge_scores import MEASURING, EdgeExplainer, EdgeMethod, check_edge_choices, place
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Metric, Path, check_choices
+from dcinterp.mechanism.path_gradient import Integration, Metric, Path
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -101,9 +107,12 @@ class EdgeAttribution(Result):
     """Scores of all edges of the chosen layers, in units of the metric (logits).
 
     scores [layer, branch, head_from, head_to]; by_source has them by source token s too (one entry, the sum, unless
-    they were asked for); heads [layer, head]: what the edges into a head must add up to; mismatch [layer]: by how much
-    they do not. gap, metric_at_baseline, steps [path]: of each integral, one a layer or one for all (path "joint").
-    predicted and measured [checked]: score and effect of ablating the edges named in `checked`.
+    they were asked for); heads [layer, head]: what the edges into a head must add up to (by rules without such an
+    identity their sum); mismatch [layer]: by how much they do not. gap, metric_at_baseline, steps [path]: of each
+    integral, one a layer or one for all (path "joint").
+    predicted and measured [checked]: what the rule says of the edges named in `checked`, and the effect of ablating
+    each. By the methods "screened" and "ablation" scores are the effects where these were measured; by_source, heads
+    and mismatch are the rule's.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -212,8 +221,10 @@ class EdgeAttribution(Result):
                 "a hook changed the composition, or the model has a branch that is not known here."
             )
         worst = float(self.relative_gap.max())
-        if self.method == "ig" and worst > NOTABLE_GAP:
+        if self.method in ("ig", "ig-counterfactual") and worst > NOTABLE_GAP:
             sentences.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
+        if self.method in MEASURING:  # the scores of these edges are their effects
+            return sentences
         wrong = [
             name
             for name, p, m in zip(self.checked, self.predicted.tolist(), self.measured.tolist(), strict=True)
@@ -247,7 +258,7 @@ def attribute_edges(
     at: int = -1,
     objective: Objective = "logit",
     stage: Stage = "post",
-    method: Method = "ig",
+    method: EdgeMethod = "screened",
     path: Path = "layer",
     baseline: Prompt | None = None,
     dynamic_weights: DynamicWeights = "recomputed",
@@ -270,7 +281,8 @@ def attribute_edges(
         at: the position whose next token is explained.
         objective: "logit" (with a foil, the difference) or "log-probability".
         stage: "post" for attention weights shared with values, "pre" for scores shared with another head's softmax.
-        method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
+        method: "screened" measures the strongest edges and predicts the others, "ablation" measures all; or a rule:
+            "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
             layers together, so that the scores of all layers add up to one difference.
         baseline: a counterfactual prompt with as many tokens, whose edges the path starts from; nothing (z = 0, or
@@ -279,22 +291,26 @@ def attribute_edges(
         layers: the layers to score, negative ones counted from the last; all by default.
         per_source: keep the scores by source token.
         check: how many of the strongest edges between different heads to ablate (with a baseline, to set to what they
-            are in that prompt; the scores then also include the change of the values).
+            are in that prompt; the scores then also include the change of the values). Method "screened" takes as
+            many, and twice as many of single heads, from each of three rankings, and with a baseline sets an edge
+            with its values.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
         batch_size: rows of one forward and backward pass; bounds the memory.
         progress: called after each layer.
 
-    Cost: per layer a forward that keeps its taps, (2 + steps) rows forward and backward, and rank + 2 products as large
-    as composing; `check` + 1 rows forward at the end. Memory: the pre stage keeps a gradient [head, query, key] per row
-    of the batch; by_source has layers * 5 * heads^2 * pos numbers.
+    Cost: some passes forward and three backward, of a row or of one a layer, and a row for every measured edge from its
+    layer on (at most 9 `check`; "ablation": every edge). With "ig": per layer a forward that keeps its taps,
+    (2 + steps) rows forward and backward, rank + 2 products as large as composing; `check` + 1 rows at the end.
+    Memory: the pre stage keeps a gradient [head, query, key] per row of the batch; by_source has
+    layers * 5 * heads^2 * pos numbers.
 
     Raises:
         UserError: prompt, target, foil, position or layer do not fit the model, the baseline has another length, or the
             model does not compose its heads at that stage.
     """
     require_known("stage", stage, ("pre", "post"))
-    check_choices(path, method)
+    check_edge_choices(path, method)
     if stages_of(bridge) or stage == "pre":
         require_stage(bridge, stage)
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
@@ -308,7 +324,12 @@ def attribute_edges(
     credits, integrals = explainer.scores(explanation.metric, list(chosen), path, per_source, progress)
     by_source = torch.stack([each.by_source for each in credits])
     heads = torch.stack([each.heads for each in credits])
-    scores = by_source.sum(-1)
+    added = by_source.sum(-1)
+    scores, effects = added, torch.zeros(0)
+    edges: list[Intervention] = []
+    if method in MEASURING:
+        scores, edges, effects = explainer.with_measured(explanation.metric, list(chosen), added, check)
+    named = edges if stages_of(bridge) else [Intervention("head", e.layer, head=e.head) for e in edges]
     with torch.no_grad():
         answer = explanation.answer(bridge, bridge(ids))
     result = EdgeAttribution(
@@ -324,19 +345,19 @@ def attribute_edges(
         dynamic_weights=dynamic_weights,
         layers=tuple(chosen),
         sources=str_tokens(bridge, ids) if per_source else ("all tokens",),
-        checked=(),
+        checked=tuple(one.unit for one in named),
         metric=integrals[0].actual,
         scores=scores,
         by_source=by_source,
         heads=heads,
-        mismatch=(scores.sum((1, 2)) - heads).abs().amax(1),
+        mismatch=(added.sum((1, 2)) - heads).abs().amax(1),
         gap=torch.tensor([each.gap for each in integrals]),
         metric_at_baseline=torch.tensor([each.at_baseline for each in integrals]),
         steps=torch.tensor([each.steps for each in integrals]),
-        predicted=torch.zeros(0),
-        measured=torch.zeros(0),
+        predicted=torch.tensor([float(added[place(edge, chosen)]) for edge in edges]),
+        measured=effects.float(),
     )
-    return _checked(result, explainer, explanation.metric, check)
+    return result if method in MEASURING else _checked(result, explainer, explanation.metric, check)
 
 
 def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, check: int) -> EdgeAttribution:
@@ -348,7 +369,7 @@ def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, 
         return result
     # Without composition, a head's only edge is all that it reads.
     interventions = [e.intervention if composed else Intervention("head", e.layer, head=e.head_to) for e in edges]
-    if explainer.baseline is not None:
+    if explainer.baseline is not None and result.method != "ig-counterfactual":  # which predicts whole removals
         interventions = [replace(one, kind="counterfactual") for one in interventions]
     effects = measure_effects(
         bridge,

@@ -35,13 +35,13 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.dataset import Examples, Question, read_questions, repeats
-from dcinterp.mechanism.edge_scores import EdgeExplainer
-from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects
+from dcinterp.mechanism.edge_scores import MEASURING, EdgeExplainer, EdgeMethod, check_edge_choices
+from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Hooks, Integration, Method, Path, PathGradient, check_choices
+from dcinterp.mechanism.path_gradient import Integration, Path, PathGradient
 from dcinterp.mechanism.prompt import decoded, require_stage
 from dcinterp.mechanism.statistics import (
     AgainstControl,
@@ -120,7 +120,7 @@ class EdgeAttributionSet(AgainstControl, Result):
                 f"The model's answer is wrong in {wrong} of {self.n} examples: the scores explain the right one."
             )
         gaps = missed(self.gap, self.metric_difference, self.tolerance)
-        if self.method == "ig" and gaps.any():
+        if self.method.startswith("ig") and gaps.any():
             sentences.append(
                 f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
                 "the metric difference on some path: raise max_steps."
@@ -177,7 +177,7 @@ def attribute_edges_over(
     *,
     objective: Objective = "logit",
     stage: Literal["pre", "post"] = "post",
-    method: Method = "ig",
+    method: EdgeMethod = "screened",
     path: Path = "layer",
     dynamic_weights: DynamicWeights = "recomputed",
     control: Control = "labels",
@@ -198,12 +198,13 @@ def attribute_edges_over(
             foil); see dcinterp.mechanism.dataset.
         objective: "logit" (with a foil, the difference) or "log-probability".
         stage: "post" for attention weights shared with values, "pre" for scores shared with another head's softmax.
-        method: "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
+        method: as of `attribute_edges`; "screened" measures the strongest edges of every example anew.
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
             layers together, so that the scores of all layers add up to one difference.
         dynamic_weights: "recomputed" lets later compositions respond to the change; "frozen" keeps their weights.
         control: "labels" (twice the cost; none where all examples have the same answers), "heads" or "none".
-        check: how many of the edges between different heads of largest mean to ablate in every example.
+        check: how many of the edges between different heads of largest mean to ablate in every example; and, by method
+            "screened", the `check` of `attribute_edges`.
         level: confidence level of the intervals over examples.
         seed: seed of the bootstrap and the control.
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
@@ -220,11 +221,11 @@ def attribute_edges_over(
     """
     require_known("stage", stage, ("pre", "post"))
     require_known("control", control, CONTROLS)
-    check_choices(path, method)
+    check_edge_choices(path, method)
     require_stage(bridge, stage)
     questions = read_questions(bridge, examples)
     integration = Integration(steps, max_steps, tolerance, batch_size)
-    scorer = _Scorer(bridge, objective, stage, method, path, freezes(dynamic_weights), integration)
+    scorer = _Scorer(bridge, objective, stage, method, path, freezes(dynamic_weights), integration, check)
     permute = control == "labels"
     made, elsewhere = score_examples(
         bridge,
@@ -297,15 +298,17 @@ class _Scorer:
     path: str
     frozen: bool
     integration: Integration
+    check: int
 
     def score(self, question: Question, answers: Question) -> _Scored:
         """The edges of one question's prompt, explaining the answers of this or of another question."""
         explanation = explain(self.bridge, question.prompt, answers.target, answers.foil, objective=self.objective)
-        hooks = self._hooks(explanation)
-        explainer = EdgeExplainer(self.bridge, explanation.ids, None, self.stage, self.method, hooks, self.integration)
-        layers = list(range(self.bridge.cfg.n_layers))
+        explainer, layers = self._explainer(explanation), list(range(self.bridge.cfg.n_layers))
         credits, integrals = explainer.scores(explanation.metric, layers, self.path, per_source=False)
-        return _Scored(explanation, torch.stack([each.by_source[..., 0] for each in credits]).float(), integrals)
+        scores = torch.stack([each.by_source[..., 0] for each in credits]).float()
+        if self.method in MEASURING:
+            scores, _, _ = explainer.with_measured(explanation.metric, layers, scores, self.check)
+        return _Scored(explanation, scores, integrals)
 
     def right(self, explanation: Explanation) -> bool:
         """Whether the model gives the answer that is explained."""
@@ -316,18 +319,11 @@ class _Scorer:
         """The measured effect of each removal, alone."""
         if not interventions:
             return torch.zeros(0)
-        effects = measure_effects(
-            self.bridge,
-            explanation.ids,
-            [[one] for one in interventions],
-            explanation.metric,
-            frozen=self._hooks(explanation),
-            batch_size=self.integration.batch_size,
-        )
-        return effects.float().cpu()
+        return self._explainer(explanation).measure(explanation.metric, interventions).float()
 
-    def _hooks(self, explanation: Explanation) -> Hooks:
-        return frozen_hooks(self.bridge, explanation.ids) if self.frozen else ()
+    def _explainer(self, explanation: Explanation) -> EdgeExplainer:
+        hooks = frozen_hooks(self.bridge, explanation.ids) if self.frozen else ()
+        return EdgeExplainer(self.bridge, explanation.ids, None, self.stage, self.method, hooks, self.integration)
 
 
 def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, stage: str) -> list[Intervention]:

@@ -5,7 +5,8 @@ r"""Whether an attribution predicts what interventions do: every unit changed, t
 
 x_u is x with the unit changed, computed exactly inside the layer; g is the gradient of f at x, averaged over the
 layer's path ("ig", from zero or, for counterfactuals, from the counterfactual prompt's x) or taken at x itself
-("gradient"). For edges set to zero predicted is the score of `attribute_edges`, for heads that of `attribute_heads`.
+("gradient"). The further rules are those of dcinterp.mechanism.edge_rules; "recomputed" is not a product in stage
+pre. For edges set to zero predicted is the score of `attribute_edges`, for heads that of `attribute_heads`.
 
 Both are taken twice: with all dynamic weights frozen at their clean values (value flow) and with weights that respond
 to the change (recomputed: value and control flow). Source: the comparison of attribution with activation patching in
@@ -24,7 +25,7 @@ predicted = measured there; predictions shuffled among the units lose their corr
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -35,11 +36,12 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions, repeats
+from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion, Slope
 from dcinterp.mechanism.edges import site
 from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
 from dcinterp.mechanism.objective import Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Hooks, Integration, path_gradient
+from dcinterp.mechanism.path_gradient import Hooks, Integration
 from dcinterp.mechanism.prompt import token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
 from dcinterp.results.registry import analysis
@@ -50,6 +52,10 @@ from dcinterp.support.ranges import Count, Level
 
 FLOWS = ("frozen", "recomputed")
 METHODS = ("ig", "gradient")
+"""Those that are compared where none are named."""
+
+CALIBRATED = tuple(name for name in RULES if name != "ig-counterfactual")
+"""Those that can be: a path from another prompt is "ig" with the kind "counterfactual"."""
 # The sign of an effect below this share of the example's largest is ignored.
 NOTABLE = 0.01
 
@@ -201,7 +207,7 @@ def calibrate(
         kind: "zero", "mean" (over the examples' own prompts) or "counterfactual" (each example's own).
         stage: stage of the composition; heads belong to none.
         objective: "logit" (difference from the foil where there is one) or "log-probability".
-        methods: "ig" and/or "gradient".
+        methods: the rules to compare, of those in `CALIBRATED` (see dcinterp.mechanism.edge_rules).
         counterfactual: what it changes: question, source, relation, polarity or position.
         limit: with more units than this, as many of them are drawn at random.
         level: confidence level of the intervals over examples.
@@ -219,7 +225,7 @@ def calibrate(
     for name, value, known in (("kind", kind, ("zero", "mean", "counterfactual")), ("stage", stage, ("pre", "post"))):
         require_known(name, value, known)
     for method in methods:
-        require_known("method", method, METHODS)
+        require_known("method", method, CALIBRATED)
     questions, skipped = _with_counterfactuals(bridge, read_questions(bridge, examples), kind, counterfactual)
     units = list(all_units(bridge, part, stage, kind))
     left_out = max(0, len(units) - limit)
@@ -281,16 +287,18 @@ class _Comparison:
     def compare(self, interventions: list[Intervention], methods: Sequence[str]) -> tuple[Tensor, Tensor]:
         """([method, unit], [unit])."""
         predicted, effects = torch.zeros(len(methods), len(interventions)), torch.zeros(len(interventions))
-        for layer in sorted({one.layer for one in interventions}):
+        layers = sorted({one.layer for one in interventions})
+        slopes = [self._slopes(layers, method) for method in methods]
+        for layer in layers:
             here = [i for i, one in enumerate(interventions) if one.layer == layer]
-            gradients = [self._gradient(layer, method) for method in methods]
+            here_slopes = [each[layer] for each in slopes]
 
-            def watch(start: int, tensor: Tensor, here: list[int] = here, gradients: list[Tensor] = gradients) -> None:
-                # x of the clean row and of the changed ones; only their products with the gradients are kept.
+            def watch(start: int, tensor: Tensor, here: list[int] = here, slopes: list[Slope] = here_slopes) -> None:
+                # x of the clean row and of the changed ones; only what the rules make of them is kept.
                 moved = (tensor[:1] - tensor[1:]).detach()
                 where = here[start : start + len(moved)]
-                for m, gradient in enumerate(gradients):
-                    predicted[m, where] = torch.einsum("b...,...->b", moved, gradient).float().cpu()
+                for m, slope in enumerate(slopes):
+                    predicted[m, where] = slope.effect(moved).float().cpu()
 
             effects[here] = (
                 measure_effects(
@@ -309,24 +317,19 @@ class _Comparison:
             )
         return predicted, effects
 
-    def _gradient(self, layer: int, method: str) -> Tensor:
-        name = site(self.bridge, layer, self.stage)
-        with torch.no_grad():
-            ends = {name: self.bridge.run_with_cache(self.explanation.ids, names_filter=[name])[1][name]}
-            starts = None
-            if self.other is not None:
-                starts = {name: self.bridge.run_with_cache(self.other, names_filter=[name])[1][name]}
-        path = path_gradient(
+    def _slopes(self, layers: list[int], method: str) -> Mapping[int, Slope]:
+        ask = EdgeQuestion(
             self.bridge,
             self.explanation.ids,
             self.explanation.metric,
-            ends,
-            starts,
-            method=method,
+            self.stage,
+            tuple(layers),
+            self.other,
             hooks=self.hooks,
             integration=self.rule,
+            gaps=False,
         )
-        return path.average[name]
+        return RULES[method].slopes(ask)[0]
 
 
 def _with_counterfactuals(

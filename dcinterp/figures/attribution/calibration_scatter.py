@@ -7,12 +7,13 @@ import torch
 
 from dcinterp.analysis.attribution.calibrate import FLOWS, Calibration
 from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish
+from dcinterp.mechanism.edge_rules import RULES
 from dcinterp.support.errors import UserError, nearest
 
 RESULT = "Calibration"
 KIND = ""
 
-METHODS = {"ig": "integrated gradients", "gradient": "the gradient"}
+METHODS = {**{name: rule.label for name, rule in RULES.items()}, "gradient": "the gradient"}
 PLURAL = {"head": "heads", "branch": "branches", "edge": "edges", "weight": "dynamic weights"}
 CHANGES = {"zero": "set to zero", "mean": "set to their mean", "counterfactual": "taken from a counterfactual prompt"}
 MARKS = {"frozen": ("circle-open", BRANCH_COLOURS["o_qp"]), "recomputed": ("circle", BRANCH_COLOURS["o_kp"])}

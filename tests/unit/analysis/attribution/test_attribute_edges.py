@@ -78,7 +78,8 @@ def test_edges_into_a_head_add_up_to_its_attribution(make_double, prompt, preset
 @pytest.mark.parametrize("stage", ["pre", "post"])
 @pytest.mark.parametrize("baseline", [None, OTHER])
 def test_edges_of_a_layer_add_up_to_the_metric_difference(double, prompt, stage, baseline):
-    edges = attribute_edges(double, prompt, TARGET, FOIL, stage=stage, baseline=baseline, tolerance=1e-4, check=0)
+    options = {"stage": stage, "baseline": baseline, "method": "ig", "tolerance": 1e-4, "check": 0}
+    edges = attribute_edges(double, prompt, TARGET, FOIL, **options)
     explained = edges.metric - edges.metric_at_baseline
     assert torch.allclose(edges.scores.sum((1, 2, 3)) + edges.gap, explained.double(), atol=1e-6)
     assert (edges.gap.abs() <= 1e-4 * explained.abs() + 1e-9).all()
@@ -117,7 +118,9 @@ def test_gradient_times_edge_is_the_slope_of_scaling_the_edge(double, prompt, st
 
 @pytest.mark.parametrize("stage", ["pre", "post"])
 def test_a_joint_path_shares_one_difference_among_all_layers(double, prompt, stage):
-    edges = attribute_edges(double, prompt, TARGET, FOIL, stage=stage, path="joint", tolerance=1e-5, check=0)
+    edges = attribute_edges(
+        double, prompt, TARGET, FOIL, stage=stage, method="ig", path="joint", tolerance=1e-5, check=0
+    )
     assert edges.gap.shape == (1,)
     assert float(edges.scores.sum() + edges.gap) == pytest.approx(edges.metric - float(edges.metric_at_baseline))
     assert edges.relative_gap.max() <= 1e-5
@@ -129,7 +132,9 @@ def test_a_joint_path_shares_one_difference_among_all_layers(double, prompt, sta
 def test_frozen_weights_take_control_flow_out(double, prompt):
     """The last layer has nothing after it to control; the first one's baseline is a model with pinned weights."""
     free, frozen = (
-        attribute_edges(double, prompt, TARGET, FOIL, dynamic_weights=kind, check=0, steps=16, max_steps=16)
+        attribute_edges(
+            double, prompt, TARGET, FOIL, method="ig", dynamic_weights=kind, check=0, steps=16, max_steps=16
+        )
         for kind in ("recomputed", "frozen")
     )
     assert torch.allclose(free.scores[1], frozen.scores[1], atol=1e-10)
@@ -154,7 +159,7 @@ def test_a_branch_without_weights_scores_nothing(make_bridge, prompt):
 
 
 def test_plain_heads_have_one_edge_each(twin, prompt):
-    edges = attribute_edges(twin, prompt, TARGET, FOIL)
+    edges = attribute_edges(twin, prompt, TARGET, FOIL, method="ig")
     heads = attribute_heads(twin, prompt, TARGET, FOIL)
     assert torch.allclose(torch.diagonal(edges.scores[:, 0], dim1=1, dim2=2), heads.scores, atol=1e-4)
     assert edges.scores[:, 1:].abs().max() == 0
@@ -164,10 +169,9 @@ def test_plain_heads_have_one_edge_each(twin, prompt):
 
 
 def test_some_layers_and_no_sources_are_the_same_numbers(double, prompt):
-    full = attribute_edges(double, prompt, TARGET, FOIL, check=0, steps=8, max_steps=8)
-    part = attribute_edges(
-        double, prompt, TARGET, FOIL, layers=[-1], per_source=False, check=0, steps=8, max_steps=8, batch_size=5
-    )
+    few = {"method": "ig", "check": 0, "steps": 8, "max_steps": 8}
+    full = attribute_edges(double, prompt, TARGET, FOIL, **few)
+    part = attribute_edges(double, prompt, TARGET, FOIL, layers=[-1], per_source=False, batch_size=5, **few)
     assert part.layers == (1,)
     assert part.by_source.shape[-1] == 1
     assert torch.allclose(part.scores[0], full.scores[1], atol=1e-5)
@@ -208,7 +212,7 @@ def test_top_edges_are_the_largest_and_are_ablated(double, prompt):
 
 
 def test_warnings_say_what_to_know(double, prompt):
-    result = attribute_edges(double, prompt, TARGET, FOIL)
+    result = attribute_edges(double, prompt, TARGET, FOIL, method="ig")
     assert any("not the largest" in warning for warning in result.warnings())
     fine = replace(result, answer=result.target, predicted=result.measured)
     assert fine.warnings() == []
@@ -218,6 +222,8 @@ def test_warnings_say_what_to_know(double, prompt):
     assert len(large) == 1
     assert "differ from the effect by more than a factor of 3: integrated gradients divide" in large[0]
     assert "disagree in sign for 8 of the 8" in replace(fine, predicted=-fine.measured).warnings()[0]
+    # What is shown is the effect itself: the prediction that it replaced is nobody's reading.
+    assert replace(fine, method="screened", predicted=-fine.measured).warnings() == []
 
 
 def test_bad_input_is_refused_in_a_sentence(double, prompt):
@@ -225,6 +231,10 @@ def test_bad_input_is_refused_in_a_sentence(double, prompt):
         attribute_edges(double, prompt, TARGET, stage="posts")
     with pytest.raises(UserError, match="no method"):
         attribute_edges(double, prompt, TARGET, method="magic")
+    with pytest.raises(UserError, match="joint path belongs to 'ig' and 'gradient'"):
+        attribute_edges(double, prompt, TARGET, path="joint")
+    with pytest.raises(UserError, match="give baseline="):
+        attribute_edges(double, prompt, TARGET, method="ig-counterfactual")
     with pytest.raises(UserError, match="same token"):
         attribute_edges(double, prompt, TARGET, TARGET)
     with pytest.raises(UserError, match="tokens long"):
@@ -235,6 +245,58 @@ def test_bad_input_is_refused_in_a_sentence(double, prompt):
         attribute_edges(double, prompt, TARGET, dynamic_weights="thawed")
 
 
+@pytest.mark.parametrize("stage", ["pre", "post"])
+def test_what_is_measured_is_the_effect_of_the_removal(double, prompt, stage):
+    """By default the strongest edges, with method "ablation" all of them; compared with the other implementation."""
+    screened = attribute_edges(double, prompt, TARGET, FOIL, stage=stage, check=3, per_source=False)
+    every = attribute_edges(double, prompt, TARGET, FOIL, stage=stage, method="ablation", per_source=False)
+    units = {edge.unit: edge for edge in all_units(double, "edge", stage)}
+    assert set(every.checked) == set(units)
+    assert set(screened.checked) < set(units)
+    assert 9 <= len(screened.checked) <= 27, "3 between two heads and 6 of single heads, by one ranking to three"
+    ids = double.to_tokens(prompt)
+    effects = measure_effects(
+        double, ids, [[units[name]] for name in screened.checked], lambda logits: difference(double, logits)
+    )
+    assert torch.allclose(screened.measured.double(), effects, atol=1e-5)
+    places = [(e.layer, NAMES.index(e.name), e.head_from, e.head) for e in map(units.get, screened.checked)]
+    assert torch.equal(torch.stack([screened.scores[at] for at in places]).float(), screened.measured)
+    assert torch.allclose(torch.stack([every.scores[at] for at in places]), effects, atol=1e-5)
+    # The others keep what the rule predicts.
+    predicted = attribute_edges(double, prompt, TARGET, FOIL, stage=stage, method="recomputed", check=0).scores
+    for at in places:
+        predicted[at] = screened.scores[at]
+    assert torch.allclose(predicted, screened.scores, atol=1e-12)
+    assert screened.mismatch.max() < 1e-10
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+def test_with_a_baseline_an_edge_becomes_what_it_is_there(double, prompt, stage):
+    one = attribute_edges(double, prompt, TARGET, FOIL, stage=stage, baseline=OTHER, method="ablation")
+    line = f"edge 1.{stage}.kp.2>3"
+    name = f"blocks.1.attn.{'hook_pattern' if stage == 'post' else 'pre.hook_out'}"
+    prefix = f"blocks.1.attn.{stage}.hook_"
+
+    def edge(text):
+        taps = double.run_with_cache(text)[1]
+        w1, w2 = taps[f"{prefix}w_k1"][0, ..., 2], taps[f"{prefix}w_k2"][0, ..., 3]
+        return taps[f"{prefix}in"][0, 2] * (w1 * w2).sum(1)[None, :], taps["blocks.1.attn.hook_v"][0, :, 3]
+
+    (here, v), (there, v_there) = edge(prompt), edge(OTHER)
+
+    def swap_scores(t, hook):
+        t[0, 3] -= here - there
+        return t
+
+    def swap_read(t, hook):
+        t[0, :, 3] -= here @ v - there @ v_there
+        return t
+
+    hooks = [(name, swap_scores)] if stage == "pre" else [("blocks.1.attn.hook_z", swap_read)]
+    effect = one.metric - metric_under(double, prompt, hooks)
+    assert dict(zip(one.checked, one.measured.tolist(), strict=True))[line] == pytest.approx(effect, abs=1e-5)
+
+
 def test_no_hook_stays_behind(double, prompt):
-    attribute_edges(double, prompt, TARGET, FOIL, dynamic_weights="frozen", method="gradient")
+    attribute_edges(double, prompt, TARGET, FOIL, dynamic_weights="frozen")
     assert not any(hook._forward_hooks or hook._backward_hooks for hook in double.hook_dict.values())

@@ -1,0 +1,49 @@
+"""The benchmark of edge scores: rows are made once, and their numbers are those of the definitions."""
+
+from __future__ import annotations
+
+import torch
+
+from dcinterp.bench.edges import FAMILIES, measure, planted_cases, read_rows, statistics_of, summarise
+from dcinterp.mechanism import edge_benchmark
+from dcinterp.mechanism.edge_scores import METHODS, PREDICTOR
+
+
+def test_rows_are_made_once(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    assert measure(planted_cases("share-by-kp", seeds=1, examples=1), file, slow=0, until=None) == 5
+    assert measure(planted_cases("share-by-kp", seeds=1, examples=1), file, slow=0) == 0
+    found = summarise(read_rows(file))
+    assert set(found) == {"share-by-kp post", "all planted post"}
+    rules = found["all planted post"]["rules"]
+    assert rules["screened"]["all"]["correlation"] > 0.99
+    assert rules["screened"]["all"]["found"] == 1
+    assert rules["gradient"]["all"]["correlation"] < 0.9, "blind where the softmax is saturated"
+
+
+def test_statistics_by_hand():
+    measured = torch.tensor([1.0, -2.0, 0.001, 4.0]).double()
+    predicted = torch.tensor([1.5, -1.0, 0.5, 4.0]).double()
+    own = torch.tensor([False, False, False, True])
+    found = statistics_of(predicted, measured, own, torch.tensor([True, False, False, False]))
+    assert abs(found["all"]["error"] - (0.5 + 1 + 0.499) / 7.001) < 1e-9
+    assert found["all"]["median"] == 0.5  # the small one is not notable
+    assert not found["all"]["found"]
+    assert abs(found["all"]["rank"] - 1) < 1e-9
+    assert not found["shared"]["found"], "the strongest between two heads is the second"
+    assert statistics_of(predicted, measured * 0, own, own) == {}
+
+
+def test_the_default_is_what_the_benchmark_says():
+    """Of the rules of one pass the predictor is the best on trained models, in each stage; and all are described."""
+    quick = ("recomputed", "gradient", "halfway", "relp")
+    for stage in ("pre", "post"):
+        of = edge_benchmark.summary()[f"{edge_benchmark.TRAINED} {stage}"]["rules"]
+        errors = {rule: of[rule]["shared"]["error"] for rule in quick}
+        assert errors[PREDICTOR] == min(errors.values())
+        assert of["screened"]["all"]["error"] < of[PREDICTOR]["all"]["error"]
+        for method in METHODS:
+            assert edge_benchmark.describe(method, stage).endswith(".")
+        for family in FAMILIES:
+            assert f"| {family} | `screened` |" in edge_benchmark.table(stage)
+    assert edge_benchmark.describe("magic", "post") == ""
