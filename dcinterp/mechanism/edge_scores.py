@@ -7,6 +7,7 @@ layers, integrals = explainer.scores(metric, [0, 1, 2])
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,19 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.edges import credit, edge_scores, edge_state, layer_taps, site
-from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, PathGradient, path_gradient
+from dcinterp.mechanism.path_gradient import (
+    Hooks,
+    Integration,
+    Metric,
+    Move,
+    PathGradient,
+    Paths,
+    cost_line,
+    for_depth,
+    largest_difference,
+    together,
+)
+from dcinterp.mechanism.stream import Stream
 from dcinterp.support.progress import Progress, silent
 
 
@@ -51,28 +64,31 @@ class EdgeExplainer:
     ) -> tuple[list[LayerCredit], list[PathGradient]]:
         """The credit of every layer, and the integrals behind it: one a layer, or one for all (path "joint")."""
         moved = [[layer] for layer in layers] if path == "layer" else [list(range(self.bridge.cfg.n_layers))]
+        own = [[site(layer, self.stage) for layer in several] for several in moved]
+        rule = for_depth(self.integration, self.bridge.cfg.n_layers)
+        points = rule.steps if self.method == "ig" else 0
+        rows = len(moved) * (points + 2)
+        progress(0, len(layers), cost_line(self.ids.shape[1], backward=rows, forward=len(moved) * bool(points)))
+        paths = Paths(self._stream, metric, rule.batch_size)
+        start_of = None if self.baseline is None else lambda name: self._cache(self.baseline, [name])[name]
+        scale = largest_difference(self._stream, metric, own, start_of, rule.batch_size) if points else 0.0
         scored: list[LayerCredit] = []
-        integrals = []
-        for together in moved:
-            names = [site(layer, self.stage) for layer in together]
-            ends = self._cache(self.ids, names)
-            starts = None if self.baseline is None else self._cache(self.baseline, names)
-            integral = path_gradient(
-                self.bridge,
-                self.ids,
-                metric,
-                ends,
-                starts,
-                method=self.method,
-                hooks=self.frozen,
-                integration=self.integration,
-            )
-            integrals.append(integral)
-            for layer in (each for each in together if each in layers):
-                name = site(layer, self.stage)
-                difference = ends[name] if starts is None else ends[name] - starts[name]
-                scored.append(self._shared(layer, integral.average[name], difference[0], per_source))
-                progress(len(scored), len(layers), f"layer {layer}")
+        integrals: list[PathGradient] = []
+        size = together(len(moved), points + 2, rule.batch_size)
+        for first in range(0, len(moved), size):
+            names = own[first : first + size]
+            # Read layer by layer: what lies between the first and the last need not be run twice.
+            ends = [{name: self._cache(self.ids, [name])[name] for name in some} for some in names]
+            starts = [None if start_of is None else {name: start_of(name) for name in some} for some in names]
+            moves = [Move(x, b) for x, b in zip(ends, starts, strict=True)]
+            found = paths.integrals(moves, rule, scale) if points else paths.gradients(moves)
+            integrals += found
+            for move, integral, several in zip(moves, found, moved[first : first + size], strict=True):
+                for layer in (each for each in several if each in layers):
+                    name = site(layer, self.stage)
+                    change = move.ends[name] if move.starts is None else move.ends[name] - move.starts[name]
+                    scored.append(self._shared(layer, integral.average[name], change[0], per_source))
+                    progress(len(scored), len(layers), f"layer {layer}")
         return scored, integrals
 
     def _shared(self, layer: int, average: Tensor, moved: Tensor, per_source: bool) -> LayerCredit:
@@ -89,10 +105,17 @@ class EdgeExplainer:
         state = edge_state(self.bridge, cache, layer, self.stage)
         return edge_scores(state, credit(state, average))
 
-    def _cache(self, ids: Tensor, names: list[str]) -> dict[str, Tensor]:
-        with torch.no_grad():
-            cache = self.bridge.run_with_cache(ids, names_filter=names)[1]
-        return {name: cache[name] for name in names}
+    @cached_property
+    def _stream(self) -> Stream:
+        return Stream(self.bridge, self.ids, self.frozen)
+
+    @cached_property
+    def _other(self) -> Stream | None:
+        return None if self.baseline is None else Stream(self.bridge, self.baseline)
+
+    def _cache(self, ids: Tensor | None, names: list[str]) -> dict[str, Tensor]:
+        stream = self._other if self._other is not None and ids is self.baseline else self._stream
+        return stream.read(names)
 
 
 def _plain(tensor: Tensor) -> Tensor:

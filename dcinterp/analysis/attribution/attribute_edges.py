@@ -45,7 +45,7 @@ from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, froze
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Metric, Path, check_choices
+from dcinterp.mechanism.path_gradient import Integration, Method, Metric, Path, check_choices, measured_by
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -211,7 +211,7 @@ class EdgeAttribution(Result):
                 f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): "
                 "a hook changed the composition, or the model has a branch that is not known here."
             )
-        worst = float(self.relative_gap.max())
+        worst = float((self.gap.abs() / measured_by(self.metric - self.metric_at_baseline).clamp(min=1e-9)).max())
         if self.method == "ig" and worst > NOTABLE_GAP:
             sentences.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
         wrong = [
@@ -280,14 +280,15 @@ def attribute_edges(
         per_source: keep the scores by source token.
         check: how many of the strongest edges between different heads to ablate (with a baseline, to set to what they
             are in that prompt; the scores then also include the change of the values).
-        steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
-            below `tolerance` of the metric difference.
+        steps, max_steps, tolerance: Gauss-Legendre points to start with (half as many in models of more than 12
+            layers); points are added up to `max_steps` until the gap is below `tolerance` of the layer's metric
+            difference, or of a tenth of the largest layer's where that is more.
         batch_size: rows of one forward and backward pass; bounds the memory.
-        progress: called after each layer.
+        progress: called with what the work takes before it begins, and after each layer.
 
-    Cost: per layer a forward that keeps its taps, (2 + steps) rows forward and backward, and rank + 2 products as large
-    as composing; `check` + 1 rows forward at the end. Memory: the pre stage keeps a gradient [head, query, key] per row
-    of the batch; by_source has layers * 5 * heads^2 * pos numbers.
+    Cost: per layer (3 + steps) rows through the layers from it on, all but one backward too, and rank + 2 products as
+    large as composing; `check` + 1 rows forward at the end. Memory: the pre stage keeps a gradient [head, query,
+    key] per row of the batch; by_source has layers * 5 * heads^2 * pos numbers.
 
     Raises:
         UserError: prompt, target, foil, position or layer do not fit the model, the baseline has another length, or the

@@ -20,6 +20,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.intervention_hooks import measure_effects
 from dcinterp.mechanism.interventions import Intervention, checked
 from dcinterp.mechanism.path_gradient import Metric
+from dcinterp.mechanism.stream import Stream, metric_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
@@ -72,14 +73,14 @@ def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tenso
     A head's output at the last position is set to zero while all other heads keep theirs, so that no later head passes
     the change on; what the MLPs make of it is included. (Path patching from the head to the logits, with zero.)
 
-    Cost: one forward pass that keeps the heads' outputs, and one of layers x heads rows.
+    Cost: one forward pass that keeps the heads' outputs, and layers x heads rows, each from about its layer on.
     """
     layers, heads = bridge.cfg.n_layers, bridge.cfg.n_heads
     names = [f"blocks.{layer}.attn.hook_z" for layer in range(layers)]
     with torch.no_grad():
         cache = bridge.run_with_cache(ids, names_filter=names)[1]
     pairs = [(layer, head) for layer in range(layers) for head in range(heads)]
-    effects = []
+    effects, stream = [], Stream(bridge, ids)
     for start in range(0, len(pairs), BATCH):
         some = [None, *pairs[start : start + BATCH]]  # the first row is untouched
 
@@ -90,9 +91,10 @@ def direct_effects(bridge: Bridge, ids: TokenIds, metric: Metric) -> Float[Tenso
                     out[row, -1, pair[1]] = 0
             return out
 
+        lowest = pairs[start][0]  # the layers below it are as they were
         with torch.no_grad():
-            hooks = [(name, partial(silence, layer=layer)) for layer, name in enumerate(names)]
-            value = metric(bridge.run_with_hooks(ids.expand(len(some), -1), fwd_hooks=hooks))
+            hooks = [(name, partial(silence, layer=layer)) for layer, name in enumerate(names) if layer >= lowest]
+            value = metric_of(stream, metric, len(some), hooks)
         effects.append(value[0] - value[1:])
     return torch.cat(effects).float().cpu().view(layers, heads)
 
