@@ -17,6 +17,7 @@ from dcinterp.analysis.case_study.case_study import case_study as case_study
 from dcinterp.analysis.weights.compare_head_diversity import compare_head_diversity as compare_head_diversity
 from dcinterp.analysis.composition.compose_breakdown import compose_breakdown as compose_breakdown
 from dcinterp.model.kernels import composed_attention as composed_attention
+from dcinterp.analysis.composition.composition_causes import composition_causes as composition_causes
 from dcinterp.analysis.composition.composition_importance import composition_importance as composition_importance
 from dcinterp.analysis.composition.composition_map import composition_map as composition_map
 from dcinterp.checkpoints.describe import describe as describe

@@ -124,6 +124,37 @@ with beside.container():
         f"(framed: head {head}), and its gate.",
     )
 
+st.subheader(f"Who decided that head {head_from} shares with head {head}", anchor=False, help=tip("dynamic weights"))
+try:
+    causes = analyses.run(
+        "composition_causes",
+        name,
+        prompt=question.prompt,
+        layer=layer,
+        head_from=head_from,
+        head_to=head,
+        query=query,
+        key=key,
+        stage=stage,
+    )
+except UserError as problem:  # a part of composition that no token decides, or a prompt of one token
+    st.caption(str(problem))
+else:
+    beside = st.columns(2)
+    with beside[0]:
+        explained = links.choose("Explain the", causes.quantities, key="explained", default="weight")
+    with beside[1]:
+        by = links.choose("By", ["component", "token"], key="by", style="segmented_control")
+    st.markdown(causes.sentences()[causes.quantities.index(explained)])
+    view(
+        causes,
+        "causes",
+        quantity=explained,
+        by=by,
+        caption="What was written upstream that made this number differ from its value with the mean of the other "
+        "positions. The diamond is the change that is measured when one component alone is set to that mean.",
+    )
+
 st.subheader("Motifs of this map", anchor=False, help=tip("motif"))
 view(
     mixing,

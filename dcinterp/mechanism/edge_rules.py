@@ -32,7 +32,8 @@ from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edges import EdgeState, credit, edge_parts, edge_scores, edge_state, layer_taps, site
 from dcinterp.mechanism.linearised import Linearised
-from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, PathGradient, path_gradient
+from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, Move, PathGradient, Paths, for_depth
+from dcinterp.mechanism.stream import Stream
 from dcinterp.support.errors import UserError
 
 BySource = Float[Tensor, "branch head_from head_to source"]
@@ -101,6 +102,7 @@ class EdgeQuestion:
 
     baseline: the prompt that paths start from (nothing when None). joint: all layers of the model on one path.
     hooks: frozen weights, see `frozen_hooks`. gaps: whether anybody asks what a rule without a path misses.
+    stream: the prompt's, where it is at hand; scale: as in `Paths.integrals`.
     """
 
     bridge: Bridge
@@ -113,6 +115,8 @@ class EdgeQuestion:
     hooks: Hooks = ()
     integration: Integration = field(default_factory=Integration)
     gaps: bool = True
+    stream: Stream | None = None
+    scale: float = 0.0
 
     @cached_property
     def sites(self) -> list[str]:
@@ -146,25 +150,19 @@ Answered = tuple[Mapping[int, Slope], list[PathGradient]]
 
 def _integrated(ask: EdgeQuestion, method: str = "ig") -> Answered:
     groups = [tuple(range(ask.bridge.cfg.n_layers))] if ask.joint else [(layer,) for layer in ask.layers]
-    slopes: dict[int, Slope] = {}
-    integrals = []
+    moves = []
     for layers in groups:
         names = [site(ask.bridge, layer, ask.stage) for layer in layers]
-        starts = None if ask.baseline is None else ask.cache(ask.baseline, names)
-        integral = path_gradient(
-            ask.bridge,
-            ask.ids,
-            ask.metric,
-            ask.cache(ask.ids, names),
-            starts,
-            method=method,
-            hooks=ask.hooks,
-            integration=ask.integration,
-        )
-        integrals.append(integral)
-        slopes |= {
-            each: Linear(integral.average[site(ask.bridge, each, ask.stage)]) for each in layers if each in ask.layers
-        }
+        moves.append(Move(ask.cache(ask.ids, names), None if ask.baseline is None else ask.cache(ask.baseline, names)))
+    rule = for_depth(ask.integration, ask.bridge.cfg.n_layers)
+    paths = Paths(ask.stream or Stream(ask.bridge, ask.ids, ask.hooks), ask.metric, rule.batch_size)
+    integrals = paths.gradients(moves) if method == "gradient" else paths.integrals(moves, rule, ask.scale)
+    slopes: dict[int, Slope] = {
+        layer: Linear(integral.average[site(ask.bridge, layer, ask.stage)])
+        for layers, integral in zip(groups, integrals, strict=True)
+        for layer in layers
+        if layer in ask.layers
+    }
     return slopes, integrals
 
 

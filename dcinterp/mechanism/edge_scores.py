@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -19,9 +20,19 @@ from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edge_removal import removal_effects
 from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion
-from dcinterp.mechanism.edges import EdgeState, bias_credit, credit
+from dcinterp.mechanism.edges import EdgeState, bias_credit, credit, site
 from dcinterp.mechanism.interventions import Intervention, all_units
-from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, PathGradient
+from dcinterp.mechanism.path_gradient import (
+    Hooks,
+    Integration,
+    Metric,
+    PathGradient,
+    cost_line,
+    for_depth,
+    largest_difference,
+    together,
+)
+from dcinterp.mechanism.stream import Stream
 from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.progress import Progress, silent
 
@@ -97,12 +108,18 @@ class EdgeExplainer:
     ) -> tuple[list[LayerCredit], list[PathGradient]]:
         """The credit of every layer, and the integrals behind it: one a layer, or one for all (path "joint")."""
         rule = RULES[self.rule]
-        # An integral takes a while: layers come one at a time, so that progress is seen.
-        one_by_one = rule.passes is None and path == "layer"
         scored: list[LayerCredit] = []
         integrals = []
-        for some in [[layer] for layer in layers] if one_by_one else [layers]:
-            ask = self._ask(metric, some, joint=path == "joint")
+        # An integral takes a while: some layers come at a time, so that progress is seen.
+        size = len(layers)
+        if rule.passes is None:
+            points = for_depth(self.integration, self.bridge.cfg.n_layers).steps
+            paths = len(layers) if path == "layer" else 1
+            progress(0, len(layers), cost_line(self.ids.shape[1], backward=paths * (points + 2), forward=paths))
+            size = size if path == "joint" else together(size, points + 2, self.integration.batch_size)
+        scale = self._largest(metric, layers) if rule.passes is None and path == "layer" else 0.0
+        for some in [layers[first : first + size] for first in range(0, len(layers), size)]:
+            ask = self._ask(metric, some, joint=path == "joint", scale=scale)
             slopes, found = rule.slopes(ask)
             integrals += found
             states = ask.states(self.ids)
@@ -177,7 +194,20 @@ class EdgeExplainer:
             return [Intervention("edge", i, self.stage, "skip", h, h) for i in layers for h in heads]
         return [edge for edge in all_units(self.bridge, "edge", self.stage) if edge.layer in layers]
 
-    def _ask(self, metric: Metric, layers: list[int], *, joint: bool = False, gaps: bool = True) -> EdgeQuestion:
+    @cached_property
+    def _stream(self) -> Stream:
+        return Stream(self.bridge, self.ids, self.frozen)
+
+    def _largest(self, metric: Metric, layers: list[int]) -> float:
+        """The largest metric difference of a layer, which the gaps of layers that hardly matter are measured by."""
+        ask = self._ask(metric, layers)
+        start_of = None if self.baseline is None else ask.starts.__getitem__
+        names = [[site(self.bridge, layer, self.stage)] for layer in layers]
+        return largest_difference(self._stream, metric, names, start_of, self.integration.batch_size)
+
+    def _ask(
+        self, metric: Metric, layers: list[int], *, joint: bool = False, gaps: bool = True, scale: float = 0.0
+    ) -> EdgeQuestion:
         return EdgeQuestion(
             self.bridge,
             self.ids,
@@ -189,6 +219,8 @@ class EdgeExplainer:
             self.frozen,
             self.integration,
             gaps,
+            self._stream,
+            scale,
         )
 
     def _heads(self, product: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,19 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import equal_lengths
 from dcinterp.mechanism.objective import Explanation
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, path_gradient
+from dcinterp.mechanism.path_gradient import (
+    Integration,
+    Method,
+    Move,
+    Path,
+    PathGradient,
+    Paths,
+    cost_line,
+    for_depth,
+    largest_difference,
+    together,
+)
+from dcinterp.mechanism.stream import Stream, metric_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.progress import Progress, silent
 
@@ -83,31 +96,35 @@ def head_scores(
         path: "layer" for a path per layer, "joint" for one path of all layers.
         method: "ig" or "gradient".
         integration: points, tolerance and memory bound.
-        progress: called after each layer.
+        progress: called with the cost before the work, and after each layer.
     """
-    rule = integration or Integration()
+    rule = for_depth(integration, bridge.cfg.n_layers)
+    stream = Stream(bridge, explanation.ids)
     logits, z = outputs(bridge, explanation.ids)
     b = {name: (starts[name] if starts else torch.zeros(())).to(x).expand_as(x) for name, x in z.items()}
     groups = [list(z)] if path == "joint" else [[name] for name in z]
-    scores, integrals = [], []
-    for number, names in enumerate(groups):
-        integral = path_gradient(
-            bridge,
-            explanation.ids,
-            explanation.metric,
-            {name: z[name] for name in names},
-            {name: b[name] for name in names},
-            method=method,
-            integration=rule,
-        )
-        scores += [((z[name] - b[name])[0] * integral.average[name]).sum(-1).T for name in names]
-        integrals += [integral] * len(names)
-        progress(number + 1, len(groups), f"layer {number}" if path == "layer" else "all layers")
+    points = rule.steps if method == "ig" else 0
+    progress(0, len(groups), _cost(bridge, explanation, len(groups), points))
+    names = list(z)
+    start_of = b.__getitem__ if starts else None
+    paths = Paths(stream, explanation.metric, rule.batch_size)
+    scale = largest_difference(stream, explanation.metric, groups, start_of, rule.batch_size) if points else 0.0
+    integrals: list[PathGradient] = []
+    size = together(len(groups), (points or 0) + 2, rule.batch_size)
+    for first in range(0, len(groups), size):
+        moves = [Move({n: z[n] for n in some}, {n: b[n] for n in some}) for some in groups[first : first + size]]
+        integrals += paths.integrals(moves, rule, scale) if points else paths.gradients(moves)
+        progress(len(integrals), len(groups), f"layer {len(integrals) - 1}" if path == "layer" else "all layers")
+    integrals = integrals * len(names) if path == "joint" else integrals
+    scores = [
+        ((z[name] - b[name])[0] * integral.average[name]).sum(-1).T
+        for name, integral in zip(names, integrals, strict=True)
+    ]
     answer = logits[0, list(explanation.positions)].argmax(-1).tolist()
     return HeadScores(
         metric=float(explanation.metric(logits)[0]),
         by_position=torch.stack(scores).float().cpu(),
-        ablation=_ablations(bridge, explanation, b, rule.batch_size),
+        ablation=_ablations(stream, explanation, b, rule.batch_size),
         gap=torch.tensor([each.gap for each in integrals]),
         at_baseline=torch.tensor([each.at_baseline for each in integrals]),
         steps=torch.tensor([each.steps for each in integrals]),
@@ -116,26 +133,32 @@ def head_scores(
     )
 
 
+def _cost(bridge: Bridge, explanation: Explanation, paths: int, points: int) -> str:
+    """What the work takes at least, in rows of the prompt; gaps that are too large add to it."""
+    layers, heads, length = bridge.cfg.n_layers, bridge.cfg.n_heads, explanation.ids.shape[1]
+    return cost_line(length, backward=paths * (points + 2), forward=paths * bool(points) + layers * heads)
+
+
 def _ablations(
-    bridge: Bridge, explanation: Explanation, b: Mapping[str, Tensor], batch_size: int
+    stream: Stream, explanation: Explanation, b: Mapping[str, Tensor], batch_size: int
 ) -> Float[Tensor, "layer head"]:
     """f(z) - f(one head at its baseline), every head in its own row; later layers are computed from what arrives."""
-    rows: list[Tensor] = []
-    for name, baseline in b.items():
-        changed = []
-        # The first row is untouched: rounding of the same batch size cancels.
-        for heads in torch.arange(-1, baseline.shape[2]).split(max(2, batch_size)):
+    pairs = [(name, head) for name, baseline in b.items() for head in range(baseline.shape[2])]
+    effects: list[Tensor] = []
+    size = max(1, batch_size - 1)
+    for first in range(0, len(pairs), size):
+        some = pairs[first : first + size]
 
-            def put(z: Tensor, hook: Any, heads: Tensor = heads, baseline: Tensor = baseline) -> Tensor:
-                out = z.clone()
-                for row, head in enumerate(heads.tolist()):
-                    if head >= 0:
-                        out[row, :, head] = baseline[0, :, head]
-                return out
+        def put(z: Tensor, hook: Any, name: str, some: list[tuple[str, int]] = some) -> Tensor:
+            out = z.clone()
+            # The first row is untouched: rounding of the same batch size cancels.
+            for row, (where, head) in enumerate(some, 1):
+                if where == name:
+                    out[row, :, head] = b[name][0, :, head]
+            return out
 
-            with torch.no_grad():
-                logits = bridge.run_with_hooks(explanation.ids.expand(len(heads), -1), fwd_hooks=[(name, put)])
-                changed.append(explanation.metric(logits))
-        values = torch.cat(changed)
-        rows.append(values[0] - values[1:])
-    return torch.stack(rows).float().cpu()
+        hooks = [(name, partial(put, name=name)) for name in dict.fromkeys(where for where, _ in some)]
+        with torch.no_grad():
+            values = metric_of(stream, explanation.metric, len(some) + 1, hooks)
+        effects.append(values[0] - values[1:])
+    return torch.cat(effects).float().cpu().view(len(b), -1)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
@@ -25,6 +26,29 @@ from dcinterp.support.errors import UserError
 
 Objective = Literal["logit", "log-probability"]
 UNITS = {"logit": "logits", "log-probability": "nats"}
+
+
+@dataclass(frozen=True)
+class AnswerMetric:
+    """The number that is explained, as a function of logits; it reads them at its `places` alone.
+
+    places: positions; chosen: the answer's token at each; other: the foil's token at the first place, if there is one.
+    """
+
+    places: tuple[int, ...]
+    chosen: tuple[int, ...]
+    other: int | None
+    objective: Objective
+
+    def __call__(self, logits: Float[Tensor, "batch pos vocab"]) -> Float[Tensor, " batch"]:
+        return self.at_places(logits[:, list(self.places)])
+
+    def at_places(self, rows: Float[Tensor, "batch place vocab"]) -> Float[Tensor, " batch"]:
+        """The same, from the logits of its places: what spares a run the unembedding of the others."""
+        if self.objective == "log-probability":
+            rows = rows.log_softmax(-1)
+        value = rows.gather(-1, torch.tensor(self.chosen, device=rows.device).expand(len(rows), -1)[..., None])
+        return value.sum((1, 2)) - (rows[:, 0, self.other] if self.other is not None else 0)
 
 
 @dataclass(frozen=True)
@@ -113,16 +137,9 @@ def explain(
     places = [at + first + i for i in range(len(chosen))]
     other = minus[shared] if minus is not None else None
 
-    def metric(logits: Tensor) -> Tensor:
-        rows = logits[:, places]
-        if objective == "log-probability":
-            rows = rows.log_softmax(-1)
-        value = rows.gather(-1, torch.tensor(chosen, device=rows.device).expand(len(rows), -1)[..., None])
-        return value.sum((1, 2)) - (rows[:, 0, other] if other is not None else 0)
-
     return Explanation(
         ids=ids,
-        metric=metric,
+        metric=AnswerMetric(tuple(places), tuple(chosen), other, objective),
         positions=tuple(places),
         expected=tuple(chosen),
         read=len(read),

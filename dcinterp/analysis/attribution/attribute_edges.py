@@ -51,7 +51,7 @@ from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, froze
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Metric, Path
+from dcinterp.mechanism.path_gradient import Integration, Metric, Path, measured_by
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -220,7 +220,7 @@ class EdgeAttribution(Result):
                 f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): "
                 "a hook changed the composition, or the model has a branch that is not known here."
             )
-        worst = float(self.relative_gap.max())
+        worst = float((self.gap.abs() / measured_by(self.metric - self.metric_at_baseline).clamp(min=1e-9)).max())
         if self.method in ("ig", "ig-counterfactual") and worst > NOTABLE_GAP:
             sentences.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
         if self.method in MEASURING:  # the scores of these edges are their effects
@@ -294,14 +294,15 @@ def attribute_edges(
             are in that prompt; the scores then also include the change of the values). Method "screened" takes as
             many, and twice as many of single heads, from each of three rankings, and with a baseline sets an edge
             with its values.
-        steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
-            below `tolerance` of the metric difference.
+        steps, max_steps, tolerance: Gauss-Legendre points to start with (half as many in models of more than 12
+            layers); points are added up to `max_steps` until the gap is below `tolerance` of the layer's metric
+            difference, or of a tenth of the largest layer's where that is more.
         batch_size: rows of one forward and backward pass; bounds the memory.
-        progress: called after each layer.
+        progress: called with what the work takes before it begins, and after each layer.
 
     Cost: some passes forward and three backward, of a row or of one a layer, and a row for every measured edge from its
-    layer on (at most 9 `check`; "ablation": every edge). With "ig": per layer a forward that keeps its taps,
-    (2 + steps) rows forward and backward, rank + 2 products as large as composing; `check` + 1 rows at the end.
+    layer on (at most 9 `check`; "ablation": every edge). With "ig": per layer (3 + steps) rows through the layers from
+    it on, all but one backward too, and rank + 2 products as large as composing; `check` + 1 rows at the end.
     Memory: the pre stage keeps a gradient [head, query, key] per row of the batch; by_source has
     layers * 5 * heads^2 * pos numbers.
 

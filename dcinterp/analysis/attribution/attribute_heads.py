@@ -44,7 +44,7 @@ from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, measured_by
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -123,7 +123,8 @@ class HeadAttribution(Result):
                 f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": the scores explain an '
                 "answer that it does not give."
             )
-        if len(incomplete := [int(i) for i in (self.relative_gap > self.tolerance).nonzero()[:, 0]]):
+        allowed = self.tolerance * measured_by(self.metric - self.metric_at_baseline)
+        if len(incomplete := [int(i) for i in (self.gap.abs() > allowed).nonzero()[:, 0]]):
             layers_named = f"layer{'s' * (len(incomplete) > 1)} {', '.join(map(str, incomplete))}"
             where = "all layers" if self.path == "joint" else layers_named
             sentences.append(
@@ -189,14 +190,16 @@ def attribute_heads(
         baseline: a counterfactual prompt with as many tokens, whose head outputs are b.
         reference: prompts, or a set of examples such as "same-person n=20", whose mean head outputs are b. Without
             this and `baseline`, b is zero.
-        steps: Gauss-Legendre points per path to start with.
-        max_steps: the points are doubled until the gap is below `tolerance`, but not beyond this.
-        tolerance: acceptable |gap| as a share of the metric difference.
+        steps: Gauss-Legendre points per path to start with; half as many in models of more than 12 layers.
+        max_steps: points are added until the gap is below `tolerance`, but not beyond this.
+        tolerance: acceptable |gap| as a share of the layer's metric difference, or of a tenth of the largest layer's
+            where that is more.
         batch_size: points evaluated in one forward and backward pass; bounds the memory.
-        progress: called after each layer.
+        progress: called with what the work takes before it begins, and after every batch of layers.
 
-    Cost: one forward for z, one of heads + 1 rows per layer for the ablations and, per path, steps + 2 rows forward and
-    backward. Memory: that of a backward pass of batch_size rows, and one gradient per layer on the path.
+    Cost: two forwards for z and the check that runs may start at a layer; rows through the layers from its own on: one
+    per head for the ablations, one per path for the baselines and, per path, steps + 2 forward and backward.
+    Memory: that of a backward pass of batch_size rows, and one gradient per layer on the path.
 
     Raises:
         UserError: prompt, target, foil or position do not fit the model, the baseline has another length, both

@@ -27,6 +27,7 @@ from dcinterp.mechanism.intervention_hooks import References, measure_effects
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
 from dcinterp.mechanism.objective import Explanation
 from dcinterp.mechanism.path_gradient import Metric
+from dcinterp.mechanism.stream import Stream, first_layer, metric_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
@@ -111,6 +112,11 @@ class Ablator:
             ablations[kind] = found.at(ids)
             means = {name: found.means[name] if found.means else found.pool[name].mean(0) for name in names}
         return cls(bridge, ids, kind, References(ablations=ablations), {n: cache[n][0] for n in names}, means)
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The prompt's residual stream, for runs from a layer on."""
+        return Stream(self.bridge, self.ids)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -208,9 +214,10 @@ class Ablator:
                         out[row, -1, head] = new[place]
                 return out
 
+            lowest = first_layer([name for name, _ in places[start : start + BATCH]])  # below it nothing changes
             with torch.no_grad():
-                hooks = [(name, partial(put, name=name)) for name in self.z]
-                value = metric(self.bridge.run_with_hooks(self.ids.expand(len(some), -1), fwd_hooks=hooks))
+                hooks = [(name, partial(put, name=name)) for name in self.z if first_layer([name]) >= lowest]
+                value = metric_of(self.stream, metric, len(some), hooks)
             effects.append(value[0] - value[1:])
         return torch.cat(effects).float().cpu()
 
