@@ -73,7 +73,8 @@ def control(
             cache = ablator.bridge.run_with_cache(ids, names_filter=[name])[1]
         new[name, (head, number)] = cache[name][0, -1, head]
     effect = float(ablator.patched(metric, new).mean())
-    words = tuple(str_tokens(ablator.bridge, ids[:, key : key + 1])[0].strip() for ids in others)
+    # All that differs: an item may be several tokens.
+    words = tuple("".join(str_tokens(ablator.bridge, ids[:, (ids != asked.ids)[0]])).strip() for ids in others)
     having = sum(bool((ids == token).any()) for ids in reference)
     return Control(words, effect, having, len(reference), source)
 
