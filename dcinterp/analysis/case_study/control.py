@@ -20,7 +20,7 @@ import torch
 from dcinterp.analysis.case_study.evidence import Ablator
 from dcinterp.analysis.case_study.question import Asked
 from dcinterp.mechanism.path_gradient import Metric
-from dcinterp.mechanism.prompt import str_tokens, token_ids
+from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.shapes import TokenIds
 
 WORDS = 4
@@ -74,7 +74,7 @@ def control(
         new[name, (head, number)] = cache[name][0, -1, head]
     effect = float(ablator.patched(metric, new).mean())
     # All that differs: an item may be several tokens.
-    words = tuple("".join(str_tokens(ablator.bridge, ids[:, (ids != asked.ids)[0]])).strip() for ids in others)
+    words = tuple(decoded(ablator.bridge, ids[ids != asked.ids].tolist()).strip() for ids in others)
     having = sum(bool((ids == token).any()) for ids in reference)
     return Control(words, effect, having, len(reference), source)
 
