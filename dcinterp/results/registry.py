@@ -25,7 +25,7 @@ from dcinterp.checkpoints.fingerprint import fingerprint, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all
 from dcinterp.results.options import parameter_types
-from dcinterp.results.result import Result
+from dcinterp.results.result import CALLS_NOW, Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import renamed, warn_of
 from dcinterp.support.ranges import require_in_range
@@ -195,6 +195,9 @@ def as_now(call: Call) -> Call:
         n for n, value in arguments.items() if n in defaults and n not in call.shown and not same(value, defaults[n])
     ]
     return replace(call, arguments=arguments, shown=(*call.shown, *more)) if more else call
+
+
+CALLS_NOW.append(as_now)
 
 
 def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:

@@ -148,7 +148,7 @@ class CaseStudy(Result):
     key_gate: Float[Tensor, "layer head"]
     after: Float[Tensor, "layer head"]
     kind: str = "zero"
-    contrast: str = "runner-up"
+    contrast: str | None = None
     reference: str | None = None
     at_zero: tuple[tuple[str, float], ...] | None = None
     other_head: tuple[int, int] | None = None
@@ -239,7 +239,7 @@ class CaseStudy(Result):
         if self.contrast == "no facts":
             said.append("No facts are known in this prompt, so the foil is the runner-up; foil= gives another one.")
         if self.other_head is not None and self.other_head != (self.layer, self.head):
-            (layer, head), other = self.other_head, OTHER_CONTRAST[self.contrast]
+            (layer, head), other = self.other_head, OTHER_CONTRAST[self.contrast or ""]
             said.append(f"The contrast matters: against the {other}, head {head} of layer {layer} would be followed.")
         return said
 

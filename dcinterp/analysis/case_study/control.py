@@ -20,7 +20,7 @@ import torch
 from dcinterp.analysis.case_study.evidence import Ablator
 from dcinterp.analysis.case_study.question import Asked
 from dcinterp.mechanism.path_gradient import Metric
-from dcinterp.mechanism.prompt import str_tokens, token_ids
+from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.shapes import TokenIds
 
 WORDS = 4
@@ -73,7 +73,8 @@ def control(
             cache = ablator.bridge.run_with_cache(ids, names_filter=[name])[1]
         new[name, (head, number)] = cache[name][0, -1, head]
     effect = float(ablator.patched(metric, new).mean())
-    words = tuple(str_tokens(ablator.bridge, ids[:, key : key + 1])[0].strip() for ids in others)
+    # All that differs: an item may be several tokens.
+    words = tuple(decoded(ablator.bridge, ids[ids != asked.ids].tolist()).strip() for ids in others)
     having = sum(bool((ids == token).any()) for ids in reference)
     return Control(words, effect, having, len(reference), source)
 
