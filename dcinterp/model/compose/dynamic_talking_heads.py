@@ -24,24 +24,33 @@ from dcinterp.model.compose.static import StaticMap
 from dcinterp.shapes import Attention, LowRank, Residual
 
 
+class MapReader(nn.Linear):
+    """W_q or W_k, from a token to the entries of its map; with its own first values."""
+
+    def __init__(self, width: int, groups: int, size: int) -> None:
+        super().__init__(width, groups * size**2, bias=False)
+        self.size = size
+
+    # Of the module that holds the parameter: transformers passes over modules without parameters of their own.
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Small beside the static map or the skip: rows of about 0.1."""
+        init.normal_(self.weight, std=0.1 / math.sqrt(self.in_features * self.size))
+
+
 class TokenMaps(nn.Module):
     """The map over heads that a token chooses, from the query or from the key; `maps` is W_q or W_k."""
 
     def __init__(self, config: ComposeConfig) -> None:
         super().__init__()
         self.groups, self.size = config.compose_groups, config.num_attention_heads // config.compose_groups
-        self.maps = nn.Linear(config.hidden_size, self.groups * self.size**2, bias=False)
+        self.maps = MapReader(config.hidden_size, self.groups, self.size)
 
     def forward(self, x: Residual) -> tuple[LowRank, LowRank]:
         """w_1, the same everywhere, and w_2: [batch, pos, rank = head of the group that shares, head]."""
         chosen = self.maps(x).unflatten(-1, (self.groups, self.size, self.size))  # [b, p, group, from, to]
         picks = torch.eye(self.size, dtype=x.dtype, device=x.device).repeat(1, self.groups)
         return picks.expand(*x.shape[:2], -1, -1), chosen.transpose(2, 3).flatten(3)
-
-    @torch.no_grad()
-    def initialise(self) -> None:
-        """Small beside the static map or the skip: rows of about 0.1."""
-        init.normal_(self.maps.weight, std=0.1 / math.sqrt(self.maps.in_features * self.size))
 
 
 class DynamicTalkingHeads(Composer):
