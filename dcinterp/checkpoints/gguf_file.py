@@ -40,7 +40,7 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
     require_gguf(file)
     try:
         with without_bars():
-            model = AutoModelForCausalLM.from_pretrained(
+            model: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,
                 dtype=dtype or torch.float32,
