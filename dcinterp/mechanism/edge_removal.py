@@ -69,7 +69,7 @@ def removal_effects(
 
 
 def _parts(
-    states: list[EdgeState], maps: list[Mapping[str, Tensor]], edges: list[Intervention]
+    states: Sequence[EdgeState], maps: Sequence[Mapping[str, Tensor]], edges: Sequence[Intervention]
 ) -> Float[Tensor, "edge ..."]:
     """What is taken away with every edge."""
 

@@ -221,10 +221,10 @@ class DCFormerConfig(PreTrainedConfig):
         for field, kind in choices.items():
             if getattr(self, field) not in get_args(kind):
                 raise ValueError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(get_args(kind))}.")
-        check_composition(self)
         bad = [stage for stage in self.compose_stages if stage not in STAGES]
         if bad:
             raise ValueError(f"compose_stages has {bad[0]!r}; choose from 'pre' and 'post'.")
+        check_composition(self)
         if not self.attention_windows:
             raise ValueError("attention_windows is empty; use (None,) for global attention in every layer.")
         for window in self.attention_windows:

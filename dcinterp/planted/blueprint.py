@@ -120,7 +120,7 @@ class Blueprint:
 
     def config(self) -> DCFormerConfig:
         """Learned positions, RMSNorm that does nothing, an MLP that is zero, composition after softmax."""
-        own = dict(compose_stages=("post",), compose_rank=self.rank) | self.fields
+        own: dict[str, Any] = dict(compose_stages=("post",), compose_rank=self.rank) | self.fields
         return DCFormerConfig(
             vocab_size=len(VOCABULARY),
             hidden_size=self.stream.width,

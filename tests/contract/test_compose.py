@@ -394,6 +394,7 @@ def test_what_heads_write_is_made_of_what_they_have_read(model: Any, text: str) 
         return
     found = model.run_with_cache(text)[1]
     z, read, v = (found[f"{place}.{name}"] for name in ("hook_z", "post.hook_read", "hook_v"))
+    v = v.repeat_interleave(read.shape[2] // v.shape[2], dim=2)  # several heads may share their values
     torch.testing.assert_close(read, torch.einsum("bhts,bshd->bthd", found[f"{place}.hook_pattern"], v))
     torch.testing.assert_close(z, composer.finish(read, found[f"{place}.hook_in"]), atol=1e-6, rtol=1e-5)
     halved = [(f"{place}.post.hook_read", lambda tensor, hook: torch.cat([tensor[:, :-1], tensor[:, -1:] * 0], 1))]

@@ -78,7 +78,7 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
     example = given if own else _read(bridge, prompt)
     if answer is None:
         with torch.no_grad():
-            tokens = (int(bridge(ids)[0, -1].argmax()),)
+            tokens: tuple[int, ...] = (int(bridge(ids)[0, -1].argmax()),)
     else:
         tokens = tokens_in_text(bridge, str(answer)) if own else tuple(answer_tokens(bridge, answer))
     probability, ranked = _whole(bridge, ids, tokens)

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -325,7 +326,7 @@ class _Cause:
         def keep(tensor: Tensor, hook: Any, name: str) -> None:
             seen[name] = tensor
 
-        hooks = [(hook, put), *((name, lambda t, hook, name=name: keep(t, hook, name)) for name in self.taps)]
+        hooks = [(hook, put), *((name, partial(keep, name=name)) for name in self.taps)]
         self.stream.layer(self.layer, len(rows), hooks)
         return self.value(seen)
 

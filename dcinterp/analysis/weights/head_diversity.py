@@ -123,13 +123,13 @@ def head_diversity(
     if random_draws < 1:
         raise UserError(f"The reference needs at least one draw of random weights, not {random_draws}.")
     layers = range(bridge.cfg.n_layers)
-    other = OTHER_AXIS.get(reading, "")
+    other = OTHER_AXIS.get(reading)
     found: dict[str, list[Tensor]] = {"qk": [], "ov": [], "random": []}
     along: dict[str, list[Tensor]] = {"qk": [], "ov": []}
     for layer in layers:
         for name, (left, right) in head_factors(bridge, layer).items():
             found[name].append(variances(left, right, reading, centre=centre))
-            if other:
+            if other is not None:
                 along[name].append(variances(left, right, other, centre=centre))
         progress(layer + 1, len(layers) + random_draws, f"layer {layer}")
     shapes = [side.shape for side in head_factors(bridge, 0, expand=False)["qk"]]
@@ -154,7 +154,7 @@ def head_diversity(
         random=cumulative(spectra["random"]).mean(0).float(),
         qk_effective_rank=effective_rank(spectra["qk"]).float(),
         ov_effective_rank=effective_rank(spectra["ov"]).float(),
-        other_reading=other,
+        other_reading=other or "",
         **beside,
     )
 

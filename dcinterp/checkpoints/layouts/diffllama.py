@@ -59,15 +59,16 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
                 f"This diffllama checkpoint has {name}={value!r}, but our decoder needs {needed!r} there; open it with "
                 "transformers."
             )
+    given: dict[str, Any] = {name: fields[name] for name in sizes}
+    given |= {name: fields.get(name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     return DCFormerConfig(
-        **{name: fields[name] for name in sizes},
         max_position_embeddings=fields.get("max_position_embeddings", 2048),
         norm_eps=fields.get("rms_norm_eps", 1e-5),
         rotary_base=float(turn.get("rope_theta") or fields.get("rope_theta") or 10000.0),
         initializer_range=fields.get("initializer_range", 0.02),
         tie_word_embeddings=fields.get("tie_word_embeddings", False),
         compose="differential",
-        **{name: fields.get(name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")},
+        **given,
     )
 
 

@@ -67,8 +67,8 @@ def composed_attention(
     sight = Sight(causal, window, mask)
     if chosen == "eager":
         return reference_attention(q, k, v, pre, post, sight.dense(q.shape[2], k.shape[2], q.device))
-    plain = [None if stage is None else stage.without_bias() for stage in (pre, post)]
-    return add_biases(_run(chosen, q, k, v, *plain, sight), v, pre, post, sight)
+    before, after = (None if stage is None else stage.without_bias() for stage in (pre, post))
+    return add_biases(_run(chosen, q, k, v, before, after, sight), v, pre, post, sight)
 
 
 def _run(
