@@ -326,7 +326,8 @@ class _Cause:
         def keep(tensor: Tensor, hook: Any, name: str) -> None:
             seen[name] = tensor
 
-        hooks = [(hook, put), *((name, partial(keep, name=name)) for name in self.taps)]
+        hooks: list[tuple[str, Callable[..., Any]]] = [(hook, put)]
+        hooks += [(name, partial(keep, name=name)) for name in self.taps]
         self.stream.layer(self.layer, len(rows), hooks)
         return self.value(seen)
 
