@@ -211,11 +211,16 @@ def _option(name: str, parameter: inspect.Parameter, annotation: Any, text: str)
     return (Annotated[str, option], inspect.Parameter.empty) if required else (Annotated[str | None, option], None)
 
 
+WIDEST_CHOICES = 56
+"""Characters of a list of words that stands behind an option; a longer one is in the option's description."""
+
+
 def _metavar(kinds: list[Any]) -> str:
     """What stands for the value of an option of these types."""
     choices = [str(c) for kind in kinds if get_origin(kind) is Literal for c in get_args(kind)]
     if choices:
-        return "|".join(choices)
+        joined = "|".join(choices)
+        return joined if len(joined) <= WIDEST_CHOICES else "NAME"
     if str in kinds:
         return "TEXT"
     if kinds in ([int], [float]):

@@ -67,7 +67,7 @@ class Intervention:
     """One change to a model; `str` gives its line and `parse` reads it.
 
     part: "head", "branch", "edge" or "weight"; stage and name (a branch or a dynamic weight): where there is one.
-    head: the head that is changed, of an edge the one that receives; head_from: the one that lends.
+    head: the head that is changed, of an edge the one that receives; head_from: the one that shares.
     query, key: positions that the change is confined to; None for all.
     """
 

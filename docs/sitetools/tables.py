@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 
 import dcinterp
+from dcinterp.bridge import wrap
 from dcinterp.bridge.hook_catalogue import COMPOSITION, Hook
 
 
@@ -26,13 +27,25 @@ def _composes(hook: Hook) -> bool:
     return re.search(r"\.attn\.(pre|post)\.", hook.name) is not None
 
 
+@cache
+def _hooks_of_other_composers() -> tuple[Hook, ...]:
+    """The hooks of a composition that ends in a gate on what heads have read."""
+    config = dcinterp.DCFormerConfig.preset(
+        "tiny-gated", vocab_size=8, num_hidden_layers=1, compose_options={"elementwise": True}
+    )
+    return dcinterp.list_hooks(wrap(dcinterp.DCFormerForCausalLM(config)))
+
+
 def composition_table() -> str:
     """The hooks of the composition, once for both stages."""
     rows = []
     for tap, meaning in COMPOSITION.items():
-        found = {h.axes for h in _hooks() if _composes(h) and h.name.endswith(f".{tap}")}
+        found, stages = {h.axes for h in _hooks() if _composes(h) and h.name.endswith(f".{tap}")}, "{pre,post}"
+        if not found:
+            there = [h for h in _hooks_of_other_composers() if _composes(h) and h.name.endswith(f".{tap}")]
+            found, stages = {h.axes for h in there}, "post"
         (axes,) = found  # the same in all layers and both stages
-        rows.append([f"`blocks.{{l}}.attn.{{pre,post}}.{tap}`", f"[{', '.join(axes)}]", meaning])
+        rows.append([f"`blocks.{{l}}.attn.{stages}.{tap}`", f"[{', '.join(axes)}]", meaning])
     return table(["hook", "axes", "what"], rows)
 
 

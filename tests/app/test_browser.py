@@ -15,6 +15,10 @@ expect = pytest.importorskip("playwright.sync_api").expect
 # What a click changes is waited for: right after it the page still shows what stood there before.
 expect.set_options(timeout=60_000)
 
+PAGES = (
+    *("Case study", "Attention patterns", "Composition", "Attribution", "Compare models", "Tasks", "Hooks"),
+    "Models",
+)
 SETTLED = "[data-testid=stApp][data-test-script-state=notRunning]"
 
 
@@ -146,9 +150,9 @@ def test_own_text_with_an_unknown_word_is_one_sentence(page, server):
 
 
 def test_the_baseline_model_has_a_case_study_without_sharing(page, server):
-    open_page(page, f"{server}/?model=transformer%2B%2B")
-    expect(sentence(page, 4)).to_contain_text("not composed")
-    expect(sentence(page, 5)).to_contain_text("without composition")
+    open_page(page, f"{server}/?model=transformer%2B%2B", "h3#step-4")
+    expect(page.locator("[data-testid=stMain]")).to_contain_text("steps about shared attention and gates do not apply")
+    expect(page.locator("h3#step-5")).to_have_count(0)
 
 
 def test_a_link_that_asks_for_what_is_not_there_says_so(page, server):
@@ -202,7 +206,7 @@ def test_every_page_fits_its_window(browser, server, width, scheme):
     context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
     page = context.new_page()
     open_page(page, server)
-    for name in ("Case study", "Attention", "Composition", "Attribution", "Compare", "Tasks", "Hooks", "Models"):
+    for name in PAGES:
         if name != "Case study":
             go_to(page, name, "h1")
         wide = page.evaluate(
@@ -250,7 +254,7 @@ def test_a_text_of_ones_own_goes_along_to_other_pages(page, server):
 def test_back_from_the_intervention_of_a_case_study_is_the_case_study_again(page, server):
     open_page(page, f"{server}/?task=task2&example=0")
     said = sentences(page)
-    page.get_by_role("link", name=re.compile("Remove the attention that head")).click()
+    page.get_by_role("link", name=re.compile("Ablate the attention that head")).click()
     page.wait_for_function("document.querySelector('h1')?.innerText === 'Interventions'", timeout=60_000)
     settled(page, "h1")
     expect(page).to_have_url(re.compile("what=edge"))
@@ -267,10 +271,10 @@ def scrolled(page) -> int:
 
 def test_another_page_begins_at_its_top_and_a_rerun_stays_where_it_is(page, server):
     open_page(page, f"{server}/?task=task2&example=0")
-    expect(page.get_by_role("link", name=re.compile("Remove the attention that head"))).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile("Ablate the attention that head"))).to_be_visible()
     click_cell(page, heads(page), row=0, column=5, columns=8, until="cell=L0H5")
     settled(page)
-    link = page.get_by_role("link", name=re.compile("Remove the attention that head"))
+    link = page.get_by_role("link", name=re.compile("Ablate the attention that head"))
     link.scroll_into_view_if_needed()
     there = scrolled(page)
     assert there > 500

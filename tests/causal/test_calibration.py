@@ -95,6 +95,7 @@ def test_statistics_of_made_up_effects():
     rest = {
         **{"n": 6, "part": "edge", "kind": "zero", "stage": "post", "objective": "logit", "left_out": 0, "skipped": 0},
         **{"wrong": 0, "prompts": ("",) * 6, "units": ("",) * 40, "level": 0.95, "seed": 0},
+        "groups": tuple(range(6)),
     }
     right, reverse, noise = effects[None], -effects[None], torch.randn(1, 2, 6, 40, generator=generator)
     found = _result(torch.cat([right, reverse, noise]), effects, methods=("right", "reverse", "noise"), **rest)

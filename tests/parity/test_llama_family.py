@@ -175,7 +175,7 @@ def test_the_decoder_is_chosen_by_the_person(tmp_path: Path) -> None:
     write(tmp_path, CASES["llama"])
     for file in (SHIPPED / "dcformer++").glob("tokenizer*"):
         shutil.copy(file, tmp_path)  # TransformerLens opens no folder without one
-    assert type(dcinterp.load(tmp_path)).__name__ == "TransformerBridge"
+    assert type(dcinterp.load(tmp_path)).__name__ == "ForeignBridge"
     by_name = dcinterp.load(f"own:{tmp_path}")
     assert by_name.source == dcinterp.load(tmp_path, decoder="own").source == f"own:{tmp_path}"
     assert dcinterp.describe(f"own:{tmp_path}").family == "transformer++"

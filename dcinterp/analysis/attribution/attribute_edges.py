@@ -282,7 +282,9 @@ def attribute_edges(
         objective: "logit" (with a foil, the difference) or "log-probability".
         stage: "post" for attention weights shared with values, "pre" for scores shared with another head's softmax.
         method: "screened" measures the strongest edges and predicts the others, "ablation" measures all; or a rule:
-            "ig" averages the gradient along the path, "gradient" takes it at the actual activations.
+            "ig" averages the gradient along the path, "ig-counterfactual" along one from the baseline, "gradient" takes
+            it at the actual activations, "halfway" with the layer at half its size, "recomputed" computes the softmax
+            anew, "relp" makes the model linear.
         path: "layer" moves one layer at a time, whose scores add up to that layer's whole effect; "joint" moves all
             layers together, so that the scores of all layers add up to one difference.
         baseline: a counterfactual prompt with as many tokens, whose edges the path starts from; nothing (z = 0, or

@@ -32,9 +32,10 @@ def layer_variances(model: PreTrainedModel) -> Float[Tensor, "product layer comp
     found = []
     for block in model.model.layers:
         attention = block.self_attn
-        heads = attention.num_heads
-        q, k, v = (getattr(attention, f"{name}_proj").weight.unflatten(0, (heads, -1)).mT for name in ("q", "k", "v"))
-        o = attention.o_proj.weight.unflatten(1, (heads, -1)).transpose(0, 1)
+        d_head, heads = attention.head_dim, attention.config.num_attention_heads
+        q, k, v = (getattr(attention, f"{name}_proj").weight.unflatten(0, (-1, d_head)).mT for name in ("q", "k", "v"))
+        k, v = (shared.repeat_interleave(heads // len(shared), dim=0) for shared in (k, v))
+        o = attention.o_proj.weight.unflatten(1, (heads, d_head)).transpose(0, 1)
         found.append(torch.stack([variances(q, k), variances(o, v)]))
     return torch.stack(found, dim=1).float().cpu()
 

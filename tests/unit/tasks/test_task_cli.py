@@ -105,7 +105,7 @@ def test_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     model = Letters()
     model.tokenizer = model
-    monkeypatch.setattr(dcinterp, "load", lambda name, device=None: model, raising=False)
+    monkeypatch.setattr(dcinterp, "load", lambda name, **options: model, raising=False)
     out = run("evaluate", "any", "--tasks", "0-3", "--rows", "1", "--output", str(tmp_path / "results"))
     assert "| the-other-person | 12 | 100.0 |" in out
     assert "any: 100.0 % of 24 answers" in out

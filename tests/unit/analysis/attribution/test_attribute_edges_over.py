@@ -21,7 +21,7 @@ def test_one_example_is_attribute_edges(bridge):
     one = attribute_edges(bridge, *QUESTIONS[0], check=3, **QUICK)
     many = attribute_edges_over(bridge, QUESTIONS[:1], check=3, control="none", **QUICK)
     assert torch.allclose(many.mean, one.scores, atol=1e-6)
-    assert torch.equal(many.low, many.mean)
+    assert many.low.isnan().all(), "one example says nothing of another"
     assert many.checked == one.checked
     assert torch.allclose(many.ablation[0], one.measured, atol=1e-4)
     assert float(many.metric_difference[0, 0]) == pytest.approx(one.metric - float(one.metric_at_baseline[0]), abs=1e-4)
@@ -34,8 +34,10 @@ def test_labels_of_other_examples_are_the_control(bridge):
     ]
     # With two examples whose answers change places, the control is minus the scores.
     bounds = torch.stack(swapped).float()
-    assert torch.allclose(many.control_low, bounds.amin(0), atol=1e-5)
-    assert torch.allclose(many.control_high, bounds.amax(0), atol=1e-5)
+    middle = (many.control_low + many.control_high) / 2
+    assert torch.allclose(middle, bounds.mean(0), atol=1e-5)
+    assert (many.control_low <= bounds.amin(0) + 1e-5).all()
+    assert (many.control_high >= bounds.amax(0) - 1e-5).all()
     assert torch.allclose(many.per_example, -bounds, atol=1e-5)
 
 
