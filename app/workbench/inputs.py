@@ -300,5 +300,5 @@ def target_and_foil(name: str, question: Question) -> tuple[str | int, str | int
 def link_choices(more: dict[str, str]) -> dict[str, str | list[str]]:
     """The choices that a link to another page holds: the model, the question, and `more`."""
     common = ("model", "prompt", "task", "example", "text", "answer", "ids", "answer-id")
-    kept = {key: values[0] for key, values in links.address().current.items() if key in common}
-    return {**kept, **more}
+    kept = {key: values[0] for key, values in links.address().current.items() if key in (*common, *links.SINCE_0_2)}
+    return {**links.SINCE_0_2, **kept, **more}

@@ -69,6 +69,10 @@ def address() -> Address:
     return st.session_state.setdefault("_address", Address())
 
 
+SINCE_0_2 = {"kind": "mean", "contrast": "facts", "new_kind": "mean", "against": "mean"}
+"""Inputs that version 0.1 did not have, with their defaults: links between pages name them, so that none is `older`."""
+
+
 def begin(page: str) -> None:
     """Before anything is drawn: find out whether this run follows a link (or Back), or comes from a click."""
     here = address()
@@ -91,7 +95,8 @@ def end() -> None:
     if shown:
         shown |= {key: here.current[key] for key in here.always if key in here.current}
     given = {key: st.query_params.get_all(key) for key in st.query_params}
-    if given.items() >= shown.items() and given.items() <= here.current.items():
+    named = {key: value for key, value in given.items() if key in here.current or key not in SINCE_0_2}
+    if named.items() >= shown.items() and named.items() <= here.current.items():
         # The address names this view, perhaps with its defaults as a share link does: no further step of the history.
         here.written = given
     else:

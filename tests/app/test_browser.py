@@ -150,7 +150,7 @@ def test_own_text_with_an_unknown_word_is_one_sentence(page, server):
 
 
 def test_the_baseline_model_has_a_case_study_without_sharing(page, server):
-    open_page(page, f"{server}/?model=transformer%2B%2B", "h3#step-4")
+    open_page(page, f"{server}/?model=transformer%2B%2B", "h3#step-6")
     expect(page.locator("[data-testid=stMain]")).to_contain_text("steps about shared attention and gates do not apply")
     expect(page.locator("h3#step-5")).to_have_count(0)
 
