@@ -309,17 +309,18 @@ def test_a_source_that_is_not_read_offers_the_token_that_is(app):
 def test_pages_name_the_head_that_the_case_study_follows(app, page, shipped):
     from workbench import examples
 
-    open_page(app, page, task="task2", example="0")
-    example = examples.held_out("task2", 0)
-    study = dcinterp.case_study(shipped, example)
-    assert (study.layer, study.head) != study.attribution.best
+    open_page(app, page, task="task2", example="4")
+    example = examples.held_out("task2", 4)
+    study = dcinterp.case_study(shipped, example, contrast="runner-up")
+    target, foil = study.attribution.target, study.attribution.foil
+    assert (study.layer, study.head) != dcinterp.attribute_heads(shipped, example.prompt, target, foil).best
     named = [text.value for text in app.markdown if f"head {study.head} of layer {study.layer}" in text.value]
     assert len(named) == 1
     assert "largest direct effect" in named[0]
     if page == "attribution":
-        assert f"({float(study.direct[study.layer, study.head]):+.2f})" in named[0]
+        assert f"({float(study.direct[study.layer, study.head]):+.2f}, with its output" in named[0]
         return
-    scored = dcinterp.attribute_edges(shipped, example.prompt, study.attribution.target, study.attribution.foil)
+    scored = dcinterp.attribute_edges(shipped, example.prompt, target, foil)
     (edge,) = scored.top(1, head_to=(study.layer, study.head))
     label = f"**L{edge.layer}H{edge.head_from} -> L{study.layer}H{study.head}** through the"
     assert label in named[0]
