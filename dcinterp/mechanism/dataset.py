@@ -236,7 +236,7 @@ def other_answers(example: Example) -> list[str]:
 def _question(bridge: Bridge, each: Any) -> Question:
     if hasattr(each, "facts"):
         return _of_example(bridge, each, each.prompt)
-    if isinstance(each, str) or not 2 <= len(each) <= 3:
+    if not isinstance(each, tuple | list) or not 2 <= len(each) <= 3:
         raise UserError(f"{each!r} is not a valid question; give an example of the tasks, or (prompt, target[, foil]).")
     prompt, target, *foil = each
     return Question(prompt, target, foil[0] if foil else None)

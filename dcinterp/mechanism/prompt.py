@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ def token_ids(bridge: Bridge, prompt: Prompt) -> TokenIds:
     if isinstance(prompt, str):
         ids = _encode(bridge, prompt)
     else:
-        given = torch.as_tensor(prompt)
+        given = _numbers(prompt)
         if given.is_floating_point() and given.numel():
             raise UserError(
                 "The prompt has a token id that is not a whole number; give whole numbers, as in [5, 7, 9]."
@@ -48,6 +49,15 @@ def token_ids(bridge: Bridge, prompt: Prompt) -> TokenIds:
             f"The prompt is {ids.shape[1]} tokens long, but this model's context is {bridge.cfg.n_ctx}; shorten it."
         )
     return ids.to(next(bridge.original_model.parameters()).device)
+
+
+def _numbers(ids: Any) -> Tensor:
+    try:
+        return torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shown = repr(ids)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise UserError(f"A prompt is text or a list of token ids, as in [5, 7, 9]; this is {shown}.") from error
 
 
 def token_id(bridge: Bridge, token: Token) -> int:

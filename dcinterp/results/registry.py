@@ -26,9 +26,9 @@ from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all
 from dcinterp.results.options import parameter_types
 from dcinterp.results.result import CALLS_NOW, Result
+from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import renamed, warn_of
-from dcinterp.support.ranges import require_in_range
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=Result)
@@ -131,8 +131,13 @@ def analysis(
                     f"{title} needs heads that are composed, and this model has none. Load a DCFormer, such as "
                     "'dcformer++'."
                 )
+            if entry.takes_model and not hasattr(bridge, "run_with_hooks"):
+                raise UserError(
+                    f"{entry.name} takes a model with hooks first, such as dcinterp.load('dcformer++') or "
+                    f"dcinterp.wrap(model), not {type(bridge).__name__}."
+                )
             for name, value in bound.arguments.items():
-                require_in_range(name, value, entry.types.get(name))
+                require_fitting(name, value, entry.types.get(name))
             call = _call(entry, bound)
             return function(*bound.args, **bound.kwargs).with_call(call)
 

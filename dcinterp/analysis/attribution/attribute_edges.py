@@ -56,7 +56,7 @@ from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import require_known
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Number, Tolerance
@@ -319,6 +319,8 @@ def attribute_edges(
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
     ids = explanation.ids
     other = None if baseline is None else explanation.baseline(bridge, baseline)
+    if layers is not None and not len(layers):
+        raise UserError("There are no layers to score; name at least one, or leave them out for all.")
     chosen = range(bridge.cfg.n_layers) if layers is None else sorted({layer_number(bridge, each) for each in layers})
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
     integration = Integration(steps, max_steps, tolerance, batch_size)

@@ -1,0 +1,107 @@
+"""Whether an argument is what its parameter's type says: one check at the border, for every analysis.
+
+require_fitting("layer", 1.5, int | None)              # UserError: layer is 1.5; it must be a whole number or None.
+require_fitting("at", "x", Literal["q", "k"])          # UserError: at is 'x'; it must be 'q' or 'k'.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
+from contextlib import suppress
+from numbers import Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from dcinterp.support.errors import UserError
+from dcinterp.support.ranges import require_in_range
+
+_IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "True or False", NoneType: "None"}
+_SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
+_NO_LIST = (str, bytes, bytearray, Mapping)
+
+
+def require_fitting(name: str, value: Any, annotation: Any) -> None:
+    """Refuse an argument of another type than its parameter's, of words that are not its own, or out of its range.
+
+    Types that hold other things than numbers, words, lists and classes (a protocol, a callable, the shape of a tensor)
+    are not judged; what a list holds is judged where it is numbers or text.
+
+    Raises:
+        UserError: it does not fit; the message names the parameter, the value and what it may be.
+    """
+    allowed = _alternatives(annotation)
+    if not any(_fits(value, each) for each in allowed):
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise UserError(f"{name} is {shown}; it must be {_listed([_in_words(each) for each in allowed])}.")
+    require_in_range(name, value, annotation)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The types that a union allows; each word of a Literal counts by itself."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _alternatives(args[0])
+    if origin in (Union, UnionType):
+        return [each for arg in args for each in _alternatives(arg)]
+    if origin is Literal:
+        return [Literal[word] for word in args]
+    return [NoneType if annotation is None else annotation]
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is Any:
+        return True
+    if get_origin(kind) is Literal:
+        return type(value) is type(get_args(kind)[0]) and value == get_args(kind)[0]
+    if kind is int:
+        return not isinstance(value, bool) and _whole(value)
+    if kind is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    if get_origin(kind) in (Sequence, list, tuple):
+        return _is_list(value) and all(_item_fits(item, kind) for item in value)
+    if isinstance(kind, type) and not getattr(kind, "_is_protocol", False):
+        # Lists of numbers become tensors where a tensor is allowed; their shape is the function's to judge.
+        return isinstance(value, kind) or (kind.__name__ == "Tensor" and isinstance(value, list | tuple))
+    return True
+
+
+def _whole(value: Any) -> bool:
+    """Whole numbers are also those of NumPy, and tensors that hold one."""
+    with suppress(TypeError, RuntimeError, ValueError):
+        operator.index(value)
+        return True
+    return False
+
+
+def _is_list(value: Any) -> bool:
+    several = isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, _NO_LIST)
+    return several and getattr(value, "ndim", 1) > 0
+
+
+def _item_fits(item: Any, kind: Any) -> bool:
+    items = [each for arg in get_args(kind) if arg is not Ellipsis for each in _alternatives(arg)]
+    return any(_fits(item, each) for each in items)
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return repr(get_args(kind)[0])
+    if get_origin(kind) in (Sequence, list, tuple, Set):
+        held = [each for arg in get_args(kind)[:1] for each in _alternatives(arg)]
+        named = [_SEVERAL.get(each) or _name(each) for each in held if each is not Any]
+        return f"a list of {_listed(named)}" if named else "a list"
+    return _IN_WORDS.get(kind) or f"{_article(_name(kind))} {_name(kind)}"
+
+
+def _name(kind: Any) -> str:
+    return str(getattr(kind, "__name__", kind))
+
+
+def _article(word: str) -> str:
+    return "an" if word[:1] in "AEIOaeio" else "a"
+
+
+def _listed(wanted: Sequence[str]) -> str:
+    return wanted[0] if len(wanted) == 1 else f"{', '.join(wanted[:-1])} or {wanted[-1]}"
