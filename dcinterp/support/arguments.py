@@ -1,7 +1,7 @@
 """Whether an argument is what its parameter's type says: one check at the border, for every analysis.
 
 require_fitting("layer", 1.5, int | None)              # UserError: layer is 1.5; it must be a whole number or None.
-require_fitting("at", "x", Literal["q", "k"])          # UserError: at is 'x'; it must be 'q' or 'k'.
+require_fitting("at", "x", Literal["q", "k"])          # UserError: There is no at 'x'; choose from k, q.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.ranges import require_in_range
 
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "True or False", NoneType: "None"}
@@ -32,6 +32,9 @@ def require_fitting(name: str, value: Any, annotation: Any) -> None:
     """
     allowed = _alternatives(annotation)
     if not any(_fits(value, each) for each in allowed):
+        words = [word for each in allowed if get_origin(each) is Literal for word in get_args(each)]
+        if isinstance(value, str) and all(isinstance(word, str) for word in words) and words:
+            raise UserError(f"There is no {name} {value!r}; {nearest(value, words)}")
         shown = repr(value)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         raise UserError(f"{name} is {shown}; it must be {_listed([_in_words(each) for each in allowed])}.")

@@ -19,6 +19,7 @@ import torch
 
 import dcinterp
 import synthetic_tasks
+from dcinterp.analysis.case_study.following import source_positions
 from dcinterp.mechanism.dataset import prompts
 
 NUMBER = r"([+-]?\d+\.\d\d)"
@@ -98,8 +99,11 @@ class ByHand:
 ADDED = "qp kp qg kg"
 
 
-def false_claims(bridge: Any, study: Any, ids: torch.Tensor, reference: list[torch.Tensor]) -> tuple[int, list[str]]:
-    """(how many claims were held against a measurement, those that are false)."""
+def false_claims(
+    bridge: Any, study: Any, ids: torch.Tensor, reference: list[torch.Tensor], source: list[int]
+) -> tuple[int, list[str]]:
+    """(how many claims were held against a measurement, those that are false). source: positions of the fact's item."""
+    tokens = study.prediction.tokens
     hand, layer, head, key = ByHand(bridge, study, ids, reference), study.layer, study.head, study.key
     clean, false, checked = hand.difference(), [], 0
     entry, everywhere = (-1, key), (slice(None), slice(None))
@@ -152,11 +156,14 @@ def false_claims(bridge: Any, study: Any, ids: torch.Tensor, reference: list[tor
     ):
         effects = []
         for word in study.control.words:
-            other = ids.clone()
-            other[0, key] = bridge.tokenizer.convert_tokens_to_ids(word)
+            other, new = ids.clone(), bridge.tokenizer(word, add_special_tokens=False)["input_ids"]
+            if (place := [key] if key not in source else source) and len(new) != len(place):
+                break  # Only the tokens that differ are named: where they stand cannot be read off.
+            other[0, place] = torch.tensor(new)
             z = bridge.run_with_cache(other)[1][f"blocks.{layer}.attn.hook_z"][0, -1, head]
             effects.append(clean - after(hand.head(layer, head, z, alone=True)))
-        if study.prediction.tokens.count(study.prediction.tokens[key]) == 1:  # else the fact stands in two places
+        # A token that occurs twice may be that of two facts, and both are replaced.
+        if len(effects) == len(study.control.words) and tokens.count(tokens[key]) == 1:
             claim({"falls": 1, "rises": -1}[found[1]] * float(found[2]), sum(effects) / len(effects), "control")
         expect(("follows" in found[4]) == (int(found[3]) >= 50), "verdict of the control")
     sentence = study.step("sharing").sentence
@@ -215,7 +222,8 @@ def false_claims(bridge: Any, study: Any, ids: torch.Tensor, reference: list[tor
 def studied(shipped):
     example = synthetic_tasks.generate("task2", 1, 5, examples=1, split="held-out")[0].examples[0]
     study = dcinterp.case_study(shipped, example, reference="task2 n=4 seed=7 split=held-out")
-    return study, shipped.to_tokens(example.prompt), prompts(shipped, "task2 n=4 seed=7 split=held-out")
+    reference = prompts(shipped, "task2 n=4 seed=7 split=held-out")
+    return study, shipped.to_tokens(example.prompt), reference, source_positions(shipped, example)
 
 
 def test_no_sentence_of_a_case_study_is_false(shipped, studied):
@@ -226,8 +234,8 @@ def test_no_sentence_of_a_case_study_is_false(shipped, studied):
 
 def test_a_false_sentence_would_be_found(shipped, studied):
     """With another reference the numbers are others, and so all those of the sentences are false."""
-    study, ids, _ = studied
-    assert len(false_claims(shipped, study, ids, prompts(shipped, "task56 n=2"))[1]) > 3
+    study, ids, _, source = studied
+    assert len(false_claims(shipped, study, ids, prompts(shipped, "task56 n=2"), source)[1]) > 3
     wrong = replace(study, summary=study.summary + " -0.00")
     assert "a minus before a zero" in false_claims(shipped, wrong, *studied[1:])[1]
 
@@ -244,7 +252,8 @@ def main(number: int = 20, seed: int = 11) -> None:
     for n in range(number):
         example = generate(tasks[(n * 7 + seed) % len(tasks)], 1, seed + n, examples=1, split="held-out")[0].examples[0]
         study = dcinterp.case_study(bridge, example)
-        checked, false = false_claims(bridge, study, bridge.to_tokens(example.prompt), prompts(bridge, study.reference))
+        ids, reference = bridge.to_tokens(example.prompt), prompts(bridge, study.reference)
+        checked, false = false_claims(bridge, study, ids, reference, source_positions(bridge, example))
         total, wrong = total + checked, wrong + len(false)
         typer.echo(f"{example.task_id}: {study.summary}")
         for claim in false:

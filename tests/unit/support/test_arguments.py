@@ -47,7 +47,7 @@ def test_what_fits_passes(value, annotation):
         (True, int, "a whole number"),
         (torch.tensor(1.5), int, "a whole number"),
         ("x", float, "a number"),
-        ("x", Way, "'q' or 'k'"),
+        (1, Way | None, "'q', 'k' or None"),
         (1, Literal[True], "True"),
         ("ab", Sequence[str], "a list of texts"),
         (b"x", str | Sequence[int], "text or a list of whole numbers"),
@@ -62,6 +62,11 @@ def test_what_does_not_fit_is_named(value, annotation, wanted):
         require_fitting("it", value, annotation)
     assert str(refusal.value).startswith("it is ")
     assert str(refusal.value).endswith(f"; it must be {wanted}.")
+
+
+def test_the_nearest_word_is_named():
+    with pytest.raises(UserError, match=r"There is no stage 'posts'; did you mean post\?"):
+        require_fitting("stage", "posts", Literal["pre", "post"])
 
 
 def test_ranges_hold_after_types():

@@ -229,7 +229,7 @@ def test_warnings_say_what_to_know(double, prompt):
 def test_bad_input_is_refused_in_a_sentence(double, prompt):
     with pytest.raises(UserError, match="did you mean post"):
         attribute_edges(double, prompt, TARGET, stage="posts")
-    with pytest.raises(UserError, match="no method"):
+    with pytest.raises(UserError, match="no method 'magic'"):
         attribute_edges(double, prompt, TARGET, method="magic")
     with pytest.raises(UserError, match="joint path belongs to 'ig' and 'gradient'"):
         attribute_edges(double, prompt, TARGET, path="joint")
@@ -241,7 +241,7 @@ def test_bad_input_is_refused_in_a_sentence(double, prompt):
         attribute_edges(double, prompt, TARGET, baseline="Ruth")
     with pytest.raises(UserError, match="no layer 7"):
         attribute_edges(double, prompt, TARGET, layers=[7])
-    with pytest.raises(UserError, match="'recomputed' or 'frozen'"):
+    with pytest.raises(UserError, match="choose from frozen, recomputed"):
         attribute_edges(double, prompt, TARGET, dynamic_weights="thawed")
 
 

@@ -95,7 +95,7 @@ def test_entries_that_may_be_zero_make_no_motif(bridge):
 def test_refusals(bridge, twin):
     with pytest.raises(UserError, match="composed"):
         static_composition_map(twin, 0, "post")
-    with pytest.raises(UserError, match="'last' or 'all'"):
+    with pytest.raises(UserError, match="choose from all, last"):
         mean_composition_map(bridge, TEXT, 1, "post", queries="first")
     with pytest.raises(UserError, match="layer 9"):
         mean_composition_map(bridge, TEXT, 9, "post")

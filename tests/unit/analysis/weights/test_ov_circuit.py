@@ -219,7 +219,7 @@ def test_words_of_several_tokens(foreign):
         ({"words": ["swim fins"]}, "2 tokens"),
         ({"words": [" "]}, "empty"),
         ({"k": 0}, "at least 1"),
-        ({"multi_token": "guess"}, "'refuse' or 'first'"),
+        ({"multi_token": "guess"}, "choose from first, refuse"),
     ],
 )
 def test_refuses_with_a_sentence(bridge, arguments, message):
