@@ -21,6 +21,7 @@ from dcinterp.analysis.composition.composition_causes import composition_causes 
 from dcinterp.analysis.composition.composition_importance import composition_importance as composition_importance
 from dcinterp.analysis.composition.composition_map import composition_map as composition_map
 from dcinterp.checkpoints.describe import describe as describe
+from dcinterp.analysis.attribution.direct_logit_attribution import direct_logit_attribution as direct_logit_attribution
 from dcinterp.analysis.weights.head_diversity import head_diversity as head_diversity
 from dcinterp.analysis.intervention.intervene import intervene as intervene
 from dcinterp.bridge.hook_catalogue import list_hooks as list_hooks
