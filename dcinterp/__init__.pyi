@@ -27,6 +27,7 @@ from dcinterp.analysis.intervention.intervene import intervene as intervene
 from dcinterp.bridge.hook_catalogue import list_hooks as list_hooks
 from dcinterp.checkpoints.load import load as load
 from dcinterp.results.result import load_result as load_result
+from dcinterp.analysis.answers.logit_lens import logit_lens as logit_lens
 from dcinterp.analysis.training.loss_curves import loss_curves as loss_curves
 from dcinterp.analysis.composition.mean_composition_map import mean_composition_map as mean_composition_map
 from dcinterp.analysis.circuits.method_benchmark import method_benchmark as method_benchmark
