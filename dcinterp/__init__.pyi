@@ -33,6 +33,8 @@ from dcinterp.analysis.composition.mean_composition_map import mean_composition_
 from dcinterp.analysis.circuits.method_benchmark import method_benchmark as method_benchmark
 from dcinterp.analysis.weights.ov_top_tokens import ov_top_tokens as ov_top_tokens
 from dcinterp.analysis.weights.ov_transformations import ov_transformations as ov_transformations
+from dcinterp.analysis.intervention.patch_heads import patch_heads as patch_heads
+from dcinterp.analysis.intervention.patch_stream import patch_stream as patch_stream
 from dcinterp.planted import plant as plant
 from dcinterp.analysis.answers.predict import predict as predict
 from dcinterp.model.presets import presets as presets
