@@ -102,7 +102,11 @@ class LogitLens(Result):
         last = next((depth for depth in range(len(ranks) - 1, -1, -1) if ranks[depth] != 1), -1)
         if last == len(ranks) - 1:
             return f'The output does not put "{target}" first: its rank there is {ranks[-1]}.'
-        where = "at every depth" if last < 0 else f"from {self.depths[last + 1]} on, and not at {self.depths[last]}"
+        where = "at every depth"
+        if last == len(ranks) - 2:
+            where = f"at the output alone, and not at {self.depths[last]}"
+        elif last >= 0:
+            where = f"from {self.depths[last + 1]} on, and not at {self.depths[last]}"
         return f'Read by the final norm and the unembedding, the stream puts "{target}" first {where}.'
 
     def warnings(self) -> list[str]:

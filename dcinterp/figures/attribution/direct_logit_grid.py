@@ -35,7 +35,7 @@ def plot(result: DirectLogitAttribution, *, theme: str = "light", selected: tupl
         values,
         x=[*(str(head) for head in range(heads)), "MLP", "biases"],
         y=["embedding", *(str(layer) for layer in range(layers)), "end"],
-        x_title="head",
+        x_title="head or part",
         y_title="layer",
         quantity="part of the logit difference" if result.foil else "part of the logit",
         theme=theme,
