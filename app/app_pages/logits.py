@@ -77,7 +77,7 @@ view(
 )
 
 st.subheader("What each layer would answer", anchor=False, help=tip("logit lens"))
-across = st.columns([3, 1])
+across = st.columns(2, vertical_alignment="bottom")
 which = links.choose("Colour", COLOURS, key="which_lens", format=COLOURS.__getitem__, where=across[0])
 middle = False
 if not getattr(models.model(name).cfg, "parallel_attn_mlp", False):
@@ -111,7 +111,7 @@ with slot:
 at = lens.depths.index(depth)
 words = [inputs.shown(token) for token in lens.top_tokens[at][place]]
 chances = lens.probability[at, place].tolist()
-listed = ", ".join(f"`{word}` {chance:.0%}" for word, chance in zip(words, chances, strict=True))
+listed = ", ".join(f"`{word}` {chance:.1%}" for word, chance in zip(words, chances, strict=True))
 st.markdown(
     f'After "{inputs.shown(lens.tokens[place])}", {depth} gives {listed}. The answer "{lens.target.strip()}" is number '
     f"{int(lens.target_rank[at, place])} there."

@@ -20,6 +20,7 @@ name = st.session_state.model
 question = inputs.question(name)
 inputs.write_out(question)
 try:
+    length = len(analyses.run("predict", name, prompt=question.prompt).tokens)
     pair = patching_form.pair_arguments(name, question)
 except UserError as problem:
     inputs.refuse(problem)
@@ -39,7 +40,6 @@ st.subheader("By layer and position", anchor=False, help=tip("share restored"))
 bridge = models.model(name)
 layers, heads = bridge.cfg.n_layers, bridge.cfg.n_heads
 try:
-    length = len(analyses.run("predict", name, prompt=question.prompt).tokens)
     stream = analyses.long(
         "patch_stream",
         name,

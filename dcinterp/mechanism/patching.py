@@ -153,8 +153,15 @@ def read_pair(
             f"The logit difference is {values[0]:.3f} on the prompt and {values[1]:.3f} on its counterfactual, almost "
             "the same, so that nothing can be restored; choose a target and foil, or prompts, that differ more."
         )
-    said = [explanation.answer(bridge, each) for each in logits]
-    return Pair(explanation, corrupted, *values, *said, direction)
+    return Pair(
+        explanation,
+        corrupted,
+        clean_value=values[0],
+        corrupted_value=values[1],
+        clean_answer=explanation.answer(bridge, logits[0]),
+        corrupted_answer=explanation.answer(bridge, logits[1]),
+        direction=direction,
+    )
 
 
 def counterfactual_of(bridge: Bridge, prompt: Prompt, change: str) -> tuple[str, str, str]:
