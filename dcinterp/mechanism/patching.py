@@ -198,18 +198,19 @@ def sweep(
     pair: Pair,
     patches: Sequence[Patch],
     *,
-    given: Mapping[str, Tensor] | None = None,
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Float[Tensor, " patch"]:
     """f of the run prompt with each patch alone, in the order of `patches`; on the CPU.
 
     Args:
-        given: what to put in by hook, [1, ...], instead of what the other prompt has there.
         batch_size: patches of one forward pass.
         progress: called with the cost before the work, and after every batch.
 
     Cost: a row a patch, from the patch's layer on, and one forward pass of the other prompt.
+
+    Raises:
+        UserError: a hook never fires in this model.
     """
     stream, source = Stream(bridge, pair.run), Stream(bridge, pair.source)
     progress(0, len(patches), cost(len(patches), pair.run.shape[1]))
@@ -218,8 +219,7 @@ def sweep(
     done = 0
     for layer, same in groupby(order, key=lambda i: layer_of(patches[i].hook)):
         here = list(same)
-        names = list(dict.fromkeys(patches[i].hook for i in here))
-        taken = given if given is not None else source.read(names)
+        taken = _read(source, list(dict.fromkeys(patches[i].hook for i in here)))
         for start in range(0, len(here), batch_size):
             some = here[start : start + batch_size]
             hooks = patch_hooks([patches[i] for i in some], taken)
@@ -227,6 +227,13 @@ def sweep(
             done += len(some)
             progress(done, len(patches), f"layer {layer}")
     return values
+
+
+def _read(source: Stream, names: list[str]) -> Mapping[str, Tensor]:
+    try:
+        return source.read(names)
+    except KeyError as missing:
+        raise UserError(f"There is nothing to patch at {missing.args[0]}: this model never comes by it.") from missing
 
 
 def patch_hooks(patches: Sequence[Patch], source: Mapping[str, Tensor]) -> list[tuple[str, Callable[..., Tensor]]]:

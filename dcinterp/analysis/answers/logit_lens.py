@@ -52,6 +52,7 @@ class LogitLens(Result):
     logit_difference [depth, pos]: its logit minus that of the foil. divergence [depth, pos]: how far the distribution
     is from the output's at this position, KL(output || depth) in nats.
     position: where the target is the answer. part_of: the whole target where one of its tokens is followed, or "".
+    unexplained: how far the last depth is from the model's own logits, as a share of the largest.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
