@@ -72,7 +72,7 @@ def test_a_norm_behind_attention_and_capped_logits(tmp_path):
             assert "changes its logits after the unembedding" in parts.warnings()[-1]
 
 
-@pytest.mark.parametrize("preset", ["tiny-dcformer++", "tiny-dcpythia"])
+@pytest.mark.parametrize("preset", ["tiny-dcpythia"])
 def test_folded_it_is_what_transformer_lens_says(model, preset):
     raw, folded = (wrap(model(preset, dtype=torch.float32)) for _ in range(2))
     folded.enable_compatibility_mode(disable_warnings=True)

@@ -28,8 +28,9 @@ def logit_difference(logits: torch.Tensor) -> torch.Tensor:
     return logits[0, -1, 8] - logits[0, -1, 11]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("direction", ["denoising", "noising"])
+@pytest.mark.parametrize(
+    ("family", "direction"), [*((family, "denoising") for family in FAMILIES), ("composed", "noising")]
+)
 def test_everything_is_the_other_run_and_nothing_is_the_same(model, family, direction):
     preset, changes = FAMILIES[family]
     bridge = wrap(model(preset, **changes))
@@ -63,11 +64,11 @@ def test_the_functions_of_transformer_lens_find_the_same(model, preset):
             return (logit_difference(out) - base) / whole
 
         ours: Any = dcinterp.patch_stream(bridge, CLEAN, OTHER, 8, 11)
-        for number, site in enumerate(ours.sites):
+        for number, site in enumerate(ours.sites[: 3 if preset == "tiny-transformer++" else 1]):
             theirs = getattr(patching, f"get_act_patch_{site}")(bridge, other, cache, metric)
             torch.testing.assert_close(ours.share[number], theirs, atol=1e-5, rtol=1e-4, check_dtype=False)
         ours = dcinterp.patch_heads(bridge, CLEAN, OTHER, 8, 11, sites=list(STANDARD))
-        for number, site in enumerate(ours.sites):
+        for number, site in enumerate(ours.sites[: None if preset == "tiny-transformer++" else 1]):
             name = {"z": "out"}.get(site, site)
             theirs = getattr(patching, f"get_act_patch_attn_head_{name}_all_pos")(bridge, other, cache, metric)
             torch.testing.assert_close(ours.share[number], theirs, atol=1e-5, rtol=1e-4, check_dtype=False)
@@ -96,7 +97,7 @@ def test_branches_and_weights_are_what_the_same_intervention_by_hand_does(model)
     assert (ours.logit_difference - ours.corrupted).abs().amax((1, 2)).min() > 1e-5, "every site does something"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "neox"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_other_peoples_models(foreign, family):
     bridge = copy.deepcopy(foreign(family))
     with torch.no_grad():  # at their initial size the weights hardly tell tokens apart
