@@ -11,11 +11,13 @@ PAGES = {
         "composition": "Composition",
         "attribution": "Attribution",
         "edges": "Edges",
+        "logits": "Logits by part",
         "ov_circuits": "OV circuits",
         "diversity": "Head diversity",
     },
     "Test": {
         "interventions": "Interventions",
+        "patching": "Patching",
         "compare": "Compare models",
         "planted": "Planted circuits",
     },

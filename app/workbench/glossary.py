@@ -49,6 +49,11 @@ TERMS = {
     "comes from each head's output. The scores of all heads of a layer sum to what the layer's heads do together.",
     "direct effect": "What a head adds to the answer by itself: its output at the last token is ablated while all "
     "other heads keep theirs, so that no later head responds to the change.",
+    "logit attribution": "Direct logit attribution: the logit difference as a sum of what the embedding, each head, "
+    "each MLP and the biases add to it by themselves, with the scale of the final norm held at its value. What a part "
+    "does through later layers is not in its number.",
+    "logit lens": "The residual stream of a layer, read by the final norm and the unembedding as if the model ended "
+    "there. A layer may hold the answer in directions that these do not read.",
     "completeness": "The attributions of a layer must sum to what the layer changes; the gap is what the numerical "
     "integral missed.",
     "baseline": "What attribution compares with: head outputs of zero, or those on a counterfactual prompt.",
@@ -57,6 +62,10 @@ TERMS = {
     "ablation": "Putting something else in the place of a part (its mean over other prompts, zero, its value on "
     "another prompt) and measuring what changes.",
     "patching": "Replacing a part's value with the one it has on another prompt.",
+    "share restored": "Where the logit difference of the patched run lies between the counterfactual (0) and the clean "
+    "prompt (1). With noising the share lost is shown: 1 minus that.",
+    "denoising": "Denoising runs the counterfactual and puts in values of the clean prompt: what is enough to restore "
+    "the answer? Noising runs the clean prompt and puts in values of the counterfactual: what is needed for it?",
     "counterfactual": "A prompt that differs from the example in exactly one thing, such as the name in the question, "
     "and so usually has another answer.",
     "OV circuit": "W_V W_O: what a head writes when it attends to a token, whatever made it attend there.",

@@ -15,6 +15,7 @@ import dcinterp
 APP = Path(__file__).parents[2] / "app"
 PAGES = sorted(path.stem for path in (APP / "app_pages").glob("*.py"))
 QUESTIONS = ["case_study", "attention", "composition", "attribution", "edges", "interventions", "compare"]
+QUESTIONS += ["logits", "patching"]
 
 
 def texts(app) -> str:
@@ -92,6 +93,32 @@ def test_bad_text_is_one_sentence_on_every_page_that_takes_some(app, page):
         assert not app.exception
         assert app.error, (page, text[:20])
         assert all(message in error.value for error in app.error)
+
+
+def test_the_parts_of_the_logit_are_chosen_by_head_and_the_lens_by_place(app):
+    open_page(app, "logits", cell="L1H3", depth="layer 0", place="2", middle="True", which_lens="divergence")
+    assert not app.exception
+    assert not app.error
+    assert "Head 3 of layer 1 adds" in texts(app)
+    assert "layer 0 gives" in texts(app)
+    assert "attention 0" in app.selectbox(key="depth").options
+
+
+def test_patching_reads_the_cell_that_a_link_names_in_both_directions(app):
+    link = {"site": "attn_out", "at_layer": "1", "at": "3", "group": "post: branches", "head_site": "post.kp"}
+    open_page(app, "patching", **link, cell="L1H2")
+    assert not app.exception
+    assert not app.error
+    assert "The attention output of layer 1 at" in texts(app)
+    assert "Head 2 of layer 1, key projection (post.kp): restores" in texts(app)
+    app.segmented_control(key="direction").set_value("noising").run()
+    assert not app.error
+    assert "Head 2 of layer 1, key projection (post.kp): takes away" in texts(app)
+    app.segmented_control(key="prompt").set_value("text").run()
+    assert not app.exception
+    assert any("Change the counterfactual prompt" in info.value for info in app.info)
+    app.text_area(key="counterfactual").set_value("Ruth").run()
+    assert any("give two prompts with as many tokens" in error.value for error in app.error)
 
 
 def test_an_unknown_answer_is_one_sentence(app):

@@ -1,0 +1,127 @@
+"""Where the answer's logit comes from: what each part adds to it, and what each layer would answer."""
+
+import streamlit as st
+
+from dcinterp.support.errors import UserError
+from workbench import analyses, inputs, links, models
+from workbench.glossary import tip
+from workbench.view import view
+
+COLOURS = {
+    "probability": "probability of the most likely token",
+    "target_probability": "probability of the answer",
+    "logit_difference": "logit difference",
+    "divergence": "divergence from the output",
+}
+
+st.title("Logits by part and layer", anchor=False)
+st.markdown(
+    "What does each part of the model add to the answer by itself, and what would the model answer if it ended "
+    "earlier? Both read the residual stream through the model's own final norm and unembedding.",
+    help=tip("logit difference", "residual stream"),
+)
+name = st.session_state.model
+question = inputs.question(name)
+inputs.write_out(question)
+try:
+    target, strongest = inputs.target_and_foil(name, question)
+    if isinstance(strongest, str):
+        strongest = (
+            links.text(
+                "Compared with",
+                key="against_word",
+                default=strongest,
+                follows=True,
+                help=tip("foil", "logit difference"),
+            ).strip()
+            or strongest
+        )
+    parts = analyses.run("direct_logit_attribution", name, prompt=question.prompt, target=target, foil=strongest)
+except UserError as problem:
+    inputs.refuse(problem)
+
+layers, heads = parts.heads.shape
+cells = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+
+
+def follow_part(row, column):
+    if 1 <= row <= layers and column < heads:
+        st.session_state.cell = f"L{row - 1}H{column}"
+
+
+st.subheader("What each part adds", anchor=False, help=tip("logit attribution"))
+st.markdown(parts.sentence())
+slot = st.container()
+cell = links.choose("Head", cells, key="cell", default="L{}H{}".format(*parts.best), help=tip("head"))
+layer, head = map(int, cell[1:].split("H"))
+with slot:
+    view(
+        parts,
+        "parts",
+        selected=(layer, head),
+        on_pick=follow_part,
+        caption="Each cell is what one part adds at the last token, in logits: the heads, the MLP and the biases of "
+        "each layer; the embedding in the first row, the biases of the final norm and the unembedding in the last. "
+        "Click a head, or move with the arrow keys, to choose it.",
+    )
+value = float(parts.heads[layer, head])
+rank = int((parts.heads.abs() > abs(value)).sum()) + 1
+st.markdown(f"Head {head} of layer {layer} adds **{value:+z.2f}**: number {rank} of {layers * heads} heads by size.")
+view(
+    parts,
+    "bars",
+    kind="parts",
+    warnings=False,
+    table=False,
+    caption="The largest parts and the sum of all others. All bars together are the logit difference.",
+)
+
+st.subheader("What each layer would answer", anchor=False, help=tip("logit lens"))
+across = st.columns(2, vertical_alignment="bottom")
+which = links.choose("Colour", COLOURS, key="which_lens", format=COLOURS.__getitem__, where=across[0])
+middle = False
+if not getattr(models.model(name).cfg, "parallel_attn_mlp", False):
+    middle = links.switch("Also after attention", key="middle", where=across[1], help=tip("layer", "residual stream"))
+try:
+    lens = analyses.run("logit_lens", name, prompt=question.prompt, target=target, foil=strongest, attention=middle)
+except UserError as problem:
+    inputs.refuse(problem)
+depths = lens.depths[::-1]
+
+
+def follow_place(row, column):
+    st.session_state.depth, st.session_state.place = depths[row], column
+
+
+st.markdown(lens.sentence())
+slot = st.container()
+across = st.columns(2)
+depth = links.choose("Stream", depths, key="depth", help=tip("logit lens"), where=across[0])
+place = inputs.position("Token", lens.tokens, key="place", where=across[1])
+with slot:
+    view(
+        lens,
+        "lens",
+        which=which,
+        selected=(depths.index(depth), place),
+        on_pick=follow_place,
+        caption="Each cell names the most likely next token after the token below it. The top row is the model's own "
+        "output. Click a cell, or move with the arrow keys, to see its alternatives.",
+    )
+at = lens.depths.index(depth)
+words = [inputs.shown(token) for token in lens.top_tokens[at][place]]
+chances = lens.probability[at, place].tolist()
+listed = ", ".join(f"`{word}` {chance:.1%}" for word, chance in zip(words, chances, strict=True))
+st.markdown(
+    f'After "{inputs.shown(lens.tokens[place])}", {depth} gives {listed}. The answer "{lens.target.strip()}" is number '
+    f"{int(lens.target_rank[at, place])} there."
+)
+view(
+    lens,
+    "depths",
+    kind="depths",
+    pos=place,
+    warnings=False,
+    table=False,
+    caption="At the chosen token, from the embedding to the output.",
+)

@@ -1,0 +1,195 @@
+r"""Which heads carry the answer, and by what: activation patching head by head.
+
+    share[site, layer, head] = (f(patched) - f(corrupted)) / (f(clean) - f(corrupted))
+
+One run has the tensor of the other prompt in one head of one layer, at all positions. Sites of any model: queries,
+keys, values (`q`, `k`, `v`), the attention that multiplies the values (`pattern`), and what the head has read (`z`).
+Where heads are composed, for both stages (`pre`, `post`): what each branch adds to the attention of a head
+(`pre.qp`, `pre.kp`, `pre.qg`, `pre.kg`, the skip `pre.skip`, with the static map in it where there is one) and the
+dynamic weights of a head (`pre.w_q1` ...).
+
+f, the counterfactual and the two directions are those of patch_stream. Sources: as there; Wang et al. 2022. The shares
+of q, k, v, z and pattern are those of `transformer_lens.patching.get_act_patch_attn_head_*_all_pos` with this metric.
+
+A branch is patched as it is in the other run: its weights there times the attention there. Of w_1 (`w_q1`, `w_k1`) the
+head is the one whose attention is gathered; of a branch, w_2 and the gates, the one that uses it. Heads that share
+keys and values (grouped-query attention) share the numbers of k and v. Queries and keys are patched before their
+rotation.
+
+It does not show at which position (see patch_stream), nor what parts do together: shares need not add up.
+
+Identities that the tests assert: all heads of z are what attention writes (`attn_out` of patch_stream); the standard
+sites agree with the functions of TransformerLens; a branch or weight with the same intervention made by hand.
+
+    patched = dcinterp.patch_heads(model, "There are tea, meat, meat. Which is not meat? The")
+    patched.share[patched.sites.index("z")]                   # [layer, head]
+    dcinterp.figures.plot(patched, site="post.kp")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.branches import BRANCHES, DYNAMIC_WEIGHTS
+from dcinterp.mechanism.patching import Direction, Index, Patch, pair_sentence, pair_warnings, read_pair, sweep
+from dcinterp.mechanism.prompt import Prompt, Token
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count
+
+STANDARD = ("q", "k", "v", "pattern", "z")
+GROUPED = ("k", "v")
+
+
+@dataclass(frozen=True)
+class HeadPatching(Result):
+    """What one site does in one head.
+
+    logit_difference [site, layer, head]: f of the patched run; share: the same with the counterfactual at 0 and the
+    clean prompt at 1. all_heads [site, layer]: the share with all heads of the layer patched together. clean,
+    corrupted: f of the two prompts; clean_answer, corrupted_answer: what the model says to them.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "logit_difference": ("site", "layer", "head"),
+        "share": ("site", "layer", "head"),
+        "all_heads": ("site", "layer"),
+    }
+
+    tokens: tuple[str, ...]
+    counterfactual_tokens: tuple[str, ...]
+    position: int
+    target: str
+    foil: str
+    direction: str
+    clean: float
+    corrupted: float
+    clean_answer: str
+    corrupted_answer: str
+    sites: tuple[str, ...]
+    logit_difference: Float[Tensor, "site layer head"]
+    share: Float[Tensor, "site layer head"]
+    all_heads: Float[Tensor, "site layer"]
+
+    @property
+    def effect(self) -> Float[Tensor, "site layer head"]:
+        """The share restored (denoising) or lost (noising): 0 where a patch does nothing."""
+        return self.share if self.direction == "denoising" else 1 - self.share
+
+    def labels(self, axis: str) -> list[str] | None:
+        return list(self.sites) if axis == "site" else None
+
+    def table(self) -> pd.DataFrame:
+        """One row a patch, the largest effects first."""
+        frame = self.to_dataframe("share").drop(columns="site").rename(columns={"site_label": "site"})
+        frame["effect"] = self.effect.flatten().tolist()
+        return frame.sort_values("effect", key=abs, ascending=False, ignore_index=True)
+
+    def sentence(self) -> str:
+        return pair_sentence(self)
+
+    def warnings(self) -> list[str]:
+        return pair_warnings(self)
+
+
+@analysis(
+    title="Patching heads",
+    question="Which heads carry the answer, by their queries, keys, values, attention or composition?",
+    guide="analyses/patching.md",
+    example={"prompt": EXAMPLE_PROMPT, "sites": "z,v,pattern"},
+)
+def patch_heads(
+    bridge: Bridge,
+    prompt: Prompt,
+    counterfactual: Prompt | None = None,
+    target: Token | None = None,
+    foil: Token | None = None,
+    *,
+    sites: list[str] | None = None,
+    change: str = "question",
+    direction: Direction = "denoising",
+    at: int = -1,
+    batch_size: Count = 64,
+    progress: Progress = silent,
+) -> HeadPatching:
+    """Put one head of one prompt into the run of another: its queries, keys, values, attention, output or composition.
+
+    Args:
+        bridge: any TransformerLens bridge; sites of the composition need heads that are composed.
+        prompt: the clean prompt: text, or token ids as in [5, 7, 9].
+        counterfactual: a prompt with as many tokens and another answer; that of the task, if the prompt is one.
+        target: the answer to the clean prompt; by default that of the task, or the model's own if the counterfactual
+            is given.
+        foil: the answer to the counterfactual; by default as for the target.
+        sites: what to patch, as in "q,k,v,pattern,z,post.kp,post.w_k1"; all that the model has by default.
+        change: what the counterfactual of a task changes: question, source, relation, polarity or position.
+        direction: "denoising" puts clean tensors into the counterfactual run, "noising" the other way round.
+        at: the position whose next token is the answer.
+        batch_size: rows of one forward pass; bounds the memory.
+        progress: called with what the work takes before it begins, and after every batch.
+
+    Cost: sites times layers times (heads + 1) rows, each from its layer on.
+
+    Raises:
+        UserError: the model has no such site, the prompts differ in length or hardly in their logit difference, there
+            is no counterfactual, or an argument does not fit the model.
+    """
+    known = head_sites(bridge)
+    chosen = tuple(known) if sites is None else tuple(sites)
+    for site in chosen:
+        if site not in known:
+            raise UserError(f"There is no site {site!r} to patch in this model; choose from {', '.join(known)}.")
+    if not chosen:
+        raise UserError(f"There is nothing to patch; choose from {', '.join(known)}.")
+    pair = read_pair(bridge, prompt, counterfactual, target, foil, change=change, at=at, direction=direction)
+    layers, heads = int(bridge.cfg.n_layers), int(bridge.cfg.n_heads)
+    patches = [
+        Patch(f"blocks.{layer}.attn.{known[site]}", index)
+        for site in chosen
+        for layer in range(layers)
+        for index in (*(_index(bridge, site, head) for head in range(heads)), ())
+    ]
+    values = sweep(bridge, pair, patches, batch_size=batch_size, progress=progress).view(len(chosen), layers, heads + 1)
+    share = pair.share(values)
+    return HeadPatching(
+        **pair.record(bridge),
+        sites=chosen,
+        logit_difference=values[..., :-1].float().contiguous(),
+        share=share[..., :-1].float().contiguous(),
+        all_heads=share[..., -1].float().contiguous(),
+    )
+
+
+def head_sites(bridge: Bridge) -> dict[str, str]:
+    """The sites that every layer of a model has, and their hooks inside `blocks.{layer}.attn`."""
+    sites = {name: f"hook_{name}" for name in STANDARD}
+    for stage in stages_of(bridge):
+        sites |= {f"{stage}.{name}": f"{stage}.hook_{branch.hook}" for name, branch in BRANCHES.items()}
+        sites |= {f"{stage}.{weight}": f"{stage}.hook_{weight}" for weight in DYNAMIC_WEIGHTS}
+    layers = range(bridge.cfg.n_layers)
+    return {
+        site: hook
+        for site, hook in sites.items()
+        if all(f"blocks.{layer}.attn.{hook}" in bridge.hook_dict for layer in layers)
+    }
+
+
+def _index(bridge: Bridge, site: str, head: int) -> Index:
+    """A head's part of a row of the hook's tensor."""
+    every = slice(None)
+    if site in GROUPED:  # [pos, head of keys and values, d_head]
+        shared = getattr(bridge.cfg, "n_key_value_heads", None) or bridge.cfg.n_heads
+        return every, head * shared // bridge.cfg.n_heads
+    if site in ("q", "z"):
+        return every, head
+    if site == "pattern" or site.split(".")[1] in BRANCHES:  # [head, query, key]
+        return (head,)
+    return ..., head  # weights: [pos, rank, head] or [pos, head]

@@ -1,0 +1,277 @@
+r"""Activation patching: what a tensor of one prompt does in the run of another, many places in one forward pass.
+
+    share = (f(patched) - f(corrupted)) / (f(clean) - f(corrupted))        0: as corrupted, 1: as clean
+
+f is the logit difference. The clean prompt and its counterfactual ("corrupted") have the same number of tokens. Two
+directions: "denoising" runs the counterfactual and puts in tensors of the clean prompt (what is enough to restore the
+answer), "noising" runs the clean prompt and puts in tensors of the counterfactual (what is needed for it). They do not
+mirror each other where parts stand in for each other.
+
+    pair = read_pair(bridge, clean, corrupted, "tea", "meat")
+    values = sweep(bridge, pair, [Patch("blocks.1.hook_resid_pre", (5,))])        # f, one number a patch
+
+A run begins at the lowest layer that its batch changes; what lies below is computed once (dcinterp.mechanism.stream).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.objective import Explanation, explain
+from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids, token_word
+from dcinterp.mechanism.stream import Stream, layer_of, metric_of
+from dcinterp.shapes import TokenIds
+from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.progress import Progress, silent
+
+Direction = Literal["denoising", "noising"]
+DIRECTIONS = ("denoising", "noising")
+LEAST = 0.01
+"""Logits by which clean and counterfactual prompt must differ: shares of less would be rounding error."""
+SMALL = 1.0
+"""Logits below which a difference is called small."""
+
+Index = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A tensor, or part of it, that is taken from the other prompt: its hook, and the part in a row of the batch."""
+
+    hook: str
+    index: Index = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two prompts with as many tokens and the number that tells them apart.
+
+    explanation: of the clean prompt; corrupted: ids of the counterfactual, [1, pos]. clean_value, corrupted_value: f.
+    clean_answer, corrupted_answer: the model's own answers. direction: which of the two is run.
+    """
+
+    explanation: Explanation
+    corrupted: TokenIds
+    clean_value: float
+    corrupted_value: float
+    clean_answer: str
+    corrupted_answer: str
+    direction: Direction
+
+    @property
+    def run(self) -> TokenIds:
+        """The prompt that is run."""
+        return self.corrupted if self.direction == "denoising" else self.explanation.ids
+
+    @property
+    def source(self) -> TokenIds:
+        """The prompt that tensors come from."""
+        return self.explanation.ids if self.direction == "denoising" else self.corrupted
+
+    def share(self, values: Tensor) -> Tensor:
+        """f as a share of the way from the corrupted to the clean prompt."""
+        return (values - self.corrupted_value) / (self.clean_value - self.corrupted_value)
+
+    def record(self, bridge: Bridge) -> dict[str, Any]:
+        """The fields of a result that say what was patched into what."""
+        return {
+            "tokens": str_tokens(bridge, self.explanation.ids),
+            "counterfactual_tokens": str_tokens(bridge, self.corrupted),
+            "position": self.explanation.positions[0],
+            "target": self.explanation.target,
+            "foil": self.explanation.foil,
+            "direction": self.direction,
+            "clean": self.clean_value,
+            "corrupted": self.corrupted_value,
+            "clean_answer": self.clean_answer,
+            "corrupted_answer": self.corrupted_answer,
+        }
+
+
+@torch.no_grad()
+def read_pair(
+    bridge: Bridge,
+    prompt: Prompt,
+    counterfactual: Prompt | None,
+    target: Token | None = None,
+    foil: Token | None = None,
+    *,
+    change: str = "question",
+    at: int = -1,
+    direction: Direction = "denoising",
+) -> Pair:
+    """The clean prompt, its counterfactual, and what f is for both.
+
+    Args:
+        counterfactual: text or ids; without one, that of the task which the prompt is an example of.
+        target: the answer to the clean prompt; by default that of the task, or the model's own beside a given
+            counterfactual.
+        foil: the answer to the counterfactual; by default as for the target.
+        change: what the counterfactual of a task changes.
+        at: the position whose next token is the answer.
+
+    Cost: two forward passes.
+
+    Raises:
+        UserError: the prompts differ in length, are the same, or give almost the same logit difference; there is no
+            counterfactual; an argument does not fit the model.
+    """
+    require_known("direction", direction, DIRECTIONS)
+    if counterfactual is None:
+        counterfactual, right, wrong = counterfactual_of(bridge, prompt, change)
+        target, foil = right if target is None else target, wrong if foil is None else foil
+    clean, corrupted = token_ids(bridge, prompt), token_ids(bridge, counterfactual)
+    if clean.shape != corrupted.shape:
+        raise UserError(
+            f"The prompt is {clean.shape[1]} tokens long and its counterfactual {corrupted.shape[1]}; patching goes "
+            "position by position, so give two prompts with as many tokens."
+        )
+    if torch.equal(clean, corrupted):
+        raise UserError("The prompt and its counterfactual are the same; change at least one token.")
+    place = position(at, clean.shape[1], "Position")
+    own = [token_word(bridge, int(bridge(ids)[0, place].argmax())) for ids in (clean, corrupted)]
+    target, foil = own[0] if target is None else target, own[1] if foil is None else foil
+    if target == foil:
+        raise UserError(
+            f"The answer to both prompts would be {target!r}; give a target and a foil that tell the prompts apart."
+        )
+    explanation = explain(bridge, prompt, target, foil, at=at)
+    corrupted = torch.cat([corrupted, explanation.ids[:, clean.shape[1] :]], 1)
+    logits = [bridge(ids) for ids in (explanation.ids, corrupted)]
+    values = [float(explanation.metric(each)[0]) for each in logits]
+    if abs(values[0] - values[1]) < LEAST:
+        raise UserError(
+            f"The logit difference is {values[0]:.3f} on the prompt and {values[1]:.3f} on its counterfactual, almost "
+            "the same, so that nothing can be restored; choose a target and foil, or prompts, that differ more."
+        )
+    return Pair(
+        explanation,
+        corrupted,
+        clean_value=values[0],
+        corrupted_value=values[1],
+        clean_answer=explanation.answer(bridge, logits[0]),
+        corrupted_answer=explanation.answer(bridge, logits[1]),
+        direction=direction,
+    )
+
+
+def counterfactual_of(bridge: Bridge, prompt: Prompt, change: str) -> tuple[str, str, str]:
+    """(counterfactual of a prompt of the tasks with as many tokens, answer to the prompt, answer to that).
+
+    Worked examples before the question stay.
+
+    Raises:
+        UserError: the prompt is none of the tasks, or has no such counterfactual.
+    """
+    from synthetic_tasks import KINDS, NoCounterfactual, UnsolvableLine, corrupt, solve
+
+    require_known("counterfactual", change, KINDS)
+    if not isinstance(prompt, str) and bridge.tokenizer is not None:
+        prompt = bridge.tokenizer.decode(token_ids(bridge, prompt)[0], skip_special_tokens=True)
+    before, newline, line = prompt.rpartition("\n") if isinstance(prompt, str) else ("", "", "")
+    try:
+        made = corrupt(solve(line).example(), change, tokenizer=bridge.tokenizer)  # type: ignore[arg-type]
+    except UnsolvableLine as reason:
+        raise UserError(
+            "This prompt is not one of the tasks, so its counterfactual is not known; give one with as many tokens."
+        ) from reason
+    except NoCounterfactual as reason:
+        words = str(reason)
+        raise UserError(
+            f"{words[:1].upper()}{words[1:]}; give a prompt with as many tokens as counterfactual."
+        ) from reason
+    return before + newline + made.corrupt.prompt, made.clean.answer, made.corrupt.answer
+
+
+@torch.no_grad()
+def sweep(
+    bridge: Bridge,
+    pair: Pair,
+    patches: Sequence[Patch],
+    *,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Float[Tensor, " patch"]:
+    """f of the run prompt with each patch alone, in the order of `patches`; on the CPU.
+
+    Args:
+        batch_size: patches of one forward pass.
+        progress: called with the cost before the work, and after every batch.
+
+    Cost: a row a patch, from the patch's layer on, and one forward pass of the other prompt.
+
+    Raises:
+        UserError: a hook never fires in this model.
+    """
+    stream, source = Stream(bridge, pair.run), Stream(bridge, pair.source)
+    progress(0, len(patches), cost(len(patches), pair.run.shape[1]))
+    order = sorted(range(len(patches)), key=lambda i: (layer_of(patches[i].hook) or 0, patches[i].hook))
+    values = torch.zeros(len(patches), dtype=torch.float64)
+    done = 0
+    for layer, same in groupby(order, key=lambda i: layer_of(patches[i].hook)):
+        here = list(same)
+        taken = _read(source, list(dict.fromkeys(patches[i].hook for i in here)))
+        for start in range(0, len(here), batch_size):
+            some = here[start : start + batch_size]
+            hooks = patch_hooks([patches[i] for i in some], taken)
+            values[some] = metric_of(stream, pair.explanation.metric, len(some), hooks).double().cpu()
+            done += len(some)
+            progress(done, len(patches), f"layer {layer}")
+    return values
+
+
+def _read(source: Stream, names: list[str]) -> Mapping[str, Tensor]:
+    try:
+        return source.read(names)
+    except KeyError as missing:
+        raise UserError(f"There is nothing to patch at {missing.args[0]}: this model never comes by it.") from missing
+
+
+def patch_hooks(patches: Sequence[Patch], source: Mapping[str, Tensor]) -> list[tuple[str, Callable[..., Tensor]]]:
+    """Hooks of a batch in which row i undergoes patches[i]."""
+
+    def put(tensor: Tensor, hook: Any, name: str) -> Tensor:
+        out = tensor.clone()
+        for row, patch in enumerate(patches):
+            if patch.hook == name:
+                out[row][patch.index] = source[name][0][patch.index].to(out)
+        return out
+
+    return [(name, partial(put, name=name)) for name in dict.fromkeys(patch.hook for patch in patches)]
+
+
+def cost(patches: int, length: int) -> str:
+    """What a sweep takes, to be said before it begins."""
+    return f"{patches:,} rows of {length:,} tokens forward, each from its layer on: at most {patches * length:,} tokens"
+
+
+def pair_warnings(result: Any) -> list[str]:
+    """What to know of the two prompts before believing shares; `result` has the fields of `Pair.record`."""
+    sentences = []
+    answers = ((result.clean_answer, result.target, "prompt"), (result.corrupted_answer, result.foil, "counterfactual"))
+    for said, wanted, where in answers:
+        if said.strip() != wanted.strip():
+            sentences.append(f'To the {where} the model answers "{said.strip()}", not "{wanted.strip()}".')
+    if abs(result.clean - result.corrupted) < SMALL:
+        sentences.append(
+            f"The logit difference of the two prompts differs by {abs(result.clean - result.corrupted):.2f} only, so "
+            "that shares make small effects look large; read the logits."
+        )
+    return sentences
+
+
+def pair_sentence(result: Any) -> str:
+    """The two prompts in one sentence; `result` has the fields of `Pair.record`."""
+    return (
+        f'The logit of "{result.target.strip()}" minus that of "{result.foil.strip()}" is {result.clean:z.2f} on the '
+        f"prompt (share 1) and {result.corrupted:z.2f} on the counterfactual (share 0)."
+    )
