@@ -10,7 +10,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 
 from dcinterp.model.compose.base import Composer
-from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, HOOKS
+from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, TERMS
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.shapes import Attention, PerHead, Residual
 
@@ -23,16 +23,16 @@ class ComposeBridge(GeneralizedComponent):
 
     def __init__(self, name: str, config: Any) -> None:
         super().__init__(name, config, optional=True)
-        for tap in (*HOOKS, *DYNAMIC_WEIGHTS, *AFTER):
+        for tap in (*TERMS, *DYNAMIC_WEIGHTS, *AFTER):
             setattr(self, f"hook_{tap}", HookPoint())
-        for tap in ("in", "out", *HOOKS):
+        for tap in ("in", "out", *TERMS):
             # [batch, head, query, key]: a position slice means queries.
             getattr(self, f"hook_{tap}").pos_dim = -2
 
     def set_original_component(self, original_component: nn.Module) -> None:
         super().set_original_component(original_component)
         assert isinstance(original_component, Composer)
-        for tap in sorted({*HOOKS, *DYNAMIC_WEIGHTS, *AFTER} - original_component.existing()):
+        for tap in sorted({*TERMS, *DYNAMIC_WEIGHTS, *AFTER} - original_component.existing()):
             del self._hook_registry[f"hook_{tap}"]
             delattr(self, f"hook_{tap}")
 

@@ -37,6 +37,8 @@ COMPOSITION = {
     "hook_o_kp": "low rank, from the key: sum over r of w_k2[r] (w_k1[r] · A)",
     "hook_o_qg": "gate, from the query: w_qg A",
     "hook_o_kg": "gate, from the key: w_kg A",
+    "hook_o_kq": "convolution: what a pair takes from the attention of the pairs around it",
+    "hook_o_prev": "from the composed scores of the previous layer, through a map over heads",
     "hook_w_q1": "gathers from heads, at the query",
     "hook_w_q2": "shares to heads, at the query",
     "hook_w_qg": "scales heads, at the query",

@@ -77,12 +77,12 @@ def _attention(config: DCFormerConfig, p: dict[str, Tensor], x: Residual, layer:
         if config.position_type == "rotary":
             q_h, k_h = _turned(config, q_h), _turned(config, k_h)
         scores[:, h] = q_h @ k_h.transpose(1, 2) / math.sqrt(d)
-    scores = _composed(config, p, x, scores, "pre", layer, run)
     ahead = torch.arange(length)[:, None] - torch.arange(length)[None]
-    window = config.window(layer) or length
-    weights = scores.masked_fill((ahead < 0) | (ahead >= window), -torch.inf).softmax(-1)
+    hidden = (ahead < 0) | (ahead >= (config.window(layer) or length))
+    scores = _composed(config, p, x, scores.masked_fill(hidden, 0), "pre", layer, run)
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     weights = _composed(config, p, x, weights, "post", layer, run)
-    weights = weights.masked_fill((ahead < 0) | (ahead >= window), 0)  # only a bias would be read there
+    weights = weights.masked_fill(hidden, 0)  # only a bias would be read there
     z = torch.stack([weights[:, h] @ v[:, :, shared[h]] for h in range(heads)], dim=2)
     if "post" in config.stages:
         z = composer_class(config.compose).finish_written_out(config, _own(p, "post"), x, z)
@@ -94,7 +94,10 @@ def _composed(
 ) -> Attention:
     if stage not in config.stages:
         return a
-    out = composer_class(config.compose).written_out(config, _own(p, stage), x, a)
+    own, composer = _own(p, stage), composer_class(config.compose)
+    if composer.HANDS_ON and layer:
+        own["before"] = run.stages[layer - 1, stage][1]
+    out = composer.written_out(config, own, x, a)
     run.stages[layer, stage] = (a, out)
     return out
 

@@ -5,11 +5,20 @@ The table itself is `dcinterp.model.compose.branch_table`; nothing here needs to
 
 from __future__ import annotations
 
-from dcinterp.model.compose.branch_table import ADDED, BRANCHES, BY_SIDE, DYNAMIC_WEIGHTS, HOOKS, NAMES, Branch
+from dcinterp.model.compose.branch_table import (
+    ADDED,
+    BRANCHES,
+    BY_SIDE,
+    DYNAMIC_WEIGHTS,
+    HOOKS,
+    NAMES,
+    PREVIOUS_LAYER,
+    Branch,
+)
 from dcinterp.support.errors import require_known
 
 __all__ = ["ADDED", "BRANCHES", "BY_HOOK", "DYNAMIC_WEIGHTS", "FORMER_PARTS", "HOOKS", "NAMES", "PARTS", "PART_LABELS"]
-__all__ += ["WEIGHTS", "Branch", "part_name"]
+__all__ += ["PREVIOUS_LAYER", "WEIGHTS", "Branch", "part_name"]
 
 BY_HOOK: dict[str, Branch] = {branch.hook: branch for branch in BRANCHES.values()}
 

@@ -30,13 +30,25 @@ from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.edges import EdgeState, credit, edge_parts, edge_scores, edge_state, layer_taps, site
+from dcinterp.mechanism.edges import (
+    EdgeState,
+    beyond_names,
+    beyond_parts,
+    beyond_scores,
+    credit,
+    edge_parts,
+    edge_scores,
+    edge_state,
+    layer_taps,
+    site,
+)
 from dcinterp.mechanism.linearised import Linearised
 from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, Move, PathGradient, Paths, for_depth
 from dcinterp.mechanism.stream import Stream
 from dcinterp.support.errors import UserError
 
 BySource = Float[Tensor, "branch head_from head_to source"]
+Beyond = Float[Tensor, "head_from head_to term"]
 HALF = 0.5
 
 
@@ -45,6 +57,9 @@ class Slope(Protocol):
 
     def edges(self, state: EdgeState, other: EdgeState | None = None) -> BySource:
         """Every edge's predicted effect, minus (for linear rules) or towards that of the same edge in `other`."""
+
+    def beyond(self, state: EdgeState, other: EdgeState | None = None) -> Beyond:
+        """The same for what heads take from other pairs of tokens and from the previous layer."""
 
     def effect(self, moved: Float[Tensor, "unit ..."]) -> Float[Tensor, " unit"]:
         """The predicted effect of taking `moved` away at the site of the layer."""
@@ -59,6 +74,10 @@ class Linear:
     def edges(self, state: EdgeState, other: EdgeState | None = None) -> BySource:
         scores = edge_scores(state, credit(state, self.g))
         return scores if other is None else scores - edge_scores(other, credit(other, self.g))
+
+    def beyond(self, state: EdgeState, other: EdgeState | None = None) -> Beyond:
+        scores = beyond_scores(state, credit(state, self.g))
+        return scores if other is None else scores - beyond_scores(other, credit(other, self.g))
 
     def effect(self, moved: Float[Tensor, "unit ..."]) -> Float[Tensor, " unit"]:
         return einsum("u...,...->u", moved, self.g)
@@ -90,6 +109,14 @@ class Resoftmaxed:
             part = part - others.get((branch, f), 0)
             moved = self.attention[to] - (self.scores[to] - part).softmax(-1)
             out[branch, f, to] = (moved * self.centred[to]).sum(1)
+        return out
+
+    def beyond(self, state: EdgeState, other: EdgeState | None = None) -> Beyond:
+        out = state.attention.new_zeros(*state.base.shape, len(beyond_names(state)))
+        others = {} if other is None else {(place, f): part for place, f, part in beyond_parts(other)}
+        for place, f, part in beyond_parts(state):
+            moved = self.attention - (self.scores - part + others.get((place, f), 0)).softmax(-1)
+            out[f, :, place] = (moved * self.g).sum((1, 2))
         return out
 
     def effect(self, moved: Float[Tensor, "unit ..."]) -> Float[Tensor, " unit"]:

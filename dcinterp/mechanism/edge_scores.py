@@ -20,7 +20,7 @@ from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edge_removal import removal_effects
 from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion
-from dcinterp.mechanism.edges import EdgeState, bias_credit, credit, site
+from dcinterp.mechanism.edges import EdgeState, beyond_names, bias_credit, credit, site
 from dcinterp.mechanism.interventions import Intervention, all_units
 from dcinterp.mechanism.path_gradient import (
     Hooks,
@@ -63,11 +63,14 @@ NEGLIGIBLE = 1e-4
 class LayerCredit(NamedTuple):
     """The shares of the edges of one layer, and what the edges into every head must add up to.
 
-    That is the credit of the head, less the part of a bias over heads where the model has one.
+    That is the credit of the head, less the part of a bias over heads where the model has one. beyond: the shares of
+    what heads take from other pairs of tokens or from the previous layer, by the `terms`, which belong to the sum.
     """
 
     by_source: Float[Tensor, "branch head_from head_to source"]
     heads: Float[Tensor, " head_to"]
+    beyond: Float[Tensor, "head_from head_to term"]
+    terms: tuple[str, ...]
 
 
 def check_edge_choices(path: str, method: str) -> None:
@@ -129,13 +132,15 @@ class EdgeExplainer:
             for layer in some:
                 by_source = slopes[layer].edges(states[layer], others.get(layer))
                 name = ask.sites[some.index(layer)]
-                heads = by_source.sum((0, 1, 3))
+                beyond = slopes[layer].beyond(states[layer], others.get(layer))
+                heads = by_source.sum((0, 1, 3)) + beyond.sum((0, 2))
                 if rule.additive:
                     moved = ask.ends[name] - (ask.starts[name] if from_other else 0)
                     g = slopes[layer].g  # type: ignore[attr-defined]  # additive rules are linear
                     heads = self._heads(moved[0] * g) - _bias(states[layer], others.get(layer), g)
                 shared = by_source if per_source else by_source.sum(-1, keepdim=True)
-                scored.append(LayerCredit(_plain(shared), _plain(heads)))
+                terms = tuple(beyond_names(states[layer]))
+                scored.append(LayerCredit(_plain(shared), _plain(heads), _plain(beyond), terms))
                 progress(len(scored), len(layers), f"layer {layer}")
         return scored, integrals
 

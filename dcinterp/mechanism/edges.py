@@ -10,6 +10,9 @@ One entry of a composed matrix is a sum over edges, one for every branch and len
 A is the softmax in the `post` stage and the scores in the `pre` stage. With a credit G[h,t,s] for every composed entry
 (its gradient, say) an edge gets sum over t, s of A * C_c * G; sums over edges are then sums of P * G, exactly.
 The [head_from, head_to, query, key] tensor of all edges is never built: every branch is a product of small factors.
+
+Two ways of composing have edges of another kind beside these (`beyond_scores`): what a head takes, through a static
+map, from the scores of other pairs of tokens at an offset, or from those of the previous layer's heads.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from torch import Tensor, einsum
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import BRANCHES, NAMES
 from dcinterp.mechanism.head_maps import branch_map, composer_of
-from dcinterp.model.compose.branches import same_group
+from dcinterp.model.compose.branches import ComposeWeights, beyond, beyond_labels, same_group
 from dcinterp.shapes import HeadMap
 
 Weights = Mapping[str, Float[Tensor, "..."]]
@@ -37,7 +40,8 @@ class EdgeState:
     attention: A, before composition; weights: w_q1, w_q2, w_k1, w_k2 [pos, rank, head] and w_qg, w_kg [pos, head], as
     far as the model has them; base: C_skip; groups: of heads that are composed among themselves only.
     values: what multiplies the composed entries, None in the `pre` stage; own: the tensor at hook_o_b, where that has a
-    bias, which is no head's attention and so no edge.
+    bias, which is no head's attention and so no edge. beyond: weights that read other pairs or the previous layer,
+    where there are any, with the scores of that layer in them.
     """
 
     stage: str
@@ -47,6 +51,7 @@ class EdgeState:
     groups: int
     values: Float[Tensor, "key head d_head"] | None
     own: Float[Tensor, "head query key"] | None = None
+    beyond: ComposeWeights | None = None
 
 
 def site(bridge: Bridge, layer: int, stage: str) -> str:
@@ -66,7 +71,9 @@ def layer_taps(bridge: Bridge, layer: int, stage: str) -> list[str]:
     if stage not in stages_of(bridge):
         return [*own, f"blocks.{layer}.attn.hook_pattern"]
     prefix = f"blocks.{layer}.attn.{stage}.hook_"
-    own += [f"{prefix}o_b"] * composer_of(bridge, layer, stage).has_bias
+    weights = composer_of(bridge, layer, stage).probe()
+    own += [f"{prefix}o_b"] * (weights.bias is not None)
+    own += [f"blocks.{layer - 1}.attn.{stage}.hook_out"] * (weights.previous is not None)
     return own + [name for name in bridge.hook_dict if name == f"{prefix}in" or name.startswith(f"{prefix}w_")]
 
 
@@ -89,7 +96,12 @@ def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: s
         values = values.repeat_interleave(heads // values.shape[1], dim=1)
     weights = {name.removeprefix(prefix): cache[name][0] for name in cache if name.startswith(f"{prefix}w_")}
     own = cache[f"{prefix}o_b"][0] if composed and composer.has_bias else None
-    return EdgeState(stage, attention, weights, base, groups, values, own)
+    beyond = None
+    if composed and composer.reads_beyond:
+        order = torch.ones(attention.shape[1:], dtype=torch.bool, device=attention.device).tril()
+        beyond = composer.probe().within(order[None, None])
+        beyond = beyond.after(cache.get(f"blocks.{layer - 1}.attn.{stage}.hook_out"))
+    return EdgeState(stage, attention, weights, base, groups, values, own, beyond)
 
 
 def head_map(state: EdgeState, branch: str) -> Float[Tensor, "*pos head_from head_to"]:
@@ -152,6 +164,33 @@ def edge_scores(
         scores["qg"] = torch.diag_embed(einsum("hts,hts,th->sh", a, g, w["w_qg"]))
     none = torch.zeros_like(at_source)
     return torch.stack([scores.get(branch, none) for branch in NAMES]).permute(0, 2, 3, 1)
+
+
+def beyond_names(state: EdgeState) -> list[str]:
+    """What the last axis of `beyond_scores` stands for; empty where a pair's own attention is all that it takes."""
+    return [] if state.beyond is None else beyond_labels(state.beyond)
+
+
+def beyond_parts(state: EdgeState) -> Iterator[tuple[int, int, Float[Tensor, "head_to query key"]]]:
+    """(place in `beyond_names`, head_from, what the edges to all heads add), one head_from at a time."""
+    if state.beyond is None:
+        return
+    for place, (read, maps) in enumerate(beyond(state.attention[None], state.beyond)):
+        for f in range(len(state.base)):
+            if maps[f].any():
+                yield place, f, read[0, f] * maps[f][:, None, None]
+
+
+def beyond_scores(state: EdgeState, g: Float[Tensor, "head query key"]) -> Float[Tensor, "head_from head_to term"]:
+    """What the sum over queries and keys of O_kq G + O_prev G is made of, by head and offset, or head before.
+
+    Cost: for every term a product over heads.
+    """
+    scores = g.new_zeros(*state.base.shape, len(beyond_names(state)))
+    if state.beyond is not None:
+        for place, (read, maps) in enumerate(beyond(state.attention[None], state.beyond)):
+            scores[..., place] = einsum("fts,hts->fh", read[0], g) * maps
+    return scores
 
 
 def edge_parts(state: EdgeState) -> Iterator[tuple[int, int, slice, Float[Tensor, "head_to query key"]]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import Cache
 
@@ -13,11 +15,19 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import composed_attention
-from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, Stage, attention_pattern, read_values
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, attention_pattern, read_values
+from dcinterp.model.kernels.select import require_equation
 from dcinterp.model.mask import Sight, as_sight
 from dcinterp.model.norm import RMSNorm
 from dcinterp.model.rotary import Rotation, rotate
 from dcinterp.shapes import Attention, Mask, PerHead, Residual, SharedHeads
+
+
+@dataclass
+class HandedOn:
+    """The composed scores of the last layer that ran, for a composition that reads them (`Composer.HANDS_ON`)."""
+
+    scores: Attention | None = None
 
 
 class ComposedAttention(nn.Module):
@@ -55,9 +65,10 @@ class ComposedAttention(nn.Module):
         cache: Cache | None = None,
         taps: Any = None,
         output_attentions: bool = False,
+        handed: HandedOn | None = None,
     ) -> tuple[Residual, Attention | None]:
         x = hidden_states
-        z, pattern = self.attend(*self.project(x), x, x, rotation, mask, cache, taps, output_attentions)
+        z, pattern = self.attend(*self.project(x), x, x, rotation, mask, cache, taps, output_attentions, handed)
         return self.write(z), pattern
 
     def project(self, x: Residual) -> tuple[PerHead, SharedHeads, SharedHeads]:
@@ -80,8 +91,12 @@ class ComposedAttention(nn.Module):
         cache: Cache | None = None,
         taps: Any = None,
         output_attentions: bool = False,
+        handed: HandedOn | None = None,
     ) -> tuple[PerHead, Attention | None]:
-        """What each head reads; `x_query` and `x_key` are what the dynamic weights are made from."""
+        """What each head reads; `x_query` and `x_key` are what the dynamic weights are made from.
+
+        handed: the scores of the previous layer, which become those of this one; None where no layer reads another's.
+        """
         if hasattr(self, "q_norm"):
             q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
@@ -89,13 +104,26 @@ class ComposedAttention(nn.Module):
             if taps is not None:
                 q, k = taps.hook_rot_q(q), taps.hook_rot_k(k)
         stages = {name: getattr(self, name).weights(x_query, x_key) for name in ("pre", "post") if hasattr(self, name)}
+        sight, rows = as_sight(mask), q.shape[2]
+        # Scores that are convolved over queries read those of earlier ones: the cache holds their queries too.
+        taps_back = stages["pre"].taps_back() if "pre" in stages else 0
         if cache is not None:
-            k, v, full = caching.update(cache, self.layer_idx, k, v, list(stages.values()))
+            held = caching.with_queries(v, q) if taps_back else v
+            k, held, full = caching.update(cache, self.layer_idx, k, held, list(stages.values()))
             stages = dict(zip(stages, full, strict=True))
-        sight = as_sight(mask)
-        if taps is None and not output_attentions:
+            if taps_back:
+                v, q = caching.split_queries(held, q)
+                q = q[:, :, -(rows + taps_back) :]
+            else:
+                v = held
+        if handed is not None:
+            stages["pre"] = stages["pre"].after(handed.scores)
+        plain = not taps_back and handed is None and not any(stage.reads_beyond() for stage in stages.values())
+        if not plain:
+            require_equation(self.config._attn_implementation or "auto")
+        if taps is None and not output_attentions and plain:
             return self.read_out(self.read(q, k, v, stages, sight), x_query), None
-        pattern = self.pattern(q, k, stages, sight.dense(q.shape[2], k.shape[2], q.device), taps)
+        pattern = self.pattern(q, k, stages, sight, rows, taps, handed)
         return self.read_out(read_values(pattern, v), x_query), pattern
 
     def read(
@@ -119,18 +147,33 @@ class ComposedAttention(nn.Module):
         return self.post.read_out(z, x_query) if hasattr(self, "post") else z
 
     def pattern(
-        self, q: QueryHeads, k: KeyHeads, stages: dict[str, ComposeWeights], mask: Mask | None, taps: Any
-    ) -> Attention:
-        """The composed attention matrix, stage by stage."""
+        self,
+        q: Float[Tensor, "batch head query d_head"],
+        k: KeyHeads,
+        stages: dict[str, ComposeWeights],
+        sight: Sight,
+        rows: int,
+        taps: Any = None,
+        handed: HandedOn | None = None,
+    ) -> Float[Tensor, "batch head row key"]:
+        """The composed attention matrix of the last `rows` queries, stage by stage; earlier ones are only read."""
+        keys, device = k.shape[2], k.device
+        seen = sight.dense(rows, keys, device)
+        # What a convolution may read is what any of these queries sees, and nothing of padding.
+        mask = sight.readable(q.shape[2], keys, device) if "pre" in stages and stages["pre"].conv is not None else seen
+
         # The modules of the stages and not `compose` alone: where somebody listens, they bring the taps of their own.
-        pre, post = (None if s not in stages else _with(getattr(self, s), stages[s], mask) for s in ("pre", "post"))
-        return attention_pattern(q, k, pre, post, mask, taps)
+        def pre(scores: Attention) -> Float[Tensor, "batch head row key"]:
+            composed = self.pre(scores, stages["pre"].within(mask))[:, :, -rows:]
+            if handed is not None:
+                handed.scores = composed
+            return composed
+
+        def post(weights: Attention) -> Attention:
+            return self.post(weights, stages["post"].within(seen))
+
+        return attention_pattern(q, k, pre if "pre" in stages else None, post if "post" in stages else None, seen, taps)
 
     def heads(self, x: Tensor) -> PerHead:
         """[batch, pos, head * d_head] as [batch, head, pos, d_head]."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-
-def _with(composer: nn.Module, weights: ComposeWeights, mask: Mask | None) -> Stage:
-    """Compose of one stage, with its weights in it, by position: forward hooks look for them there."""
-    return lambda a: composer(a, weights.within(mask))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 from transformers import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from dcinterp.model.attention import ComposedAttention
+from dcinterp.model.attention import ComposedAttention, HandedOn
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.mask import Sight
 from dcinterp.model.mlp import MLP
@@ -39,10 +41,17 @@ class Block(GradientCheckpointingLayer):
         mask: Mask | Sight | None = None,
         cache: Cache | None = None,
         patterns: list[Attention | None] | None = None,
+        handed: HandedOn | None = None,
     ) -> Residual:
         x = hidden_states
+        given: dict[str, Any] = {} if handed is None else {"handed": handed}
         attended, pattern = self.self_attn(
-            self.input_layernorm(x), rotation=rotation, mask=mask, cache=cache, output_attentions=patterns is not None
+            self.input_layernorm(x),
+            rotation=rotation,
+            mask=mask,
+            cache=cache,
+            output_attentions=patterns is not None,
+            **given,
         )
         if patterns is not None:
             patterns.append(pattern)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -13,7 +14,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from dcinterp.model.compose.branch_table import BRANCHES
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.model.kernels.reference import KeyHeads
+from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
 from dcinterp.shapes import SharedHeads
 
 KEY_WEIGHTS = tuple(weight for branch in BRANCHES.values() if branch.side == "key" for weight in branch.weights)
@@ -53,9 +54,13 @@ def _layers(config: DCFormerConfig) -> list[Any]:
 
 
 def update(
-    cache: Cache, layer: int, k: SharedHeads, v: SharedHeads, stages: list[ComposeWeights]
-) -> tuple[KeyHeads, KeyHeads, list[ComposeWeights]]:
-    """Add the new positions to the cache and return everything it holds for this layer.
+    cache: Cache,
+    layer: int,
+    k: SharedHeads,
+    v: Float[Tensor, "batch kv_head pos d_value"],
+    stages: list[ComposeWeights],
+) -> tuple[KeyHeads, Float[Tensor, "batch kv_head key d_value"], list[ComposeWeights]]:
+    """Add the new positions to the cache and return everything it holds for this layer; `v` may have more channels.
 
     The key-side weights travel as extra channels of the values, so that reordering beams, selecting a batch and
     cropping, which transformers does to keys and values, hold for them too. Where several heads share values, the
@@ -67,6 +72,21 @@ def update(
         return k, packed, stages
     v, cached = _split(packed, v.shape[-1])
     return k, v, unpack_key_weights(cached, stages)
+
+
+def with_queries(v: SharedHeads, q: QueryHeads) -> Float[Tensor, "batch kv_head pos d_value"]:
+    """Values with queries as further channels, for scores that are convolved over queries; see `split_queries`."""
+    # Of the heads that share values, the queries of one after those of another.
+    return torch.cat([v, q.unflatten(1, (v.shape[1], -1)).transpose(2, 3).flatten(3)], dim=-1)
+
+
+def split_queries(
+    held: Float[Tensor, "batch kv_head key d_value"], q: QueryHeads
+) -> tuple[KeyHeads, Float[Tensor, "batch head key d_head"]]:
+    """The values and the queries of all positions that the cache holds; `q` are the new ones, for their axes."""
+    shared = q.shape[1] // held.shape[1]
+    v, queries = _split(held, held.shape[-1] - shared * q.shape[-1])
+    return v, queries.unflatten(3, (shared, -1)).transpose(2, 3).flatten(1, 2)
 
 
 def _split(packed: Tensor, width: int) -> tuple[Tensor, Tensor]:

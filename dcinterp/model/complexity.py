@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dcinterp.model.compose.base import Cost
+from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import Preset
@@ -43,9 +43,11 @@ def analytic_overhead(config: DCFormerConfig, keys: int) -> Overhead:
     Raises:
         UserError: the way of composing does not say what it costs.
     """
-    width, stages = config.hidden_size, len(config.stages)
-    cost = composer_class(config.compose).cost(config) if stages else Cost()
-    extra, flops = stages * cost.parameters, stages * (cost.per_query + keys * cost.per_pair)
+    width, layers = config.hidden_size, config.num_hidden_layers
+    places = [Place(layer, stage) for layer in range(layers) for stage in config.stages]
+    costs = [composer_class(config.compose).cost_at(config, place) for place in places]
+    extra = sum(cost.parameters for cost in costs) / layers
+    flops = sum(cost.per_query + keys * cost.per_pair for cost in costs) / layers
     assert config.head_dim is not None
     assert config.num_key_value_heads is not None
     inner, shared = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
@@ -55,18 +57,23 @@ def analytic_overhead(config: DCFormerConfig, keys: int) -> Overhead:
 
 def counted_overhead(config: DCFormerConfig, keys: int) -> Overhead:
     """The same, counted on a block on the meta device that runs branch by branch: no memory, no arithmetic."""
+    from dcinterp.model.attention import HandedOn
     from dcinterp.model.block import Block
 
     parameters, flops = [], []
     for each in (config, config.without_composition()):
+        # Layers are alike, unless they read each other's scores.
+        hands_on = bool(each.stages) and composer_class(each.compose).HANDS_ON
         with torch.device("meta"):
-            block = Block(each, 0)
-            x = torch.empty(1, keys, config.hidden_size)
+            blocks = [Block(each, layer) for layer in range(each.num_hidden_layers if hands_on else 1)]
+            x, handed = torch.empty(1, keys, config.hidden_size), HandedOn() if hands_on else None
             with CountFlops() as counted:
-                attended, _ = block.self_attn(x, output_attentions=True)
-                block.mlp(attended)
-        parameters.append(sum(p.numel() for n, p in block.named_parameters() if "norm" not in n))
-        flops.append(counted.total)
+                for block in blocks:
+                    attended, _ = block.self_attn(x, output_attentions=True, handed=handed)
+                    block.mlp(attended)
+        named = (pair for block in blocks for pair in block.named_parameters())
+        parameters.append(sum(p.numel() for n, p in named if "norm" not in n) / len(blocks))
+        flops.append(counted.total / len(blocks))
     return Overhead(parameters[0] / parameters[1] - 1, flops[0] / flops[1] - 1)
 
 
@@ -88,6 +95,8 @@ class CountFlops(TorchDispatchMode):
             self.by_operation[name] += 2 * out.numel() * args[0].shape[-1]
         elif name == "addmm":
             self.by_operation[name] += 2 * out.numel() * args[1].shape[-1]
+        elif name == "convolution":
+            self.by_operation[name] += 2 * out.numel() * args[1][0].numel()
         elif name == "mul" and out.dim() == 4 and isinstance(args[1], torch.Tensor) and args[1].dim() == 4:
             self.by_operation[name] += 2 * out.numel()  # a gate: times the weight, onto the sum
         return out

@@ -12,16 +12,19 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Cache, Gen
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
+from dcinterp.model.attention import HandedOn
 from dcinterp.model.block import Block
 from dcinterp.model.cache import fit_cache, new_cache
 from dcinterp.model.card import write_card
 from dcinterp.model.compose.base import take_extra_loss
+from dcinterp.model.compose.registry import NOT_COMPOSED, composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels.select import check_implementation
 from dcinterp.model.mask import Sight, attention_mask
 from dcinterp.model.norm import RMSNorm, build_norm
 from dcinterp.model.rotary import Rotation, rotation
 from dcinterp.shapes import Attention, TokenIds
+from dcinterp.support.errors import UserError
 from dcinterp.support.file_modes import open_like
 
 
@@ -117,9 +120,12 @@ class DCFormerModel(DCFormerPreTrainedModel):
         sights = self._sights(slots, length, attention_mask)
         streams = [x] if output_hidden_states else None
         patterns: list[Attention | None] | None = [] if output_attentions else None
+        between = self._between_layers()
         for layer, block in enumerate(self.layers):
             sight = sights[self.config.window(layer)]
-            x = block(x, turn, sight if cache is None else self._last_keys(sight, layer, past), cache, patterns)
+            x = block(
+                x, turn, sight if cache is None else self._last_keys(sight, layer, past), cache, patterns, **between
+            )
             if streams is not None:
                 streams.append(x)
         x = self.norm(x)
@@ -131,6 +137,22 @@ class DCFormerModel(DCFormerPreTrainedModel):
             hidden_states=tuple(streams) if streams is not None else None,
             attentions=tuple(patterns) if patterns is not None else None,  # type: ignore[arg-type]
         )
+
+    def _between_layers(self) -> dict[str, HandedOn]:
+        """What blocks pass on beside the stream, as an argument of theirs: in most models nothing.
+
+        Raises:
+            UserError: gradient checkpointing, which runs layers again out of order, when they read each other's scores.
+        """
+        config = self.config
+        if config.compose == NOT_COMPOSED or not composer_class(config.compose).HANDS_ON:
+            return {}
+        if self.gradient_checkpointing and self.training:
+            raise UserError(
+                f"compose={config.compose!r} hands scores from layer to layer, which gradient checkpointing would take "
+                "from the wrong layer; train without gradient checkpointing."
+            )
+        return {"handed": HandedOn()}
 
     def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
         if given is not None:

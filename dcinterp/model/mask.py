@@ -30,6 +30,17 @@ class Sight:
         mask = attention_mask(slots[keys - queries :], slots, window=self.window)
         return mask if self.allowed is None else mask & self.allowed
 
+    def readable(self, queries: int, keys: int, device: torch.device) -> Mask | None:
+        """`dense` of the last `queries` positions, and False in the rows of padding: their scores are nobody's.
+
+        `allowed` may have fewer rows than that. With the rule of causal order it hides padding, which is what its last
+        row hides: the last position sees all tokens there are.
+        """
+        if not self.causal or self.allowed is None:
+            return self.dense(queries, keys, device)
+        tokens = self.allowed[:, :, -1:]
+        return Sight(window=self.window).dense(queries, keys, device) & tokens & tokens[..., -queries:].mT
+
 
 EVERYWHERE = Sight(causal=False)
 

@@ -40,6 +40,8 @@ COMPOSED: Mapping[str, dict[str, Any]] = MappingProxyType(
         "talking-heads": dict(compose="static") | _TALKING,
         "differential": dict(compose="differential", norm_eps=1e-5),
         "fish": dict(compose="fish", compose_stages=("pre",)),
+        "multi-token": dict(compose="multi-token", compose_groups=4),
+        "dense-collaboration": dict(compose="dense-collaboration", compose_stages=("pre",)),
         "mixture-of-heads": dict(compose="mixture-of-heads"),
         "gated": dict(compose="gated", compose_options={"elementwise": True}),
         "dynamic-talking-heads": dict(compose="dynamic-talking-heads", compose_static=True),

@@ -29,11 +29,12 @@ def _composes(hook: Hook) -> bool:
 
 @cache
 def _hooks_of_other_composers() -> tuple[Hook, ...]:
-    """The hooks of a composition that ends in a gate on what heads have read."""
-    config = dcinterp.DCFormerConfig.preset(
-        "tiny-gated", vocab_size=8, num_hidden_layers=1, compose_options={"elementwise": True}
-    )
-    return dcinterp.list_hooks(wrap(dcinterp.DCFormerForCausalLM(config)))
+    """Of compositions with a gate on what heads have read, and with terms from other pairs or the layer before."""
+    hooks: list[Hook] = []
+    for preset in ("tiny-gated", "tiny-multi-token", "tiny-dense-collaboration"):
+        config = dcinterp.DCFormerConfig.preset(preset, vocab_size=8, num_hidden_layers=2)
+        hooks += dcinterp.list_hooks(wrap(dcinterp.DCFormerForCausalLM(config)))
+    return tuple(hooks)
 
 
 def composition_table() -> str:
@@ -43,7 +44,7 @@ def composition_table() -> str:
         found, stages = {h.axes for h in _hooks() if _composes(h) and h.name.endswith(f".{tap}")}, "{pre,post}"
         if not found:
             there = [h for h in _hooks_of_other_composers() if _composes(h) and h.name.endswith(f".{tap}")]
-            found, stages = {h.axes for h in there}, "post"
+            found, (stages,) = {h.axes for h in there}, {h.name.split(".")[3] for h in there}
         (axes,) = found  # the same in all layers and both stages
         rows.append([f"`blocks.{{l}}.attn.{stages}.{tap}`", f"[{', '.join(axes)}]", meaning])
     return table(["hook", "axes", "what"], rows)

@@ -87,7 +87,15 @@ def fish(layer: int, attention: Any, plan: Blueprint) -> None:
     attention.post.mixing[FINDER, READER] = float(layer == 1)
 
 
+def multi_token(layer: int, attention: Any, plan: Blueprint) -> None:
+    for stage in (attention.pre, attention.post):
+        stage.initialise()
+        stage.heads.initialise()
+    attention.post.heads.weight[0, FINDER, READER] = float(layer == 1)
+
+
 PLANTINGS = {
+    "multi-token": Planting(multi_token, "skip", dict(compose_stages=("pre", "post"))),
     "fish": Planting(fish, "skip", dict(compose_options={"attending": FINDER + 1})),
     "mixture-of-heads": Planting(mixture_of_heads, "qg", dict(compose_options={"shared": 0, "kept": 1.0}), rivals=True),
     "gated": Planting(gated, "qg", rivals=True),
@@ -116,7 +124,8 @@ def planted(name: str) -> Any:
 
 
 def test_every_way_of_composing_has_a_planted_edge() -> None:
-    assert {*PLANTINGS, "dynamic"} == set(COMPOSERS), "that of DCMHA is in test_planted_truth"
+    elsewhere = {"dynamic", "dense-collaboration"}  # in test_planted_truth, and below: it leads from layer to layer
+    assert {*PLANTINGS, *elsewhere} == set(COMPOSERS)
 
 
 @pytest.mark.parametrize("name", [name for name in PLANTINGS if not PLANTINGS[name].rivals])
@@ -155,3 +164,65 @@ def test_the_planted_gate_is_found(name: str) -> None:
     effect = m - (logits[right] - logits[wrong]).item()
     assert effect == pytest.approx(gate[RIVAL, RIVAL].item(), rel=0.02)
     assert effect > 0.9 * m
+
+
+def test_a_planted_offset_is_found() -> None:
+    """A head that scores names alone attends to the thing after the name: by the tap that reads one key back."""
+    plan = Blueprint(HEADS, rank=1, compose="multi-token", compose_stages=("pre",))
+    plan.look_for_name(1, READER, query="token", key="token")
+    copy_by(plan, READER, KIND, 1.0)
+    model, example = plan.build(), share_by_kp.ask(random.Random(0))
+    with torch.no_grad():
+        for block in model.model.layers:
+            block.self_attn.pre.initialise()
+            block.self_attn.pre.heads.initialise()
+        taps = block.self_attn.pre.taps
+        middle = taps.shape[2] // 2
+        taps[READER, 0, middle], taps[READER, 0, middle + 1] = 0, 1
+    bridge = wrap(model, tokenizer(), "multi-token")
+    pattern = bridge.run_with_cache(example.prompt)[1]["blocks.1.attn.hook_pattern"][0, READER, -1]
+    assert pattern.argmax() == example.sources[0]
+    assert bridge.tokenizer.decode(bridge(example.prompt)[0, -1].argmax()) == example.target
+    found = beyond_is_found(bridge, example.prompt, example.target, example.foil, "hook_o_kq")
+    best = found.top_beyond(1)[0]
+    assert best.label == f"L1H{READER} → L1H{READER} (query 0, key -1)"
+    assert found.scores[1].abs().max() < 1e-6, "no pair takes anything from its own scores in this head"
+
+
+def test_a_planted_edge_from_the_layer_before_is_found() -> None:
+    """A head of layer 1 that scores nothing reads where a head of layer 0, which writes nothing, has looked."""
+    plan = Blueprint(HEADS, rank=1, compose="dense-collaboration", compose_stages=("pre",))
+    plan.look(0, FINDER, plan.stream.always(), plan.stream.at("token", "frog"))
+    copy_by(plan, READER, KIND, 1.0)
+    model, prompt = plan.build(), "ruby lime frog ruby"
+    with torch.no_grad():
+        for block in model.model.layers:
+            block.self_attn.pre.own.initialise()
+        model.model.layers[1].self_attn.pre.earlier.weight[0, FINDER, READER] = 1
+    bridge = wrap(model, tokenizer(), "dense-collaboration")
+    found = beyond_is_found(bridge, prompt, KIND["frog"], KIND["ruby"], "hook_o_prev")
+    assert found.top_beyond(1)[0].label == f"L0H{FINDER} → L1H{READER} (previous layer)"
+    assert [one.label for one in found.top_beyond()] == [found.top_beyond(1)[0].label], "there is no other"
+    own = f"edge 0.pre.skip.{FINDER}>{FINDER}"  # where these scores come from
+    assert set(found.table()["edge"][:2]) == {own, found.top_beyond(1)[0].label}
+
+
+@torch.no_grad()
+def logits_without(bridge: Any, prompt: str, name: str) -> Any:
+    return bridge.run_with_hooks(prompt, fwd_hooks=[(name, lambda tensor, hook: tensor * 0)])[0, -1]
+
+
+def beyond_is_found(bridge: Any, prompt: str, target: str, foil: str, term: str) -> Any:
+    """The result; the strongest edge beyond a pair's own scores makes the answer, which is gone without the term."""
+    found = dcinterp.attribute_edges(bridge, prompt, target, foil, stage="pre", method="ig", check=0)
+    assert found.answer == target
+    assert found.mismatch.max() < 1e-4
+    layer = [f"blocks.1.attn.pre.{name}" for name in (term, "hook_out")]
+    right, wrong = (bridge.to_single_token(word) for word in (target, foil))
+    cut = [logits_without(bridge, prompt, name) for name in layer]
+    without, equal = (float(logits[right] - logits[wrong]) for logits in cut)
+    assert without == pytest.approx(equal, abs=1e-3), "all that the layer scores is this term"
+    removed = found.metric - without
+    assert removed > 0.5 * found.metric > 1
+    assert found.top_beyond(1)[0].score == pytest.approx(removed, rel=0.02)
+    return found

@@ -25,7 +25,8 @@ from dcinterp.mechanism.intervention_hooks import applied
 from dcinterp.mechanism.interventions import all_units
 from dcinterp.model.card import card
 from dcinterp.model.complexity import CountFlops, analytic_overhead
-from dcinterp.model.compose.base import Composer, Cost
+from dcinterp.model.compose.base import Composer, Cost, Place
+from dcinterp.model.compose.branch_table import NEIGHBOURS, PREVIOUS, TERMS
 from dcinterp.model.compose.branches import ComposeWeights, branches
 from dcinterp.model.compose.registry import COMPOSERS
 from dcinterp.model.config import DCFormerConfig
@@ -63,7 +64,7 @@ def different(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     seen = []
     for options in COMMON:
         config = build_config(name, **options)
-        made = COMPOSERS[name](config)
+        made = COMPOSERS[name](config).place(Place(1, COMPOSERS[name].STAGES[0]))
         shapes = {which: tensor.shape for which, tensor in made.state_dict().items()}
         signature = (shapes, made.skip, made.groups, made.existing())
         if signature not in seen:
@@ -74,6 +75,8 @@ def different(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def build_config(name: str, **changes: Any) -> DCFormerConfig:
     small = dict(vocab_size=11, hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=1, intermediate_size=32)
+    if name in COMPOSERS and COMPOSERS[name].HANDS_ON:
+        small["num_hidden_layers"] = 2
     return DCFormerConfig(**(small | {"compose": name} | changes))
 
 
@@ -93,12 +96,23 @@ def module(config: DCFormerConfig) -> Composer:
 
 def random_composer(config: DCFormerConfig, seed: int = 0) -> Composer:
     generator = torch.Generator().manual_seed(seed)
-    built = COMPOSERS[config.compose](config).double()
+    composer = COMPOSERS[config.compose]
+    built = composer(config).place(Place(1, composer.STAGES[0])).double()
     with torch.no_grad():
         for parameter in built.parameters():
             noise = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
             parameter.copy_(noise / parameter.shape[-1] ** 0.5)
     return built
+
+
+def scores_before(x: Tensor) -> Tensor:
+    """Scores of the layer before this one, zero where nobody may look."""
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(BATCH, HEADS, POS, POS, generator=generator, dtype=torch.float64)[: len(x)].tril()
+
+
+def weights_of(module: Composer, x: Tensor) -> ComposeWeights:
+    return module.weights(x, x).after(scores_before(x))
 
 
 def bias_of(weights: ComposeWeights) -> Tensor:
@@ -121,18 +135,19 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 def test_shape_and_branches(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = inputs
-    weights = module.weights(x, x)
+    weights = weights_of(module, x)
     out = module(a, weights)
     assert out.shape == a.shape
     terms = branches(a, weights)
-    assert set(terms) <= set(HOOKS)
+    assert [name for name in TERMS if name in terms] == list(terms)
     torch.testing.assert_close(sum(terms.values()), out, atol=1e-10, rtol=0)
-    torch.testing.assert_close(mix_heads(a, weights), out - bias_of(weights), atol=1e-10, rtol=0)
+    mapped = out - bias_of(weights) - sum(terms.get(name, 0) for name in (NEIGHBOURS, PREVIOUS))
+    torch.testing.assert_close(mix_heads(a, weights), mapped, atol=1e-10, rtol=0)
 
 
 def test_what_it_says_of_itself_is_what_its_weights_say(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = inputs
-    weights = module.weights(x, x)
+    weights = weights_of(module, x)
     assert (module.skip, module.groups, module.keeps_heads) == (weights.skip, weights.groups, True)
     dynamic = {name for name, _ in weights.dynamic()}
     assert module.existing() == {*branches(a, weights), *dynamic, *module.out_hooks()}
@@ -151,9 +166,9 @@ def test_taps_see_and_replace_what_exists(module: Composer, inputs: tuple[Tensor
     def tap(name: str) -> Any:
         return lambda t: (seen.append(name), t)[1]
 
-    names = ("in", "out", *HOOKS, *DYNAMIC_WEIGHTS)
+    names = ("in", "out", *TERMS, *DYNAMIC_WEIGHTS)
     taps = SimpleNamespace(**{f"hook_{name}": tap(name) for name in names})
-    weights = module.weights(x, x)
+    weights = weights_of(module, x)
     torch.testing.assert_close(module(a, weights, taps), module(a, weights), atol=1e-12, rtol=0)
     expected = ["in", *(name for name, _ in weights.dynamic()), *branches(a, weights), "out"]
     assert seen == expected
@@ -163,16 +178,18 @@ def test_taps_see_and_replace_what_exists(module: Composer, inputs: tuple[Tensor
 
 def test_a_pair_depends_on_its_own_positions_only(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     """What makes composing causal: A'[:, t, s] reads A[:, t, s], x_t and x_s, and nothing else."""
+    if not module.PAIRWISE:
+        pytest.skip(f"{module.name!r} says that it reads other pairs")
     a, x = inputs
-    before = module(a, module.weights(x, x))
+    before = module(a, weights_of(module, x))
     changed = x.clone()
     changed[:, 3] += 1
-    after = module(a, module.weights(changed, changed))
+    after = module(a, weights_of(module, changed))
     untouched = [t for t in range(POS) if t != 3]
     assert torch.equal(after[:, :, untouched][..., untouched], before[:, :, untouched][..., untouched])
     b = a.clone()
     b[:, :, 1, 4] += 1
-    moved = (module(b, module.weights(x, x)) - before).abs().amax((0, 1)) > 0
+    moved = (module(b, weights_of(module, x)) - before).abs().amax((0, 1)) > 0
     assert moved.nonzero().tolist() == [[1, 4]]
 
 
@@ -180,13 +197,13 @@ def test_zero_stays_zero(module: Composer, inputs: tuple[Tensor, Tensor]) -> Non
     """Post-composition needs no mask, unless there is a bias: where no head attends, no composed head does."""
     a, x = inputs
     a = a.tril()
-    weights = module.weights(x, x).within(torch.ones(1, 1, POS, POS, dtype=torch.bool).tril())
+    weights = weights_of(module, x).within(torch.ones(1, 1, POS, POS, dtype=torch.bool).tril())
     assert not module(a, weights).triu(1).any()
 
 
 def test_the_gradient_reaches_every_parameter(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = inputs
-    composed = module(a, module.weights(x, x)).pow(2).sum()
+    composed = module(a, weights_of(module, x)).pow(2).sum()
     (composed + module.read_out(z_of(x), x).pow(2).sum()).backward()
     assert [n for n, p in module.named_parameters() if p.grad is None or not p.grad.any()] == []
 
@@ -198,16 +215,16 @@ def test_zero_parameters_are_the_identity_or_nothing(module: Composer, inputs: t
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
-    out = module(a, module.weights(x, x))
+    out = module(a, weights_of(module, x))
     assert torch.equal(out, a if module.skip else a * 0)
 
 
 def test_it_costs_what_is_counted(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = (each[:1] for each in inputs)
-    cost = module.cost(module.config)
+    cost = module.cost_at(module.config, module.placed)
     assert cost.parameters == sum(parameter.numel() for parameter in module.parameters())
     with CountFlops() as making:
-        weights = module.weights(x, x)
+        weights = weights_of(module, x)
         module.read_out(z_of(x), x)
     with CountFlops() as composing:
         module(a, weights)
@@ -219,9 +236,9 @@ def test_it_costs_what_is_counted(module: Composer, inputs: tuple[Tensor, Tensor
 def test_it_is_written_out(module: Composer, inputs: tuple[Tensor, Tensor]) -> None:
     a, x = inputs
     before = a.clone()
-    got = module.written_out(module.config, module.state_dict(), x, a)
+    got = module.written_out(module.config, {**module.state_dict(), "before": scores_before(x)}, x, a)
     assert torch.equal(a, before), "the oracle keeps what came in"
-    torch.testing.assert_close(got, module(a, module.weights(x, x)), atol=1e-10, rtol=0)
+    torch.testing.assert_close(got, module(a, weights_of(module, x)), atol=1e-10, rtol=0)
     z = z_of(x)
     got = module.finish_written_out(module.config, module.state_dict(), x, z.transpose(1, 2))
     torch.testing.assert_close(got.transpose(1, 2), module.read_out(z, x), atol=1e-10, rtol=0)
@@ -251,7 +268,11 @@ def test_every_kernel_computes_it(implementation: Any, config: DCFormerConfig, i
     for each in ("eager", implementation):
         stages = [random_composer(config, seed) for seed in (0, 1)]
         moving = [t.clone().requires_grad_() for t in (q, k, v, x)]
-        weights = [stage.weights(moving[3], moving[3]) for stage in stages]
+        weights = [weights_of(stage, moving[3]) for stage in stages]
+        if each != "eager" and stages[0].reads_beyond:
+            with pytest.raises(UserError, match=f"'{each}' composes the scores of one pair and one layer alone"):
+                composed_attention(*moving[:3], *weights, causal=True, implementation=each)
+            each = "auto"
         out = composed_attention(*moving[:3], *weights, causal=True, implementation=each)
         wanted = [*moving, *(p for stage in stages for p in stage.parameters())]
         found.append((out, *torch.autograd.grad(out.pow(2).sum(), wanted, allow_unused=True)))
@@ -380,7 +401,7 @@ def test_every_branch_has_its_hook(model: Any, text: str) -> None:
     found = model.run_with_cache(text)[1]
     for stage in model.stages:
         place = f"blocks.1.attn.{stage}.hook_"
-        terms = [found[f"{place}{hook}"] for hook in HOOKS if f"{place}{hook}" in found]
+        terms = [found[f"{place}{hook}"] for hook in TERMS if f"{place}{hook}" in found]
         torch.testing.assert_close(sum(terms), found[f"{place}out"], atol=1e-5, rtol=1e-5)
         assert model.hook_dict.keys() >= {f"{place}in", f"{place}out"}
         silent = [hook for hook in model.hook_dict if hook.startswith(place) and hook not in found]
@@ -388,7 +409,7 @@ def test_every_branch_has_its_hook(model: Any, text: str) -> None:
 
 
 def test_what_heads_write_is_made_of_what_they_have_read(model: Any, text: str) -> None:
-    place, composer = "blocks.1.attn", composer_of(model, 1, "post")
+    place, composer = "blocks.1.attn", composer_of(model, 1, model.stages[-1])
     if not composer.out_hooks():
         assert f"{place}.post.hook_read" not in model.hook_dict
         return
@@ -419,9 +440,13 @@ def test_the_maps_over_heads_are_composing(model: Any, text: str) -> None:
         before, after = (found[f"blocks.1.attn.{stage}.hook_{end}"][0] for end in ("in", "out"))
         at_pair = dcinterp.composition_map(model, text, 1, stage, query=-1, key=3)
         bias = bias_of(composer_of(model, 1, stage).probe()).flatten()
-        torch.testing.assert_close(before[:, -1, 3] @ at_pair.total, after[:, -1, 3] - bias, atol=1e-5, rtol=1e-4)
+        others = (f"blocks.1.attn.{stage}.hook_{term}" for term in (NEIGHBOURS, PREVIOUS))
+        rest = bias + sum(found[name][0, :, -1, 3] for name in others if name in found)
+        torch.testing.assert_close(before[:, -1, 3] @ at_pair.total, after[:, -1, 3] - rest, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(sum(at_pair.parts.values()), at_pair.total)
         assert torch.equal(dcinterp.static_composition_map(model, 1, stage).total, at_pair.base)
+    if "post" not in model.stages:
+        return
     mean = dcinterp.mean_composition_map(model, [(text, "fruit")], 1, "post")
     maps = position_maps(model, model.to_tokens(text), 1, "post")
     by_query, by_key = (maps[f"{side}p"] + maps[f"{side}g"] for side in "qk")
@@ -431,20 +456,29 @@ def test_the_maps_over_heads_are_composing(model: Any, text: str) -> None:
 
 
 def test_a_breakdown_adds_up(model: Any, text: str) -> None:
+    require(model, "post")
     terms = dcinterp.compose_breakdown(model, text, 1, query=-1, key=3)
     torch.testing.assert_close(sum(terms.branches.values()), terms.out, atol=1e-6, rtol=1e-5)
     for side, branch in (("query", "o_qp"), ("key", "o_kp")):
         torch.testing.assert_close(terms.shared(side).sum(0), terms.branches[branch], atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", [name for name, each in COMPOSERS.items() if each.HANDS_ON or not each.PAIRWISE])
+def test_a_breakdown_of_pairs_that_read_others_is_refused(name: str, shared: Any, text: str) -> None:
+    with pytest.raises(UserError, match=f"'{name}' takes something from other pairs of tokens or from the previous"):
+        dcinterp.compose_breakdown(shared(name, "as it comes"), text, 1, query=-1, key=3, stage="pre")
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_edges_add_up_to_their_heads(stage: Any, model: Any, text: str) -> None:
     require(model, stage)
     scored = dcinterp.attribute_edges(
-        model, text, "fruit", "animal", stage=stage, method="gradient", layers=[0], per_source=False, check=0
+        model, text, "fruit", "animal", stage=stage, method="gradient", per_source=False, check=0
     )
     assert scored.heads.abs().max() > 0
-    torch.testing.assert_close(scored.scores.sum((1, 2)), scored.heads, atol=1e-5, rtol=1e-4)
+    beyond = 0 if scored.beyond is None else scored.beyond.sum((1, 3))
+    assert (scored.beyond is not None) == composer_of(model, 1, stage).reads_beyond
+    torch.testing.assert_close(scored.scores.sum((1, 2)) + beyond, scored.heads, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -13,6 +13,7 @@ from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
 import dcinterp
 from dcinterp.bridge import wrap
 from dcinterp.checkpoints.layouts import write_foreign
+from dcinterp.checkpoints.layouts.diffllama import write_config
 from dcinterp.checkpoints.read import read_model
 from dcinterp.checkpoints.verify import verify
 from dcinterp.support.errors import UserError
@@ -38,23 +39,38 @@ def save(folder: Path, **changes: Any) -> DiffLlamaForCausalLM:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("tied", [False, True], ids=["", "tied embeddings"])
-def test_the_logits_are_those_of_transformers(tied: bool, tmp_path: Path) -> None:
-    theirs = save(tmp_path / "theirs", tie_word_embeddings=tied)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(tie_word_embeddings=True),
+        dict(num_attention_heads=8, num_key_value_heads=4),
+        dict(num_key_value_heads=2),
+    ],
+    ids=str,
+)
+def test_the_logits_are_those_of_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
+    theirs = save(tmp_path / "theirs", **changes)
     ours, expected = read_model(tmp_path / "theirs"), theirs(IDS).logits
     torch.testing.assert_close(ours(IDS).logits, expected, atol=1e-5, rtol=0)
     torch.testing.assert_close(wrap(ours).run_with_cache(IDS)[0], expected, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_it_is_written_back(tmp_path: Path) -> None:
-    theirs = save(tmp_path / "theirs")
+@pytest.mark.parametrize("shared", [4, 2], ids="{} heads of keys".format)
+def test_it_is_written_back(shared: int, tmp_path: Path) -> None:
+    theirs = save(tmp_path / "theirs", num_key_value_heads=shared)
     write_foreign(read_model(tmp_path / "theirs"), tmp_path / "back", "diffllama")
     back = DiffLlamaForCausalLM.from_pretrained(tmp_path / "back").eval()
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(back.state_dict()[name], tensor), name
     torch.testing.assert_close(back(IDS).logits, theirs(IDS).logits)
     assert verify(tmp_path / "back", length=9).largest < 1e-5
+
+
+def test_an_odd_number_of_heads_of_keys_has_no_place() -> None:
+    with pytest.raises(UserError, match="The diffllama layout needs an even num_key_value_heads"):
+        write_config(dcinterp.DCFormerConfig(compose="differential", norm_eps=1e-5, num_key_value_heads=1))
 
 
 def test_edges_of_a_checkpoint_add_up(tmp_path: Path) -> None:
@@ -68,7 +84,7 @@ def test_edges_of_a_checkpoint_add_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        (dict(num_key_value_heads=2), "num_key_value_heads=2"),
+        (dict(num_key_value_heads=1), "num_key_value_heads=1"),
         (dict(attention_bias=True), "attention_bias=True"),
         (dict(hidden_act="gelu"), "hidden_act='gelu'"),
         (dict(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), "rope_type='linear'"),

@@ -45,7 +45,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
-from dcinterp.mechanism.branches import NAMES
+from dcinterp.mechanism.branches import NAMES, PREVIOUS_LAYER
 from dcinterp.mechanism.edge_scores import MEASURING, EdgeExplainer, EdgeMethod, check_edge_choices, place
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention
@@ -68,6 +68,26 @@ NOTABLE_GAP = 0.05
 ROUNDING = 1e-6
 
 Stage = Literal["pre", "post"]
+
+
+class BeyondScore(NamedTuple):
+    """What one head takes from another's scores of other pairs of tokens, or of the previous layer.
+
+    layer, head_from: of the head that scored; layer_to, head_to: of the one that uses it. term: which scores, as in
+    "query -1, key +2" (one query back, two keys ahead).
+    """
+
+    layer: int
+    head_from: int
+    layer_to: int
+    head_to: int
+    term: str
+    score: float
+
+    @property
+    def label(self) -> str:
+        """How tables name it: L0H6 → L1H1 (previous layer)."""
+        return f"L{self.layer}H{self.head_from} → L{self.layer_to}H{self.head_to} ({self.term})"
 
 
 class EdgeScore(NamedTuple):
@@ -113,6 +133,9 @@ class EdgeAttribution(Result):
     predicted and measured [checked]: what the rule says of the edges named in `checked`, and the effect of ablating
     each. By the methods "screened" and "ablation" scores are the effects where these were measured; by_source, heads
     and mismatch are the rule's.
+    beyond [layer, head_from, head_to, term]: in stage "pre" of multi-token attention and of dense collaboration, what a
+    head takes from scores of other pairs of tokens, or of the previous layer's heads, by the rule and never measured;
+    it belongs to the sum that `heads` is. None for other models. See `top_beyond`.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -125,6 +148,7 @@ class EdgeAttribution(Result):
         "steps": ("path",),
         "predicted": ("edge",),
         "measured": ("edge",),
+        "beyond": ("layer", "head_from", "head_to", "term"),
     }
 
     tokens: tuple[str, ...]
@@ -150,6 +174,8 @@ class EdgeAttribution(Result):
     steps: Tensor
     predicted: Float[Tensor, " edge"]
     measured: Float[Tensor, " edge"]
+    terms: tuple[str, ...] = ()
+    beyond: Float[Tensor, "layer head_from head_to term"] | None = None
 
     @property
     def relative_gap(self) -> Float[Tensor, " path"]:
@@ -179,15 +205,37 @@ class EdgeAttribution(Result):
             if chosen[i, b, f, h] > ROUNDING * self.scores.abs().max()
         ]
 
+    def top_beyond(self, k: int = 10) -> list[BeyondScore]:
+        """The `k` largest |beyond|, strongest first; none where a pair's own attention is all that it takes."""
+        if self.beyond is None:
+            return []
+        sizes = self.beyond.abs()
+        order = sizes.flatten().argsort(descending=True, stable=True)[:k]
+        places = zip(*(axis.tolist() for axis in torch.unravel_index(order, sizes.shape)), strict=True)
+        return [
+            BeyondScore(
+                self.layers[i] - (self.terms[n] == PREVIOUS_LAYER),
+                f,
+                self.layers[i],
+                h,
+                self.terms[n],
+                float(self.beyond[i, f, h, n]),
+            )
+            for i, f, h, n in places
+            if sizes[i, f, h, n] > ROUNDING * max(sizes.max(), self.scores.abs().max())
+        ]
+
     def table(self) -> pd.DataFrame:
         """One row per edge that composition adds (or head, where nothing is composed), the strongest first.
+
+        What is taken from other pairs or from the previous layer (`top_beyond`) has a row too.
 
         shared: the attention is another head's; the others scale a head's own. ablation: if it was measured.
         """
         measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
         every = self.top(self.scores.numel(), shared=False)
         edges = [edge for edge in every if edge.shared or edge.branch != "skip"] or every
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "edge": edge.intervention.unit,
                 "shared": edge.shared,
@@ -196,6 +244,12 @@ class EdgeAttribution(Result):
             }
             for edge in edges
         ]
+        rows += [
+            {"edge": one.label, "shared": True, "score": one.score, "ablation": None}
+            for one in self.top_beyond(0 if self.beyond is None else self.beyond.numel())
+        ]
+        if self.beyond is not None:
+            rows.sort(key=lambda row: -abs(row["score"]))
         return pd.DataFrame(rows, columns=["edge", "shared", "score", "ablation"])
 
     def labels(self, axis: str) -> list[Any] | None:
@@ -204,6 +258,7 @@ class EdgeAttribution(Result):
             "branch": list(NAMES),
             "source": list(self.sources),
             "edge": list(self.checked),
+            "term": list(self.terms),
         }
         return names.get(axis)
 
@@ -330,6 +385,8 @@ def attribute_edges(
     by_source = torch.stack([each.by_source for each in credits])
     heads = torch.stack([each.heads for each in credits])
     added = by_source.sum(-1)
+    terms = max((each.terms for each in credits), key=len)
+    beyond = torch.stack([_filled(each.beyond, len(terms)) for each in credits])
     scores, effects = added, torch.zeros(0)
     edges: list[Intervention] = []
     if method in MEASURING:
@@ -355,14 +412,21 @@ def attribute_edges(
         scores=scores,
         by_source=by_source,
         heads=heads,
-        mismatch=(added.sum((1, 2)) - heads).abs().amax(1),
+        mismatch=(added.sum((1, 2)) + beyond.sum((1, 3)) - heads).abs().amax(1),
         gap=torch.tensor([each.gap for each in integrals]),
         metric_at_baseline=torch.tensor([each.at_baseline for each in integrals]),
         steps=torch.tensor([each.steps for each in integrals]),
         predicted=torch.tensor([float(added[place(edge, chosen)]) for edge in edges]),
         measured=effects.float(),
+        terms=terms,
+        beyond=beyond if terms else None,
     )
     return result if method in MEASURING else _checked(result, explainer, explanation.metric, check)
+
+
+def _filled(beyond: Tensor, terms: int) -> Tensor:
+    """With zeros where a layer has none of the terms that others have (the first one, which has none before it)."""
+    return beyond if beyond.shape[-1] == terms else beyond.new_zeros(*beyond.shape[:2], terms)
 
 
 def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, check: int) -> EdgeAttribution:

@@ -134,6 +134,12 @@ def compose_breakdown(
     require_stage(bridge, stage)
     ids = token_ids(bridge, prompt)
     layer = layer_number(bridge, layer)
+    if (composer := composer_of(bridge, layer, stage)).reads_beyond:
+        raise UserError(
+            f"The composer {composer.name!r} takes something from other pairs of tokens or from the previous layer at "
+            f"the stage {stage!r} of layer {layer}, which is no sum over the heads of one pair; use attribute_edges "
+            f"with stage={stage!r}, which scores it too."
+        )
     query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
     if key > query:
         raise UserError(f"Key {key} comes after query {query}, but a token sees only itself and earlier ones.")

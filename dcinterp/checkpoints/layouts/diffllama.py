@@ -1,7 +1,8 @@
 """The `diffllama` layout of transformers: a Llama with differential attention (`compose="differential"`).
 
 Names are ours but for the vectors that make lambda. The columns of o_proj follow pairs of heads there (head h, head
-h + H/2, head h + 1, ...), and heads here.
+h + H/2, head h + 1, ...), and heads here. Where heads share keys and values, the two of a pair have different ones, in
+both: those of head h and of head h + H/2.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
     heads, width = fields["num_attention_heads"], fields["hidden_size"]
     turn = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     only: dict[str, tuple[Any, Any]] = {
-        "num_key_value_heads": (fields.get("num_key_value_heads") or heads, heads),
         "head_dim": (fields.get("head_dim") or width // heads, width // heads),
         "hidden_act": (fields.get("hidden_act", "silu"), "silu"),
         "attention_bias": (fields.get("attention_bias", False), False),
@@ -59,7 +59,13 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
                 f"This diffllama checkpoint has {name}={value!r}, but our decoder needs {needed!r} there; open it with "
                 "transformers."
             )
-    given: dict[str, Any] = {name: fields[name] for name in sizes}
+    shared = fields.get("num_key_value_heads") or heads
+    if shared % 2:
+        raise UserError(
+            f"This diffllama checkpoint has num_key_value_heads={shared!r}, but pairs of heads need an even number, in "
+            "transformers too; check its config.json."
+        )
+    given: dict[str, Any] = {name: fields[name] for name in sizes} | {"num_key_value_heads": shared}
     given |= {name: fields.get(name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     return DCFormerConfig(
         max_position_embeddings=fields.get("max_position_embeddings", 2048),
@@ -100,12 +106,14 @@ def write_config(config: DCFormerConfig) -> dict[str, Any]:
     needed |= dict(position_type="rotary", rotary_fraction=1.0, use_parallel_residual=False, use_qk_norm=False)
     needed |= dict(use_bias=False, attention_windows=(None,))
     require_fields(config, needed, layout="diffllama")
+    if (config.num_key_value_heads or 0) % 2:
+        raise UserError("The diffllama layout needs an even num_key_value_heads; this model cannot be written in it.")
     same = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads max_position_embeddings"
     same += " initializer_range pad_token_id bos_token_id eos_token_id head_dim"
     return {name: getattr(config, name) for name in same.split()} | dict(
         model_type="diffllama",
         architectures=["DiffLlamaForCausalLM"],
-        num_key_value_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
         rms_norm_eps=config.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base},
         tie_word_embeddings=config.tie_word_embeddings,

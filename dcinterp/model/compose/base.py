@@ -11,12 +11,13 @@ operation that needs it ends with one sentence and never with a wrong number.
 | `extra_loss` | training: set by `weights`, added to the loss of the model | nothing is added |
 | `finish`, `out_hooks` | a norm or gate on what heads have read, after attention | heads write what they have read |
 | `readers` | folding norms (`bridge/folding.py`), which checks it on random inputs | refused, if maps read the input |
-| `cost` | `dcinterp complexity` | refused |
+| `cost` (`cost_at`, by place) | `dcinterp complexity` | refused |
 | `written_out` | `dcinterp verify`, whose oracle shares no arithmetic with the model | refused |
 | `describe`, `how` | `dcinterp describe`, the model card | the name is given |
 | `MECHANISM` | the table of mechanisms: `docs/models.md`, `dcinterp presets --mechanisms`, the app | it is not listed |
 | `OPTIONS` | the config's `compose_options` | it takes none |
 | `STAGES` | where it can stand | before and after the softmax |
+| `PAIRWISE`, `HANDS_ON` | what reads other pairs, or the layer before | A' is made of A of this pair |
 | `keeps_heads` | maps over heads and edges, which are square | as many heads come out as go in |
 """
 
@@ -55,6 +56,7 @@ class ComposeConfig(Protocol):
     compose_gate: bool
     compose_query_wise: bool
     compose_key_wise: bool
+    attention_windows: tuple[int | None, ...] | list[int | None]
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Composer(nn.Module, ABC):
     """One stage of composition; a subclass is a way of composing.
 
     name: what the config's `compose` calls it. how: ends the sentence "its attention heads are composed ...".
-    MECHANISM: its row in the table of mechanisms. STAGES: where it can stand.
+    MECHANISM: its row in the table of mechanisms. STAGES: where it can stand. PAIRWISE: A' of a pair of positions is
+    made of A of this pair alone. HANDS_ON: layers read the composed scores of the layer before.
     OPTIONS: its options in `compose_options`, with their defaults. keeps_heads: as many heads come out as go in.
     zero_is_identity: with all parameters at zero, attention stays as it is (or vanishes, without the skip).
 
@@ -103,6 +106,8 @@ class Composer(nn.Module, ABC):
     how: ClassVar[str] = ""
     MECHANISM: ClassVar[Mechanism | None] = None
     STAGES: ClassVar[tuple[str, ...]] = ("pre", "post")
+    PAIRWISE: ClassVar[bool] = True
+    HANDS_ON: ClassVar[bool] = False
     OPTIONS: ClassVar[Mapping[str, Any]] = {}
     keeps_heads: ClassVar[bool] = True
     zero_is_identity: ClassVar[bool] = True
@@ -177,6 +182,11 @@ class Composer(nn.Module, ABC):
         cls.refuse("what it costs", "cost")
 
     @classmethod
+    def cost_at(cls, config: ComposeConfig, place: Place) -> Cost:
+        """`cost`, of a composer that is not the same at both stages, or in all layers."""
+        return cls.cost(config)
+
+    @classmethod
     def written_out(
         cls, config: ComposeConfig, tensors: Mapping[str, Tensor], x: Residual, attention: Attention
     ) -> Attention:
@@ -184,9 +194,10 @@ class Composer(nn.Module, ABC):
 
         Args:
             config: of the model.
-            tensors: the state dict of one composer, in float64.
+            tensors: the state dict of one composer, in float64; with `HANDS_ON`, from the second layer on, also
+                "before": the composed scores of the layer before.
             x: the layer's normed input, in float64.
-            attention: A, not to be changed.
+            attention: A, not to be changed; zero where a query may not look.
 
         Raises:
             UserError: the composer is not written out.
@@ -214,7 +225,11 @@ class Composer(nn.Module, ABC):
     @classmethod
     def analyses(cls) -> str:
         """Which analyses apply, in words, by what the composer says of itself."""
-        return "all" if cls.keeps_heads else "of attention matrices and of heads; no maps over heads, no edges"
+        if not cls.keeps_heads:
+            return "of attention matrices and of heads; no maps over heads, no edges"
+        if cls.PAIRWISE and not cls.HANDS_ON:
+            return "all"
+        return "all but breakdowns of scores; maps are of what a pair takes from its own attention"
 
     @classmethod
     def options(cls, config: ComposeConfig) -> dict[str, Any]:
@@ -274,7 +289,8 @@ class Composer(nn.Module, ABC):
         """Hooks of the branches, names of the dynamic weights, and taps after attention, that this composer has."""
         weights = self.probe()
         like = next(self.parameters(), torch.zeros(1))
-        terms = branches(like.new_zeros(1, self.config.num_attention_heads, 1, 1), weights)
+        nothing = like.new_zeros(1, self.config.num_attention_heads, 1, 1)
+        terms = branches(nothing, weights.after(nothing))
         return {*terms, *(name for name, _ in weights.dynamic()), *self.out_hooks()}
 
     @property
@@ -286,6 +302,11 @@ class Composer(nn.Module, ABC):
     def groups(self) -> int:
         """Groups of heads that are composed among themselves only."""
         return self.probe().groups
+
+    @property
+    def reads_beyond(self) -> bool:
+        """Whether a pair takes something from the pairs around it, or from the previous layer."""
+        return self.probe().reads_beyond()
 
     @property
     def has_bias(self) -> bool:

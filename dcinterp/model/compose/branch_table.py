@@ -39,6 +39,15 @@ NAMES = tuple(BRANCHES)
 HOOKS = tuple(branch.hook for branch in _TABLE)
 """The same order as `NAMES`."""
 
+NEIGHBOURS, PREVIOUS = "o_kq", "o_prev"
+"""Hooks of the terms that are no branches: what a pair takes from the pairs around it, and from the previous layer."""
+
+PREVIOUS_LAYER = "previous layer"
+"""How edges from there are labelled."""
+
+TERMS = (*HOOKS, NEIGHBOURS, PREVIOUS)
+"""All terms of the sum that composing is, in the order in which they are added."""
+
 ADDED = tuple(branch.name for branch in _TABLE if branch.weights)
 """What composition adds to the skip."""
 

@@ -8,8 +8,14 @@ r"""The one definition of composing attention matrices; every faster path is a w
     O_qg[h]    = w_qg[t,h] A[h]                                 gate, from the query position
     O_kg[h]    = w_kg[s,h] A[h]                                 gate, from the key position
 
-(section 2 of the DCMHA paper.) A is [batch, head, query, key]: scores in the `pre` stage, weights in the `post` stage.
-With groups, the sums over h stay inside the group of h'. How the terms are called is in `branch_table`.
+(section 2 of the DCMHA paper), and in models that have them
+
+    O_kq[h',t,s]   = sum over i, j and h of conv[h',h,i,j] A[h, t-i, s-j]     from the pairs around, 0 where hidden
+    O_prev[h',t,s] = sum over h of previous[h,h'] B[h,t,s]                    from the layer before
+
+with i from 0, j around 0, and B the composed scores of the layer before. A is [batch, head, query, key]: scores in the
+`pre` stage, weights in the `post` stage. With groups, the sums over h stay inside the group of h' (and W_b and previous
+are block diagonal). How the terms are called is in `branch_table`.
 """
 
 from __future__ import annotations
@@ -21,9 +27,11 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
+from torch.nn.functional import conv2d, pad
 
-from dcinterp.model.compose.branch_table import BRANCHES, DYNAMIC_WEIGHTS
+from dcinterp.model.compose.branch_table import BRANCHES, DYNAMIC_WEIGHTS, NEIGHBOURS, PREVIOUS, PREVIOUS_LAYER
 from dcinterp.shapes import Attention, Gate, HeadMap, LowRank, Mask
+from dcinterp.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,9 @@ class ComposeWeights:
 
     w_q1, w_q2 [batch, query, rank, head] and w_qg [batch, query, head] belong to the query positions, w_k1, w_k2 and
     w_kg to the key positions; `static` is W_b [head_from, head_to]. `bias` is added to every entry of a head where a
-    query may look (`within` says where; everywhere by itself): it is nobody's attention, and no edge.
+    query may look (`within` says where; everywhere by itself): it is nobody's attention, and no edge. `conv` makes
+    O_kq, within groups of heads; its middle, i = j = 0, is zero, because that is part of `static`. `previous` makes
+    O_prev of `before`, the composed scores of the layer before (`after` says which).
     """
 
     w_q1: Float[Tensor, "batch query rank head"] | None = None
@@ -45,7 +55,10 @@ class ComposeWeights:
     skip: bool = True
     groups: int = 1
     bias: Float[Tensor, " head"] | None = None
+    conv: Float[Tensor, "head_to group_head query_tap key_tap"] | None = None
     seen: Mask | None = None
+    previous: HeadMap | None = None
+    before: Attention | None = None
 
     def dynamic(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the dynamic weights that exist."""
@@ -64,8 +77,20 @@ class ComposeWeights:
         return replace(self, **new)
 
     def within(self, mask: Mask | None) -> ComposeWeights:
-        """A copy that adds nothing where `mask` is False; needed by no term that is made of attention."""
-        return self if self.bias is None else replace(self, seen=mask)
+        """A copy that reads and adds nothing where `mask` is False; the other terms are made of the pair itself."""
+        return self if self.bias is None and self.conv is None else replace(self, seen=mask)
+
+    def after(self, before: Attention | None) -> ComposeWeights:
+        """A copy that reads `before`, the composed scores of the previous layer, if it reads any."""
+        return self if self.previous is None else replace(self, before=before)
+
+    def taps_back(self) -> int:
+        """How many earlier queries a query reads the scores of."""
+        return 0 if self.conv is None else self.conv.shape[2] - 1
+
+    def reads_beyond(self) -> bool:
+        """Whether a pair takes something from other pairs or from another layer: no map over heads says all then."""
+        return self.conv is not None or self.previous is not None
 
     def without_bias(self) -> ComposeWeights:
         """A copy that is a map over heads and nothing else."""
@@ -121,6 +146,65 @@ def base(a: Attention, w: ComposeWeights) -> Attention | None:
     return own
 
 
+def neighbours(
+    a: Attention, conv: Float[Tensor, "head_to group_head query_tap key_tap"], groups: int, seen: Mask | None
+) -> Attention:
+    """O_kq: tap (i, j) reads i queries back, and j - floor(key_tap / 2) keys back, inside groups of heads."""
+    queries, keys = conv.shape[2:]
+    visible = a if seen is None else a.masked_fill(~seen, 0)
+    # A convolution of torch goes forwards, from the pair furthest back.
+    padded = pad(visible, (keys - 1 - keys // 2, keys // 2, queries - 1, 0))
+    out = conv2d(padded, conv.flip(2, 3), groups=groups)
+    return out if seen is None else out.masked_fill(~seen, 0)
+
+
+def earlier(a: Attention, previous: HeadMap, before: Attention | None) -> Attention:
+    """O_prev, of as many rows as `a`.
+
+    Raises:
+        UserError: the scores of the previous layer are not there.
+    """
+    if before is None:
+        raise UserError(
+            "This layer reads the scores of the layer before it, which did not run; run the model from its first layer."
+        )
+    # A batch may have parted into rows after the previous layer.
+    return einsum("bfts,fo->bots", before, previous).expand_as(a)
+
+
+def beyond(a: Attention, w: ComposeWeights) -> Iterator[tuple[Attention, HeadMap]]:
+    """O_kq and O_prev in parts, in the order of `beyond_labels`: (what is read, the map over heads that it takes).
+
+    What is read is [batch, head, query, key], where the part adds something: A moved by an offset, or B.
+    """
+    if w.conv is not None:
+        visible = a if w.seen is None else a.masked_fill(~w.seen, 0)
+        (length, width), (queries, keys) = a.shape[2:], w.conv.shape[2:]
+        # [head_to, group_head, ...] as [head_from, head_to, ...]
+        maps = w.conv.unflatten(0, (w.groups, -1)).movedim(2, 1)
+        padded = pad(visible, (keys, keys, queries, 0))
+        for i, j in offsets(queries, keys):
+            moved = padded[:, :, queries - i : queries - i + length, keys - j : keys - j + width]
+            moved = moved if w.seen is None else moved.masked_fill(~w.seen, 0)
+            yield moved, torch.block_diag(*maps[..., i, j + keys // 2])
+    if w.previous is not None and w.before is not None:
+        yield w.before.expand_as(a), w.previous
+
+
+def offsets(queries: int, keys: int) -> list[tuple[int, int]]:
+    """(queries back, keys back) of the taps of a convolution, but the pair itself; fewer than 0 back are ahead."""
+    back = range(-(keys // 2), keys - keys // 2)
+    return [(i, j) for i in range(queries) for j in back if (i, j) != (0, 0)]
+
+
+def beyond_labels(w: ComposeWeights) -> list[str]:
+    """Names of the parts of O_kq and O_prev: "query -1, key +2" is read one query back and two keys ahead."""
+    around = [] if w.conv is None else offsets(*w.conv.shape[2:])
+    return [f"query {f'{-i:+d}' if i else 0}, key {f'{-j:+d}' if j else 0}" for i, j in around] + [PREVIOUS_LAYER] * (
+        w.previous is not None
+    )
+
+
 def branches(a: Attention, w: ComposeWeights) -> dict[str, Attention]:
     """The terms of Compose(A) that exist in this model, by their hooks, in the order of `BRANCHES`."""
     terms: dict[str, Attention] = {}
@@ -132,6 +216,10 @@ def branches(a: Attention, w: ComposeWeights) -> dict[str, Attention]:
                 terms[branch.hook] = low_rank(a, w1, w2, branch.side, w.groups)
             case (wg,):
                 terms[branch.hook] = gate(a, wg, branch.side)
+    if w.conv is not None:
+        terms[NEIGHBOURS] = neighbours(a, w.conv, w.groups, w.seen)
+    if w.previous is not None:
+        terms[PREVIOUS] = earlier(a, w.previous, w.before)
     return terms
 
 

@@ -73,6 +73,11 @@ def _settle_stage(stage: str, w: Any, q: Tensor, keys: int) -> ComposeWeights | 
         _check(f"{stage}.static", w.static, "[head_from, head_to]", (heads, heads), q)
     if w.bias is not None:
         _check(f"{stage}.bias", w.bias, "[head]", (heads,), q)
+    if w.conv is not None:
+        axes, taps = "[head, head of its group, query tap, key tap]", tuple(w.conv.shape[2:])
+        _check(f"{stage}.conv", w.conv, axes, (heads, heads // w.groups, *taps), q)
+    if w.previous is not None:
+        _check(f"{stage}.previous", w.previous, "[head_from, head_to]", (heads, heads), q)
     rank = next((x.shape[2] for x in (w.w_q1, w.w_k1) if isinstance(x, Tensor) and x.dim() == 4), None)
     dtype, device, strided = q.dtype, q.device, torch.strided
     spread: dict[str, Tensor] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.model.compose.branches import ComposeWeights, compose
@@ -35,14 +35,20 @@ def reference_attention(
 
 
 def attention_pattern(
-    q: QueryHeads, k: KeyHeads, pre: Stage | None, post: Stage | None, mask: Mask | None = None, taps: Any = None
-) -> Attention:
+    q: QueryHeads,
+    k: KeyHeads,
+    pre: Stage | None,
+    post: Stage | None,
+    mask: Bool[Tensor, "#batch 1 row key"] | None = None,
+    taps: Any = None,
+) -> Float[Tensor, "batch head row key"]:
     """The matrix that multiplies the values: signed and with rows of any sum, once `post` composes.
 
     Args:
         q, k: [batch, head or kv_head, query or key, d_head].
         pre, post: None for a stage that does not exist.
-        mask: True where a query may look; None for everywhere.
+        mask: True where a query may look; None for everywhere. It has the rows that `pre` gives: all queries, or the
+            last ones, where scores are convolved over queries and earlier ones are only read.
         taps: an object with callables `hook_attn_scores` and `hook_pattern`, which see, and may replace, the composed,
             masked scores and the matrix itself.
     """

@@ -62,6 +62,9 @@ def composed_attention(
     """
     pre, post, window, mask = settle_arguments(q, k, v, pre, post, causal=causal, window=window, mask=mask)
     chosen = _choose(implementation, q)
+    if any(stage is not None and stage.reads_beyond() for stage in (pre, post)):
+        require_equation(implementation)
+        chosen = "eager"
     if q.shape[0] == 0 or q.shape[2] == 0 or k.shape[2] == 0:
         chosen = "eager"  # nothing to compute, and what an empty sum is, the equation says
     sight = Sight(causal, window, mask)
@@ -91,6 +94,19 @@ def _run(
     if _scannable(q) and not all_finite(q, k, v, pre, post):
         return equation_in_chunks(q, k, v, pre, post, sight=sight)
     return chunked_attention(q, k, v, pre, post, sight=sight)
+
+
+def require_equation(implementation: str) -> None:
+    """For scores that are made of more than those of their own pair and layer, which only "eager" computes.
+
+    Raises:
+        UserError: a kernel is asked for by name.
+    """
+    if implementation not in ("auto", "eager"):
+        raise UserError(
+            f"The attention implementation {implementation!r} composes the scores of one pair and one layer alone, and "
+            'this model reads others too; choose "auto" or "eager".'
+        )
 
 
 def check_implementation(name: str) -> None:
