@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import string
 import time
@@ -31,13 +32,22 @@ SHAPES_CHECKED = (
 the thousand in the other tests, and a third of their time went into looking at them again."""
 
 
-@pytest.fixture(autouse=True)
-def shapes_checked(request: pytest.FixtureRequest) -> None:
-    """Annotated shapes are checked in the tests of the model, and not in those of what is built on it."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Annotated shapes are checked in the tests of the model, and not in those of what is built on it.
+
+    No fixture does this: those of a module or a session would run before it, with what the test before had chosen.
+    """
     import jaxtyping
 
-    place = request.path.relative_to(Path(__file__).parent).as_posix()
+    place = item.path.relative_to(Path(__file__).parent).as_posix()
     jaxtyping.config.update("jaxtyping_disable", not place.startswith(SHAPES_CHECKED))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays to the end: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def composing(model: DCFormerForCausalLM, seed: int = 0) -> DCFormerForCausalLM:
