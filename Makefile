@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable
 SETUP  := $(VENV)/.app
 READY  := $(VENV)/.ready
+# Some containers forbid Python to keep what it has compiled: each of the hundred processes of the checks would compile
+# this repository, and what pytest makes of its tests, anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: app test pytest lint types bench docs notebooks figures report config-reference clean help
 

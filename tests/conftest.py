@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import string
 import time
@@ -14,14 +15,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jaxtyping
 import pytest
-import torch
 
-from dcinterp.model.config import DCFormerConfig
-from dcinterp.model.decoder import DCFormerForCausalLM
+# Torch and the library only where they are used: the process that deals out the tests reads this file too, before it
+# starts those that run them, and runs none itself.
+if TYPE_CHECKING:
+    from dcinterp.model.decoder import DCFormerForCausalLM
 
 SHAPES_CHECKED = (
     *("contract/test_compose.py", "parity", "unit/bridge/test_hooks.py", "unit/checkpoints", "unit/mechanism"),
@@ -31,15 +32,28 @@ SHAPES_CHECKED = (
 the thousand in the other tests, and a third of their time went into looking at them again."""
 
 
-@pytest.fixture(autouse=True)
-def shapes_checked(request: pytest.FixtureRequest) -> None:
-    """Annotated shapes are checked in the tests of the model, and not in those of what is built on it."""
-    place = request.path.relative_to(Path(__file__).parent).as_posix()
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Annotated shapes are checked in the tests of the model, and not in those of what is built on it.
+
+    No fixture does this: those of a module or a session would run before it, with what the test before had chosen.
+    """
+    import jaxtyping
+
+    place = item.path.relative_to(Path(__file__).parent).as_posix()
     jaxtyping.config.update("jaxtyping_disable", not place.startswith(SHAPES_CHECKED))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays to the end: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def composing(model: DCFormerForCausalLM, seed: int = 0) -> DCFormerForCausalLM:
     """The model with dynamic weights large enough to matter: at initialisation they are close to zero."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -62,9 +76,12 @@ def make_bridge(tokenizer_folder: Path) -> Callable[..., Any]:
     """Builds a bridge over a random tiny model of a preset, with the tokenizer of the tasks."""
 
     def make(preset: str = "tiny-dcformer++", **changes: Any) -> Any:
+        import torch
         from transformers import PreTrainedTokenizerFast
 
         from dcinterp.bridge import wrap
+        from dcinterp.model.config import DCFormerConfig
+        from dcinterp.model.decoder import DCFormerForCausalLM
 
         tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_folder)
         fields = {"num_hidden_layers": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
@@ -139,6 +156,7 @@ def own_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     @cache
     def make(shape: str) -> Path:
+        import torch
         import transformers as hf
 
         tokenizer, folder = own_tokenizer(shape), tmp_path_factory.mktemp("own") / shape

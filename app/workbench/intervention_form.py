@@ -34,7 +34,8 @@ def default_line(name: str) -> str:
     """An intervention to begin with, on a part that the model has."""
     bridge = models.require(name)
     last, stages = bridge.cfg.n_layers - 1, stages_of(bridge)
-    kind = "zero" if links.older("what") else DEFAULT
+    # A model of bare token ids has no examples of tasks to take a mean over.
+    kind = "zero" if links.older("what") or bridge.tokenizer is None else DEFAULT
     return f"branch {last}.{stages[-1]}.added {kind}" if stages else f"head {last}.0 {kind}"
 
 

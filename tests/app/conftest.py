@@ -9,22 +9,50 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 APP = Path(__file__).parents[2] / "app"
 
 
+@pytest.fixture(scope="session")
+def addresses() -> dict[str, Any]:
+    """The pages by their addresses, as Streamlit knows them once the app has run."""
+    return {}
+
+
 @pytest.fixture
-def app(monkeypatch, tmp_path, scanned_once):
-    """The workbench in this process, started in an empty folder."""
+def new_app(monkeypatch, tmp_path, scanned_once, addresses) -> Callable[[], Any]:
+    """Opens the workbench in this process and in an empty folder, each time as somebody else would.
+
+    It opens at whichever page it is switched to, as a browser does. Left to itself AppTest learns the addresses of the
+    pages in its first run, which is that of the first page: a whole case study before every other page.
+    """
     from streamlit.testing.v1 import AppTest
 
     monkeypatch.syspath_prepend(str(APP))
     monkeypatch.chdir(tmp_path)
-    return AppTest.from_file(str(APP / "streamlit_app.py"), default_timeout=300)
+
+    def make() -> Any:
+        return AppTest.from_file(str(APP / "streamlit_app.py"), default_timeout=300)
+
+    def at_any_page() -> Any:
+        if not addresses:
+            addresses.update(make().run()._registered_pages)
+        made = make()
+        made._registered_pages = dict(addresses)
+        return made
+
+    return at_any_page
+
+
+@pytest.fixture
+def app(new_app):
+    """The workbench in this process, opened in an empty folder."""
+    return new_app()
 
 
 @pytest.fixture(scope="session")

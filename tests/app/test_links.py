@@ -15,15 +15,10 @@ WITHOUT_MODEL = ("glossary", "models", "planted", "training")
 
 
 def follow(app, page: str, link: dict[str, str | list[str]]):
-    """Open a page by a link: the first run is the home page, as everywhere in AppTest."""
-    if "model" in link:
-        app.query_params["model"] = link["model"]
-    app.run()
+    """Open a page by a link, at once as a browser does, and not by way of the case study."""
     for key, value in link.items():
         app.query_params[key] = value
-    if page != "case_study":
-        app.switch_page(f"app_pages/{page}.py")
-    app.run()
+    app.switch_page(f"app_pages/{page}.py").run()
     assert not app.exception
     return app
 
@@ -32,12 +27,6 @@ def view(app) -> list[str]:
     """All words of the page, numbers among them, and the figures."""
     words = [element.value for kind in (app.markdown, app.caption, app.code) for element in kind]
     return [*words, *(chart.proto.spec for chart in app.get("plotly_chart"))]
-
-
-def fresh():
-    from streamlit.testing.v1 import AppTest
-
-    return AppTest.from_file(str(APP / "streamlit_app.py"), default_timeout=300)
 
 
 def test_no_page_stops_the_whole_run():
@@ -74,7 +63,7 @@ LINES = "branch 2.post.kp counterfactual\nedge 1.post.kp.2>3 zero"
         ("hooks", {"search": "post.hook_o", "in": "1", "hook": "blocks.1.attn.post.hook_o_kg"}),
     ],
 )
-def test_a_share_link_restores_the_view(app, page, choices):
+def test_a_share_link_restores_the_view(app, new_app, page, choices):
     follow(app, page, choices)
     assert not any("The link asks for" in warning.value for warning in app.warning)
     shared = {
@@ -82,7 +71,7 @@ def test_a_share_link_restores_the_view(app, page, choices):
     }
     for key, value in choices.items():
         assert shared[key] == value, "the link holds every choice"
-    assert view(follow(fresh(), page, shared)) == view(app)
+    assert view(follow(new_app(), page, shared)) == view(app)
 
 
 def test_the_counterfactual_that_a_link_names_is_the_one_that_is_patched_in(app):
@@ -117,6 +106,8 @@ def test_a_dead_link_opens_every_page_and_says_what_was_not_there(app, page):
         "query": "512",
     }
     follow(app, page, asked)
+    title = app.session_state["_address"].page
+    assert f'"{page}": "{title}"' in (APP / "streamlit_app.py").read_text(encoding="utf-8"), "another page was opened"
     assert not app.error, app.error[0].value
     said = "\n".join(warning.value for warning in app.warning)
     known = app.session_state["_address"].current

@@ -43,7 +43,6 @@ def test_the_case_study_of_a_plain_model_leaves_out_what_does_not_apply(app, own
 
 def test_ov_circuits_have_words_and_a_control_for_longer_ones(app, own_model):
     app.query_params["model"] = str(own_model("gpt2"))
-    app.run()
     app.switch_page("app_pages/ov_circuits.py").run()
     assert not app.error
     app.text_input(key="words").set_value("xylophonist").run()
@@ -57,7 +56,6 @@ def test_ov_circuits_have_words_and_a_control_for_longer_ones(app, own_model):
 def test_a_gguf_file_is_described_or_says_what_is_missing(app, tmp_path, monkeypatch):
     (tmp_path / "mine.gguf").write_bytes(b"GGUF" + bytes(20))
     monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
-    app.run()
     app.query_params["open"] = str(tmp_path / "mine.gguf")
     app.switch_page("app_pages/models.py").run()
     (listed,) = app.selectbox(key="folder").options

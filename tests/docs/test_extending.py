@@ -40,7 +40,7 @@ def insert(path: Path, before: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    """The repository with a relation and two ways to compose added as the page says."""
+    """The repository with a relation, two ways to compose, a layout, and an analysis with its figure added."""
     root = tmp_path_factory.mktemp("copy")
     unwanted = shutil.ignore_patterns("__pycache__", "generated", "images", "shipped")
     for part in ("dcinterp", "synthetic_tasks", "tests", "docs", "analyses"):
@@ -55,13 +55,7 @@ def copy(tmp_path_factory) -> Path:
     (root / "dcinterp/model/compose/routed.py").write_text(code(PAGE, "class RoutedCompose"))
     layout = code(PAGE, "The `plainlm` layout").partition("\n\nsmall = ")[0]
     (root / "dcinterp/checkpoints/layouts/plainlm.py").write_text(layout)
-    return root
 
-
-@pytest.fixture(scope="module")
-def with_analysis(copy) -> Path:
-    """The same with an analysis and its figure."""
-    root = copy
     (root / "dcinterp/analysis/attention/look_back.py").write_text(code(PAGE, "class LookBack"))
     drawing = code(PAGE, 'RESULT = "LookBack"').partition("\n\nfigure = ")[0]
     (root / "dcinterp/figures/attention/look_back_grid.py").write_text(f"from typing import Any\n\n{drawing}\n")
@@ -70,28 +64,36 @@ def with_analysis(copy) -> Path:
 
 def run(copy: Path, *arguments: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=copy, env=environment, capture_output=True, text=True
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
 @pytest.mark.slow
 def test_contracts_take_what_was_added(copy):
-    quiet = ("pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", "-rN")
-    files = ("tests/contract/test_compose.py", "tests/contract/test_tasks.py")
-    said = run(copy, *quiet, *files, "-k", "scaled or routed or after-next")
+    """The tests of this repository, in one process, over the new relation, composers and analysis."""
+    quiet = ("-m", "pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", "-rN", "-vv")
+    files = ("tests/contract/test_compose.py", "tests/contract/test_tasks.py", "tests/docs/test_site.py")
+    said = run(copy, *quiet, *files, "-k", "scaled or routed or after-next or every_analysis")
     assert int(re.search(r"(\d+) passed", said)[1]) > 90
     assert "failed" not in said
+    assert len(re.findall("test_site.py::test_every_analysis_has.* PASSED", said)) == 2
 
 
-NEW_COMPOSERS = """
-import sys, torch, dcinterp
+ADDITIONS = """
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+import dcinterp
 from dcinterp.checkpoints.verify import verify
+from dcinterp.cli import main
 from dcinterp.model.build import build_model
 from dcinterp.model.complexity import analytic_overhead
 
+place = Path(sys.argv[1])
 options = {"routed": {"compose_options": {"kept": 3}}}
 for name in ("scaled", "routed"):
     config = dcinterp.DCFormerConfig.preset("tiny-dcformer", vocab_size=40, compose=name, **options.get(name, {}))
@@ -101,7 +103,7 @@ for name in ("scaled", "routed"):
         for which, parameter in model.named_parameters():
             if "norm" in which or "scale" in which:
                 parameter.add_(0.3 * torch.randn_like(parameter))
-    folder = f"{sys.argv[1]}/{name}"
+    folder = f"{place}/{name}"
     model.save_pretrained(folder)
     assert verify(folder, length=8).largest < 1e-5, name
     bridge, ids = dcinterp.load(folder), torch.arange(8)[None]
@@ -112,40 +114,54 @@ for name in ("scaled", "routed"):
     bridge.enable_compatibility_mode(disable_warnings=True)
     assert (bridge(ids).log_softmax(-1) - before).abs().max() < 1e-5, name
     print(name, dcinterp.describe(folder).composition, analytic_overhead(config, 16).flops > 0)
+
+
+def command(*words):
+    with suppress(SystemExit):
+        main([str(word) for word in words])
+
+
+command("convert", "transformer++", place / "theirs", "--to", "plainlm")
+command("convert", place / "theirs", place / "ours")
+ids = torch.arange(5, 25)[None]
+with torch.no_grad():
+    one, two, three = (dcinterp.load(name)(ids) for name in ("transformer++", place / "theirs", place / "ours"))
+print("layout", (one - two).abs().max().item(), (one - three).abs().max().item())
+
+asked = ("--prompt", "There are a sweater, an elephant. Which is", "--figure", place / "figure.html")
+main(["analyze", "look-back", "dcformer++", *map(str, asked)])
 """
 
 
+@pytest.fixture(scope="module")
+def tried(copy, tmp_path_factory) -> tuple[str, Path]:
+    """What one process with the copy's library, and nothing of this one, says of the additions, and its folder."""
+    place = tmp_path_factory.mktemp("tried")
+    (place / "additions.py").write_text(ADDITIONS)
+    return run(copy, "-W", "ignore", str(place / "additions.py"), str(place)), place
+
+
 @pytest.mark.slow
-def test_new_ways_to_compose_are_analysed_folded_and_verified(copy, tmp_path):
-    (tmp_path / "try_composers.py").write_text(NEW_COMPOSERS)
-    environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-W", "ignore", str(tmp_path / "try_composers.py"), str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines() == [
+def test_new_ways_to_compose_are_analysed_folded_and_verified(tried):
+    said = [each for each in tried[0].splitlines() if each.startswith(("scaled ", "routed "))]
+    assert said == [
         "scaled scores (pre) and weights (post) composed by 'scaled' True",
         "routed scores (pre) and weights (post) gated by a router of the query (kept 3) True",
     ]
 
 
 @pytest.mark.slow
-def test_a_new_analysis_is_a_verb_with_a_figure(with_analysis, tmp_path):
-    copy = with_analysis
-    run(
-        copy,
-        "pytest",
-        "-q",
-        "--numprocesses=0",
-        "-p",
-        "no:cacheprovider",
-        "tests/docs/test_site.py",
-        "-k",
-        "every_analysis",
-    )
-    asked = ("--prompt", "There are a sweater, an elephant. Which is", "--figure", str(tmp_path / "figure.html"))
-    shown = run(copy, "dcinterp", "analyze", "look-back", "dcformer++", *asked)
-    assert "How far heads look back" in shown
-    assert "distance (tokens)" in (tmp_path / "figure.html").read_text(encoding="utf-8")
+def test_a_new_layout_is_written_and_read(tried):
+    """There and back."""
+    (said,) = (each for each in tried[0].splitlines() if each.startswith("layout "))
+    assert [float(word) for word in said.split()[1:]] == [0.0, 0.0]
+
+
+@pytest.mark.slow
+def test_a_new_analysis_is_a_verb_with_a_figure(tried):
+    said, place = tried
+    assert "How far heads look back" in said
+    assert "distance (tokens)" in (place / "figure.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -174,32 +190,3 @@ def test_a_new_page_runs(monkeypatch, tmp_path):
 def test_the_page_shows_whole_files():
     """What the test above writes to files is what the page runs in one piece."""
     assert len([block for block in blocks.blocks(PAGE) if "class " in block.code]) == 3
-
-
-@pytest.mark.slow
-def test_a_new_layout_is_written_and_read(copy, tmp_path):
-    """There and back, in one process: the copy's library, and nothing of this one."""
-    program = f"""
-from contextlib import suppress
-from pathlib import Path
-
-import torch
-
-import dcinterp
-from dcinterp.cli import main
-
-folder = Path({str(tmp_path)!r})
-for words in (["transformer++", "theirs", "--to", "plainlm"], ["theirs", "ours"]):
-    with suppress(SystemExit):
-        main(["convert", *(str(folder / word) if word in ("theirs", "ours") else word for word in words)])
-ids = torch.arange(5, 25)[None]
-with torch.no_grad():
-    one, two, three = (dcinterp.load(name)(ids) for name in ("transformer++", folder / "theirs", folder / "ours"))
-print((one - two).abs().max().item(), (one - three).abs().max().item())
-"""
-    script = tmp_path / "program.py"
-    script.write_text(program)
-    environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert [float(word) for word in done.stdout.splitlines()[-1].split()] == [0.0, 0.0]
