@@ -97,7 +97,7 @@ class AddedComposition:
         """
         if weights_fingerprint(base) != self.fingerprint:
             raise UserError(
-                f"The composition in {folder} was learnt on other weights than those of {self.base!r} here; write the "
+                f"The composition in {folder} belongs to other weights than those of {self.base!r} here; write the "
                 f"folder of the model that it was made for into {RECORD} as {BASE}."
             )
 
@@ -212,7 +212,7 @@ def weights_fingerprint(model: DCFormerForCausalLM) -> str:
     """32 hex digits of the names, shapes and numbers of all weights but those of composition.
 
     Numbers count as float32, so that a copy of a bfloat16 model in float32 is the same model; the layout of the files
-    does not count. Cost: reads every weight once, about a second a gigabyte.
+    does not count. Cost: reads every weight once.
     """
     digest = hashlib.blake2b(digest_size=16)
     for name, weight in sorted(model.named_parameters(), key=lambda pair: pair[0]):

@@ -121,7 +121,7 @@ def test_another_base_is_refused(base, tmp_path):
     tensors = load_file(mine / "model.safetensors")
     tensors["model.layers.1.mlp.up_proj.weight"][3, 5] += 1e-3  # one number of one weight
     save_file(tensors, mine / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"learnt on other weights than those of '.*mine'"):
+    with pytest.raises(UserError, match=r"belongs to other weights than those of '.*mine'"):
         dcinterp.load(folder)
     shutil.rmtree(mine)
     with pytest.raises(UserError, match=r"mine', which is not on this machine; .* into composition.json as"):
