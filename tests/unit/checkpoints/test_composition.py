@@ -32,7 +32,6 @@ from dcinterp.train.loop.run import train
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 IDS = torch.tensor([[5, 6, 7, 8, 5, 9, 3], [1, 2, 30, 4, 5, 6, 7]])
 FAMILIES = {
-    "llama": {},
     "llama-grouped": {"num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen3-grouped": {"num_key_value_heads": 1, "head_dim": 8},
 }
