@@ -87,7 +87,7 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
     identity, documents = find(section)
     made_from = {"format": FORMAT, "text": identity, "section": asdict(section)}
     if tokenizer is not None:
-        made_from["tokenizer"] = tokenizer.backend_tokenizer.to_str()
+        made_from["tokenizer"] = [tokenizer.backend_tokenizer.to_str(), tokenizer.eos_token_id]
     return find_or_make("text", made_from, lambda folder: build(documents, section, folder, tokenizer))
 
 
