@@ -19,6 +19,7 @@ _LIBRARY = {
     "load": "dcinterp.checkpoints.load",
     "read_model": "dcinterp.checkpoints.read",
     "shipped_models": "dcinterp.checkpoints.names",
+    "compose": "dcinterp.checkpoints.composition",
     "describe": "dcinterp.checkpoints.describe",
     "verify": "dcinterp.checkpoints.verify",
     "list_hooks": "dcinterp.bridge.hook_catalogue",

@@ -15,6 +15,7 @@ from dcinterp.analysis.intervention.branch_ablation import branch_ablation as br
 from dcinterp.analysis.attribution.calibrate import calibrate as calibrate
 from dcinterp.analysis.case_study.case_study import case_study as case_study
 from dcinterp.analysis.weights.compare_head_diversity import compare_head_diversity as compare_head_diversity
+from dcinterp.checkpoints.composition import compose as compose
 from dcinterp.analysis.composition.compose_breakdown import compose_breakdown as compose_breakdown
 from dcinterp.model.kernels import composed_attention as composed_attention
 from dcinterp.analysis.composition.composition_causes import composition_causes as composition_causes

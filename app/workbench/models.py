@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from dcinterp.bridge.protocol import stages_of
-from dcinterp.checkpoints.names import ADAPTER, GGUF
+from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF
 from workbench import links
 
 LOADED_AT_MOST = 4
@@ -167,7 +167,11 @@ def folders(root: Path) -> list[str]:
     found = [
         path.parent
         for depth in depths
-        for path in (*root.glob(f"{depth}config.json"), *root.glob(f"{depth}{ADAPTER}"))
+        for path in (
+            *root.glob(f"{depth}config.json"),
+            *root.glob(f"{depth}{ADAPTER}"),
+            *root.glob(f"{depth}{COMPOSITION}"),
+        )
         if any(path.parent.glob("*.safetensors"))
     ]
     found += [path for depth in depths for path in root.glob(f"{depth}*{GGUF}") if path.is_file()]

@@ -21,6 +21,7 @@ from typing import Any
 
 import streamlit as st
 
+from dcinterp.support.file_names import is_trained
 from workbench.drawings import drawn
 from workbench.theme import theme
 
@@ -220,7 +221,7 @@ def read_run(folder: Path) -> Run:
     last = _last_line(folder / LOG)
     if _failed(_processes.get(str(folder)), last):
         return Run(folder, "failed", step, steps, loss, message=last.removeprefix(SAYS), saved=saved)
-    state = "finished" if (folder / "model" / "config.json").is_file() else "stopped"
+    state = "finished" if is_trained(folder / "model") else "stopped"
     return Run(folder, state, max(step, saved), steps, loss, saved=saved)
 
 
@@ -304,9 +305,9 @@ def _last_line(path: Path) -> str:
 
 def checkpoints(folder: Path) -> dict[int, str]:
     """{step: folder of a model} of the checkpoints, earliest first; of the last step the finished model."""
-    places = [p for p in (folder / "checkpoints").glob("checkpoint-*") if (p / "model.safetensors").is_file()]
+    places = [p for p in (folder / "checkpoints").glob("checkpoint-*") if any(p.glob("*.safetensors"))]
     found = {int(p.name.rsplit("-", 1)[1]): str(p) for p in places if p.name.rsplit("-", 1)[1].isdigit()}
-    if (folder / "model" / "config.json").is_file():
+    if is_trained(folder / "model"):
         found[_config(folder).get("steps", 0)] = str(folder / "model")
     return dict(sorted(found.items()))
 

@@ -20,13 +20,13 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.progress import without_bars
 
 
-def base_of(folder: Path) -> Path:
-    """The folder of the model that an adapter belongs to.
+def base_of(folder: Path, record: str = ADAPTER) -> Path:
+    """The folder of the model that an adapter belongs to; `record` is the file that says which.
 
     Raises:
         UserError: the adapter's config is damaged, names none, or names one that is not on this machine.
     """
-    path = folder / ADAPTER
+    path = folder / record
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         base = fields["base_model_name_or_path"]
@@ -44,7 +44,7 @@ def base_of(folder: Path) -> Path:
     if found is None:
         raise UserError(
             f"The adapter in {folder} belongs to the model {base!r}, which is not on this machine; load that model "
-            f"first, or write the folder that holds it into {ADAPTER} as base_model_name_or_path."
+            f"first, or write the folder that holds it into {record} as base_model_name_or_path."
         )
     return found
 

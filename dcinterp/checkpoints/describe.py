@@ -18,13 +18,23 @@ from dcinterp.checkpoints.adapters import base_of
 from dcinterp.checkpoints.gguf_file import gguf_facts
 from dcinterp.checkpoints.hub import cached_snapshot
 from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, opens_by_default, read_foreign_config
-from dcinterp.checkpoints.names import OWN, SHIPPED, gguf_file, is_adapter, refuse_file, shipped_models
+from dcinterp.checkpoints.names import (
+    OWN,
+    SHIPPED,
+    gguf_file,
+    is_adapter,
+    is_composition,
+    refuse_file,
+    shipped_models,
+)
 from dcinterp.checkpoints.read import OURS, read_config_file
+from dcinterp.model.added_composition import AddedComposition, composed_config
 from dcinterp.model.build import count_parameters
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import COMPOSED, family
 from dcinterp.support.errors import UserError
+from dcinterp.support.file_names import COMPOSITION
 
 # What the process of `dcinterp load` takes for a model of no size; tests/unit/cli measures it.
 LIBRARIES_BYTES = 500_000_000
@@ -115,6 +125,8 @@ def describe(model: Any) -> Description:
     if (file := gguf_file(folder)) is not None:
         return _of_gguf(str(model), file)
     refuse_file(str(model))
+    if is_composition(folder):
+        return _of_composition(str(model), folder)
     if is_adapter(folder):
         base = describe(base_of(folder))
         return replace(base, name=str(model), family=f"{base.family}, with the adapter merged into it")
@@ -137,6 +149,16 @@ def describe(model: Any) -> Description:
         config = (DCViTConfig if kind == DCViTConfig.model_type else DCFormerConfig).from_dict(fields)
         return _ours(str(model), config, dtype)
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in tensors), dtype)
+
+
+def _of_composition(name: str, folder: Path) -> Description:
+    base = base_of(folder, COMPOSITION)
+    fields, tensors = read_config_file(base), CheckpointTensors(base)
+    config = (
+        DCFormerConfig.from_dict(fields) if fields.get("model_type") in OURS else read_foreign_config(fields, tensors)
+    )
+    dtype = tensors.dtype(max(tensors, key=lambda each: prod(tensors.shape(each)))) or torch.float32
+    return _ours(name, composed_config(config, AddedComposition.read(folder).fields), dtype)
 
 
 def _of_gguf(name: str, file: Path) -> Description:

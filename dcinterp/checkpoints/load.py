@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dcinterp.checkpoints.adapters import base_of, is_adapted, merge, read_adapted
+from dcinterp.checkpoints.composition import read_composed
 from dcinterp.checkpoints.devices import require_device
 from dcinterp.checkpoints.fingerprint import mark_source
 from dcinterp.checkpoints.gguf_file import read_gguf, read_gguf_tokenizer
@@ -20,6 +21,7 @@ from dcinterp.checkpoints.names import (
     SHIPPED,
     gguf_file,
     is_adapter,
+    is_composition,
     layout_names,
     refuse_file,
     refuse_missing_folder,
@@ -28,6 +30,7 @@ from dcinterp.checkpoints.names import (
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model
 from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, require_fit
 from dcinterp.support.errors import UserError, nearest, require_known
+from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.progress import without_bars
 
 if TYPE_CHECKING:
@@ -48,10 +51,10 @@ def load(
     """A model, ready to look into.
 
     Args:
-        name_or_path: the name of a shipped model (`shipped_models()`), a local folder (of a model or of a PEFT
-            adapter), a GGUF file, a hub id such as "EleutherAI/pythia-70m", or "planted:share-by-kp,noise=0.01" for a
-            model whose circuit is known; or a model of transformers or a `PeftModel` in memory, which is copied. Only
-            a hub id touches the network.
+        name_or_path: the name of a shipped model (`shipped_models()`), a local folder (of a model, of a PEFT adapter,
+            or of what `dcinterp.compose` added to a model), a GGUF file, a hub id such as "EleutherAI/pythia-70m", or
+            "planted:share-by-kp,noise=0.01" for a model whose circuit is known; or a model of transformers or a
+            `PeftModel` in memory, which is copied. Only a hub id touches the network.
         device: where to put the model; the CPU when None.
         dtype: of the weights; as stored when None (float32 for a GGUF file).
         tokenizer: the folder of another tokenizer than the model's own, or the name of a shipped model; also a
@@ -110,6 +113,10 @@ def _load_folder(
 ) -> TransformerBridge:
     from dcinterp.checkpoints.layouts import opens_by_default
 
+    if is_composition(folder):
+        base = base_of(folder, COMPOSITION)
+        model = read_composed(folder, device, dtype)
+        return _wrap_ours(model, folder if has_tokenizer(folder) else base, name or folder.name, words)
     if is_adapter(folder):
         if own:
             raise UserError(
@@ -191,11 +198,15 @@ def _wrap(model: Any, words: Any, name: str) -> TransformerBridge:
 
 
 def _load_ours(folder: Path, name: str, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
+    return _wrap_ours(read_model(folder, device=device, dtype=dtype), folder, name, words)
+
+
+def _wrap_ours(model: Any, folder: Path, name: str, words: Any) -> TransformerBridge:
+    """A bridge over a model of ours, with the tokenizer in `folder` unless another is given."""
     from transformers import PreTrainedTokenizerFast
 
     from dcinterp.bridge import wrap
 
-    model: Any = read_model(folder, device=device, dtype=dtype)
     if words is None and (folder / "tokenizer.json").is_file():
         try:
             words = PreTrainedTokenizerFast.from_pretrained(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.file_names import COMPOSITION
 
 SHIPPED = Path(__file__).parent / "shipped"
 
@@ -54,14 +55,24 @@ def gguf_file(path: Path) -> Path | None:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter of PEFT, and no model of its own."""
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").is_file()
+    """Whether a folder holds an adapter of PEFT, or a composition, and no model of its own."""
+    return any((folder / name).is_file() for name in (ADAPTER, COMPOSITION)) and not (folder / "config.json").is_file()
+
+
+def is_composition(folder: Path) -> bool:
+    """Whether a folder holds a composition that was added to a model, and no model of its own."""
+    return is_adapter(folder) and (folder / COMPOSITION).is_file()
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether a folder holds a model of its own, or an adapter that makes one of another."""
+    return (folder / "config.json").is_file() or is_adapter(folder)
 
 
 def is_here(name: str) -> bool:
     """Whether a name stands for the files of a model: a folder with a config.json or an adapter, or a GGUF file."""
     path = Path(name).expanduser()
-    return (path / "config.json").is_file() or (path / ADAPTER).is_file() or gguf_file(path) is not None
+    return holds_model(path) or gguf_file(path) is not None
 
 
 def is_path(name: str) -> bool:

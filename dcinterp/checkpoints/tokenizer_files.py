@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,17 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.js
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has files of a tokenizer."""
     return any((folder / name).is_file() for name in FILES)
+
+
+PATTERNS = "tokenizer* special_tokens_map.json added_tokens.json vocab.* merges.txt *.model chat_template.jinja"
+"""Whatever a tokenizer may consist of."""
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy all files of a tokenizer from one folder into another."""
+    for pattern in PATTERNS.split():
+        for file in source.glob(pattern):
+            shutil.copy(file, target)
 
 
 def read_tokenizer(given: str | Path) -> Any:

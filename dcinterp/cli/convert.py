@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +12,6 @@ from dcinterp.checkpoints.names import layout_names
 from dcinterp.cli._models import model_folder, model_names
 from dcinterp.cli._outputs import print_json, require_folder_place, whole
 from dcinterp.support.errors import require_known
-
-# Whatever a tokenizer may consist of.
-TOKENIZER_FILES = "tokenizer* special_tokens_map.json added_tokens.json vocab.* merges.txt *.model chat_template.jinja"
-
 
 OURS = "ours"
 """What `--to` calls our own layout."""
@@ -58,6 +53,7 @@ def command(
 
     from dcinterp.checkpoints.layouts import write_foreign
     from dcinterp.checkpoints.read import read_model
+    from dcinterp.checkpoints.tokenizer_files import copy_tokenizer
 
     require_known("layout", to, (OURS, *layout_names()))
     require_folder_place(target)
@@ -68,9 +64,7 @@ def command(
             model.save_pretrained(place)
         else:
             write_foreign(model, place, to)
-        for pattern in TOKENIZER_FILES.split():
-            for file in folder.glob(pattern):
-                shutil.copy(file, place)
+        copy_tokenizer(folder, place)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if as_json:
         kind = str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -19,6 +19,16 @@ def command(
         str | None, typer.Option(help="Folder of images, a subfolder per class; 'digits' for scikit-learn's.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="Model to train; `dcinterp presets` lists them.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Trained model to start from: a folder, a composition, a shipped model.", metavar="FOLDER"
+        ),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option("--train", help="With --from: all of the model, or its composition.", metavar="all|composition"),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the small run.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for checkpoints, metrics and the model.")] = None,
     resume: Annotated[
@@ -45,6 +55,11 @@ def command(
         dcinterp train configs/shipped-models.yaml \\
             --output runs/baseline --preset tiny-transformer++
 
+        dcinterp compose my-llama --output my-llama-composed
+
+        dcinterp train --from my-llama-composed --train composition \\
+            --text my-novel.txt
+
         dcinterp train runs/my-novel/config.yaml --resume
 
         torchrun --nproc_per_node 2 \\
@@ -55,7 +70,13 @@ def command(
     from dcinterp.train.config.recipe import build_config, read_tree
 
     tree = apply_data_flags(read_tree(config) if config else {}, text, "" if images == "digits" else images)
-    flags = {"output": output, "model.preset": preset}
+    if start is not None:
+        if preset is not None:
+            raise UserError("Give --from or --preset, not both; a run starts from one model.")
+        section = tree.setdefault("model", {})
+        if config is None:
+            section.clear()  # the small run's own model
+    flags = {"output": output, "model.preset": preset, "model.start": start, "model.train": part}
     if steps is not None:
         if config is not None:
             raise UserError("--steps is for runs without a file; write the steps into the phases of the file.")
@@ -65,6 +86,8 @@ def command(
     resolved = build_config(tree, overrides)
 
     # Only now, since these take seconds to import: what is wrong with a config is said before.
+    from dcinterp.checkpoints.composition import open_start
+    from dcinterp.checkpoints.names import is_composition
     from dcinterp.support.progress import Cancelled
     from dcinterp.train.control.signals import stop_on_signals
     from dcinterp.train.loop.divergence import TrainingDiverged
@@ -74,7 +97,7 @@ def command(
 
     if not processes().is_main_process:
         try:
-            train(resolved, resume=resume)
+            train(resolved, resume=resume, open_start=open_start)
         except TrainingDiverged:
             raise SystemExit(1) from None  # the main process says it
         return
@@ -87,7 +110,7 @@ def command(
 
     try:
         with show_progress("step", lines=sys.stdout) as shown, catching(shown) as progress:
-            folder = train(resolved, resume=resume, progress=progress, begin=begin)
+            folder = train(resolved, resume=resume, progress=progress, begin=begin, open_start=open_start)
     except Cancelled as reason:
         line = resume_command(Path(resolved.output))
         typer.echo(f"Stopped at a checkpoint ({reason}); to go on: {line}", err=True)
@@ -96,7 +119,7 @@ def command(
         typer.echo(f"dcinterp: {diverged}", err=True)
         raise SystemExit(1) from None
     typer.echo(f"Trained model: {folder}")
-    if not (folder / "tokenizer.json").is_file():
+    if not (folder / "tokenizer.json").is_file() and not is_composition(folder):
         typer.echo(f"Look inside:   python -c 'import dcinterp; dcinterp.load(\"{folder}\")'")
         return
     typer.echo(f"Look inside:   dcinterp app {folder}")

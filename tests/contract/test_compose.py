@@ -23,6 +23,7 @@ from dcinterp.mechanism.branches import BRANCHES, DYNAMIC_WEIGHTS, HOOKS
 from dcinterp.mechanism.head_maps import composer_of, position_maps
 from dcinterp.mechanism.intervention_hooks import applied
 from dcinterp.mechanism.interventions import all_units
+from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.card import card
 from dcinterp.model.complexity import CountFlops, analytic_overhead
 from dcinterp.model.compose.base import Composer, Cost, Place
@@ -645,3 +646,42 @@ def test_options_are_checked(incomplete: Any) -> None:
 def test_nothing_costs_nothing() -> None:
     assert analytic_overhead(build_config("none"), 16).flops == 0
     assert Cost() == Cost(0, 0, 0)
+
+
+def refusal(act: Callable[..., Any], *arguments: Any) -> str:
+    """With which sentence something is refused; empty where it is not."""
+    try:
+        act(*arguments)
+    except UserError as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize(("name", "options"), CONFIGS, ids=str)
+def test_it_starts_at_the_identity_or_is_refused_by_name(name, options):
+    """In a trained model that it is added to (dcinterp.compose): the logits stay, and gradients reach every tensor."""
+    torch.manual_seed(0)
+    composed = build_config(name, **options)
+    base = DCFormerForCausalLM(composed.without_composition()).eval()
+    ids = torch.tensor([[1, 2, 3, 4, 5, 1, 7]])
+    fields = {"compose": name} | options
+    if COMPOSERS[name].start_at_identity is Composer.start_at_identity:
+        with pytest.raises(UserError, match=f"compose='{name}' cannot start at the identity.* one of .*dynamic"):
+            add_composition(base, fields)
+        return
+    if refused := refusal(add_composition, base, fields):
+        assert f"{name!r} cannot start at the identity (" in refused
+        return
+    model = add_composition(base, fields)
+    torch.testing.assert_close(model(ids).logits, base(ids).logits, atol=1e-5, rtol=0)
+    added = {n: p for n, p in model.named_parameters() if is_added(n)}
+    reached: set[str] = set()
+    optimizer = torch.optim.SGD(added.values(), lr=1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        reached |= {n for n, p in added.items() if p.grad is not None and p.grad.any()}
+        optimizer.step()
+    bias = {n for n in added if n.endswith("pre.bias")}  # the softmax ignores what is equal for all keys
+    assert reached >= added.keys() - bias
+    assert added

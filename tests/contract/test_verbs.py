@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_the_verbs_are_found():
     found = {path[0] for path in COMMANDS}
     assert found >= {"app", "analyze", "bench", "complexity", "convert", "hooks", "load", "presets", "replay", "tasks"}
-    assert found >= {"train", "verify"}
+    assert found >= {"compose", "train", "verify"}
 
 
 @VERBS
@@ -113,6 +113,10 @@ BAD = [
     (("bench", "attention", "--rounds", "none"), "--rounds"),
     (("bench", "load", "--preset", "dcformer-406m"), "dcformer-405m"),
     (("complexity", "dcformer-406m"), "dcformer-405m"),
+    (("compose", "dcformer++", "--output", "target"), "composes its heads already"),
+    (("compose", "transformer++", "--output", "target", "--compose", "gated"), "cannot start at the identity"),
+    (("compose", "transformer++", "--output", "target", "--set", "rank"), "has no '='"),
+    (("train", "--from", "transformer++", "--preset", "tiny-dcformer"), "Give --from or --preset"),
     (("convert", "nosuch", "target"), "There is no folder nosuch and no shipped model of that name"),
     (("hooks", "dcformer++", "--match", "hook_zz"), "No hook of this model matches 'hook_zz'"),
     (("hooks", "dcformer++", "--layer", "99"), "There is no layer 99"),

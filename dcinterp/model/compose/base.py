@@ -12,6 +12,7 @@ operation that needs it ends with one sentence and never with a wrong number.
 | `finish`, `out_hooks` | a norm or gate on what heads have read, after attention | heads write what they have read |
 | `readers` | folding norms (`bridge/folding.py`), which checks it on random inputs | refused, if maps read the input |
 | `cost` (`cost_at`, by place) | `dcinterp complexity` | refused |
+| `start_at_identity` | `dcinterp compose`, which adds the composer to a trained model | refused |
 | `written_out` | `dcinterp verify`, whose oracle shares no arithmetic with the model | refused |
 | `describe`, `how` | `dcinterp describe`, the model card | the name is given |
 | `MECHANISM` | the table of mechanisms: `docs/models.md`, `dcinterp presets --mechanisms`, the app | it is not listed |
@@ -167,6 +168,26 @@ class Composer(nn.Module, ABC):
         What it makes of a position may depend on this position alone.
         """
         return z
+
+    def start_at_identity(self) -> None:
+        """Change the initialised parameters so that attention stays as it is, and training can still change it.
+
+        What is at zero must have a factor that is not, or no gradient would ever reach either of them.
+
+        Raises:
+            UserError: there are no such parameters, or not with these fields of the config.
+        """
+        self.refuse_identity()
+
+    @classmethod
+    def refuse_identity(cls, why: str = "") -> NoReturn:
+        """Raises:
+        UserError: a model that this composer is added to would not compute what it did before.
+        """
+        raise UserError(
+            f"The composer {cls.name!r} cannot start at the identity{f' ({why})' if why else ''}, so a model would not "
+            "compute the same with it; choose another composer, such as 'dynamic' with its skip."
+        )
 
     def readers(self) -> Sequence[nn.Linear]:
         """The linear maps that read the layer's normed input; folding a norm folds it into them."""

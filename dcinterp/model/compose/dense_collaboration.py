@@ -73,6 +73,9 @@ class DenseCollaboration(Composer):
                 "layers one window."
             )
 
+    def start_at_identity(self) -> None:
+        """It does: all of the layer's own scores, and nothing of those before."""
+
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
     ) -> ComposeWeights:

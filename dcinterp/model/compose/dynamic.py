@@ -64,6 +64,14 @@ class SideWeights(nn.Module):
         if hasattr(self, "gate"):
             init.normal_(self.gate.weight, std=0.05 * math.sqrt(2 / (self.gate.in_features + heads)))
 
+    @torch.no_grad()
+    def start_at_identity(self) -> None:
+        """w_2 and w_g are zero for every token, and w_1 is not: the gradient of w_2 = X_inner W_2 is made of w_1."""
+        if hasattr(self, "up"):
+            self.up[..., self.up.shape[-1] // 2 :] = 0
+        if hasattr(self, "gate"):
+            self.gate.weight.zero_()
+
 
 class DynamicCompose(Composer):
     """One Compose of DCMHA: static map, query side and key side, each as the config asks."""
@@ -82,6 +90,16 @@ class DynamicCompose(Composer):
         self.static = StaticMap(config) if config.compose_static else None
         self.query = SideWeights(config) if config.compose_query_wise else None
         self.key = SideWeights(config) if config.compose_key_wise else None
+
+    @torch.no_grad()
+    def start_at_identity(self) -> None:
+        if self.static is not None:
+            self.static.start_at_identity(self.config.compose_skip)
+        elif not self.config.compose_skip:
+            self.refuse_identity("it has neither the skip nor a static map")
+        for side in (self.query, self.key):
+            if side is not None:
+                side.start_at_identity()
 
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]

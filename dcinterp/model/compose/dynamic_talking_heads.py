@@ -70,6 +70,16 @@ class DynamicTalkingHeads(Composer):
         self.query = TokenMaps(config) if config.compose_query_wise else None
         self.key = TokenMaps(config) if config.compose_key_wise else None
 
+    @torch.no_grad()
+    def start_at_identity(self) -> None:
+        if self.static is not None:
+            self.static.start_at_identity(self.config.compose_skip)
+        elif not self.config.compose_skip:
+            self.refuse_identity("it has neither the skip nor a static map")
+        for side in (self.query, self.key):
+            if side is not None:
+                side.maps.weight.zero_()
+
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
     ) -> ComposeWeights:

@@ -45,6 +45,13 @@ class FishCompose(Composer):
         attending, heads = self.mixing.shape
         init.copy_(self.mixing, torch.eye(attending).repeat(1, -(-heads // attending))[:, :heads])
 
+    @torch.no_grad()
+    def start_at_identity(self) -> None:
+        attending, heads = self.mixing.shape
+        if attending < heads:
+            self.refuse_identity(f"only {attending} of {heads} heads attend")
+        self.mixing.copy_(torch.eye(heads))
+
     @classmethod
     def check(cls, config: ComposeConfig) -> None:
         super().check(config)

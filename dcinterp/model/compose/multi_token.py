@@ -95,6 +95,11 @@ class MultiTokenCompose(Composer):
         if hasattr(self, "lambda_init"):
             init.constant_(self.lambda_init, first_lambda(self.placed.layer))
 
+    def start_at_identity(self) -> None:
+        """It does; the norm over heads does not."""
+        if hasattr(self, "lambda_init"):
+            self.refuse_identity("its norm rescales what heads have read")
+
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
     ) -> ComposeWeights:

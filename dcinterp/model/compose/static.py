@@ -38,6 +38,12 @@ class StaticMap(nn.Module):
         for block in self.weight:
             init.xavier_normal_(block)
 
+    @torch.no_grad()
+    def start_at_identity(self, skip: bool) -> None:
+        """Nothing beside the skip; without it, every head itself."""
+        for block in self.weight:
+            block.copy_(torch.zeros_like(block) if skip else torch.eye(len(block)))
+
     @staticmethod
     def cost(config: ComposeConfig) -> Cost:
         """A block a group; but the map is applied whole, with its zeros."""
@@ -77,6 +83,12 @@ class StaticCompose(Composer):
     def initialise(self) -> None:
         if hasattr(self, "bias"):
             init.zeros_(self.bias)
+
+    @torch.no_grad()
+    def start_at_identity(self) -> None:
+        self.static.start_at_identity(self.config.compose_skip)
+        if hasattr(self, "bias"):
+            self.bias.zero_()
 
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]

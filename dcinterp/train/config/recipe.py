@@ -21,10 +21,15 @@ class ModelSection:
 
     preset: a name that `dcinterp presets` lists.
     changes: fields of `DCFormerConfig` (or `DCViTConfig`) and their values.
+    start: a trained model to start from instead: what `dcinterp compose` wrote, a folder that our decoder reads, or a
+        shipped model. The preset does not count then, there are no changes, and a text is read in the model's tokens.
+    train: with `start`, "all" of the model, or its "composition" alone: everything else stays as it is, bit by bit.
     """
 
     preset: str = "tiny-dcformer++"
     changes: dict[str, Any] = field(default_factory=dict)
+    start: str = ""
+    train: Literal["all", "composition"] = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +76,8 @@ class TextSection:
         of Python's own standard library, which every machine has.
     column: the column of a dataset that holds the text.
     pattern: which files of a folder are read.
-    tokenizer: "bytes" (a token a byte) or "bpe" (byte pairs, learnt from the training part).
+    tokenizer: "bytes" (a token a byte) or "bpe" (byte pairs, learnt from the training part); not used with
+        `model.start`, which has a tokenizer of its own.
     vocabulary: size of the vocabulary of "bpe", the 256 bytes and 4 special tokens included.
     context: tokens in a row.
     validation_share: share of the pieces that are held out, chosen by a hash of what they say.

@@ -33,6 +33,7 @@ from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.file_names import is_trained
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
 from dcinterp.train.control.run_lock import lock_holder
@@ -158,7 +159,7 @@ def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFram
 def is_finished(run: SweepRun) -> bool:
     """Whether a run has come to its end, with this very config."""
     folder = Path(run.config.output)
-    if not (folder / "model" / "config.json").is_file() or not (folder / "config.yaml").is_file():
+    if not is_trained(folder / "model") or not (folder / "config.yaml").is_file():
         return False
     planned, saved = (_without_place(config) for config in (run.config, read_config(folder / "config.yaml")))
     if planned.recipe.bf16 is None:

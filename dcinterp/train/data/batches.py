@@ -267,6 +267,11 @@ def pad(documents: list[Document], pad_id: int, *, answers_only: bool) -> dict[s
     return {"input_ids": input_ids, "labels": labels}
 
 
+def is_no_padding(ids: Tensor, pad_id: int | None) -> Tensor:
+    """Where a batch holds tokens of its documents; everywhere for a tokenizer without padding."""
+    return torch.ones_like(ids, dtype=torch.bool) if pad_id is None else ids != pad_id
+
+
 def _sample(random: Random, items: Sequence[T], count: int) -> list[T]:
     """`count` different items; built on random() alone, whose sequence Python keeps stable."""
     pool = list(items)

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig
-from dcinterp.train.data.batches import SOURCES, Batches, DataSource, TaskSource
+from dcinterp.train.data.batches import SOURCES, Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.text import TextSource
 from dcinterp.train.data.tokenizer import save_tokenizer
@@ -21,15 +21,23 @@ CONTEXT = 512
 """Tokens that a model of the tasks takes."""
 
 
-def _tasks(section: DataSection, output: Path) -> DataSource:
+Tokenizer = PreTrainedTokenizerFast | None
+
+
+def _tasks(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
     folder = output / "tokenizer"
-    if processes().is_main_process:
-        return TaskSource(save_tokenizer(folder, CONTEXT))
-    return TaskSource(PreTrainedTokenizerFast.from_pretrained(folder))
+    made = processes().is_main_process
+    tokenizer = save_tokenizer(folder, CONTEXT) if made else PreTrainedTokenizerFast.from_pretrained(folder)
+    if words is not None and words.get_vocab() != tokenizer.get_vocab():
+        raise UserError(
+            "The model to start from does not read the words of the tasks as tokens; train it on text (--text), or "
+            "start from a model that was trained on the tasks."
+        )
+    return TaskSource(tokenizer)
 
 
-def _text(section: DataSection, output: Path) -> DataSource:
-    data_source = TextSource(section.text)
+def _text(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
+    data_source = TextSource(section.text, words)
     assert data_source.tokenizer is not None
     if processes().is_main_process:
         # Beside the checkpoints, so that each of them can be read while the run goes on.
@@ -37,11 +45,11 @@ def _text(section: DataSection, output: Path) -> DataSource:
     return data_source
 
 
-def _images(section: DataSection, output: Path) -> DataSource:
+def _images(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
     return ImageSource(section.images)
 
 
-DATA_SOURCES: Mapping[str, Callable[[DataSection, Path], DataSource]] = {
+DATA_SOURCES: Mapping[str, Callable[[DataSection, Path, Tokenizer], DataSource]] = {
     "tasks": _tasks,
     "text": _text,
     "images": _images,
@@ -54,8 +62,8 @@ def data_source_name(phase: Phase) -> str:
     return "tasks" if phase.source in SOURCES else phase.source
 
 
-def open_data_source(config: TrainConfig, output: Path) -> DataSource:
-    """The data source of a run.
+def open_data_source(config: TrainConfig, output: Path, words: Tokenizer = None) -> DataSource:
+    """The data source of a run; `words` is the tokenizer of the model that it starts from.
 
     Raises:
         UserError: the phases name several data sources, or one that the model cannot read.
@@ -65,11 +73,18 @@ def open_data_source(config: TrainConfig, output: Path) -> DataSource:
         raise UserError(
             f"The phases read {' and '.join(names) or 'nothing'}; a model has one tokenizer, so choose one."
         )
-    classifier = preset(config.model.preset).family in ("vit", "dcvit")
+    if config.model.start and names[0] == "images":
+        raise UserError("A run that starts from a model (model.start) reads text or tasks, not images; leave one out.")
+    if config.model.start and words is None:
+        raise UserError(
+            f"{config.model.start} has no tokenizer that transformers reads as a fast one; copy the model's "
+            "tokenizer.json into its folder."
+        )
+    classifier = not config.model.start and preset(config.model.preset).family in ("vit", "dcvit")
     if classifier != (names[0] == "images"):
         wanted = "tiny-dcvit" if names[0] == "images" else "tiny-dcformer++"
         raise UserError(f"The preset {config.model.preset} does not read {names[0]}; choose one such as {wanted}.")
-    return DATA_SOURCES[names[0]](config.data, output)
+    return DATA_SOURCES[names[0]](config.data, output, words)
 
 
 def resolve_steps(config: TrainConfig, data_source: DataSource) -> TrainConfig:
@@ -93,4 +108,4 @@ def _tokens(batch: dict, data_source: DataSource) -> int:
     if "pixel_values" in batch:
         return len(batch["pixel_values"])
     assert data_source.tokenizer is not None
-    return int((batch["input_ids"] != data_source.tokenizer.pad_token_id).sum())
+    return int(is_no_padding(batch["input_ids"], data_source.tokenizer.pad_token_id).sum())

@@ -38,8 +38,14 @@ Documents = Callable[[], Iterable[str]]
 class TextSource:
     """Rows of a packed text. Each row is read once before any is read again, in an order that the seed gives."""
 
-    def __init__(self, section: TextSection) -> None:
-        folder = prepare(section)
+    def __init__(self, section: TextSection, tokenizer: PreTrainedTokenizerFast | None = None) -> None:
+        """Prepare a text.
+
+        Args:
+            section: which one, and how it is cut.
+            tokenizer: of the model that reads it; the one that `section` describes when None.
+        """
+        folder = prepare(section, tokenizer)
         self.record: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
         self.rows = {side: np.load(folder / f"{side}.npy", mmap_mode="r") for side in SIDES}
         self.tokenizer: PreTrainedTokenizerFast | None = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -69,15 +75,20 @@ class TextSource:
         return str(self.record["digest"])
 
 
-def prepare(section: TextSection) -> Path:
+def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = None) -> Path:
     """The folder with rows and tokenizer for a text, from the cache where it was prepared before.
+
+    Args:
+        section, tokenizer: as of `TextSource`.
 
     Raises:
         UserError: there is no such file, it is not text, or it is too short for its rows.
     """
     identity, documents = find(section)
     made_from = {"format": FORMAT, "text": identity, "section": asdict(section)}
-    return find_or_make("text", made_from, lambda folder: build(documents, section, folder))
+    if tokenizer is not None:
+        made_from["tokenizer"] = [tokenizer.backend_tokenizer.to_str(), tokenizer.eos_token_id]
+    return find_or_make("text", made_from, lambda folder: build(documents, section, folder, tokenizer))
 
 
 def find(section: TextSection) -> tuple[Any, Documents]:
@@ -143,8 +154,10 @@ def threshold(documents: Documents, share: float, needed: int) -> float:
     return float(share)
 
 
-def build(documents: Documents, section: TextSection, folder: Path) -> None:
-    """Write rows, tokenizer and a record of both into `folder`.
+def build(
+    documents: Documents, section: TextSection, folder: Path, tokenizer: PreTrainedTokenizerFast | None = None
+) -> None:
+    """Write rows, tokenizer and a record of both into `folder`; without a `tokenizer`, the one of the section.
 
     Raises:
         UserError: the text is too short, or a setting makes no sense.
@@ -152,7 +165,9 @@ def build(documents: Documents, section: TextSection, folder: Path) -> None:
     if section.context < 2 or not 0 < section.validation_share < 1:
         raise UserError("data.text needs a context of at least 2 and a validation_share between 0 and 1.")
     limit = threshold(documents, section.validation_share, needed=4 * section.context)
-    if section.tokenizer == "bytes":
+    if tokenizer is not None:
+        pass
+    elif section.tokenizer == "bytes":
         tokenizer = byte_tokenizer(section.context)
     else:
         learnt_from = (p for text in documents() for p in pieces(text) if hash_share(p) >= limit)
@@ -161,7 +176,7 @@ def build(documents: Documents, section: TextSection, folder: Path) -> None:
     ids = {side: array(kind) for side in SIDES}
     size = dict.fromkeys(SIDES, 0)
     for side, text, follows in assign_sides(documents, limit):
-        if not follows:
+        if not follows and tokenizer.eos_token_id is not None:
             ids[side].append(tokenizer.eos_token_id)
         ids[side].extend(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
         size[side] += len(text.encode())

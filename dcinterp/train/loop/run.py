@@ -16,18 +16,19 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback, set_seed
+from transformers import PrinterCallback, TrainerCallback, set_seed
 from transformers.integrations import is_tensorboard_available, is_wandb_available
 from transformers.utils import is_torch_bf16_gpu_available
 
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.file_names import is_trained
 from dcinterp.support.progress import Progress, silent, without_bars
 from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
 from dcinterp.train.control.resume import check_resumable, differences, record
 from dcinterp.train.control.run_lock import lock_run
-from dcinterp.train.data.batches import Batches, DataSource
+from dcinterp.train.data.batches import Batches, DataSource, is_no_padding
 from dcinterp.train.data.data_source import open_data_source, resolve_steps
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.text import TextSource
@@ -37,6 +38,7 @@ from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
 from dcinterp.train.loop.mechanism_log import MechanismLog
 from dcinterp.train.loop.metrics_file import read_records
 from dcinterp.train.loop.run_summary import RunSummary, resume_command, time_step
+from dcinterp.train.loop.start import OpenStart, open_model
 from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, processes
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
     begin: Callable[[RunSummary], None] | None = None,
+    open_start: OpenStart | None = None,
 ) -> Path:
     """Train the model that `config` describes and return the folder it was saved to (`output`/model).
 
@@ -62,6 +65,7 @@ def train(
         progress: called after every step; raising `Cancelled` stops the run at a checkpoint of that step, from which it
             can be resumed (of several processes: at the last one).
         begin: called before the first step with a summary of the run.
+        open_start: opens the model that `config.model.start` names.
 
     Raises:
         UserError: `output` already holds a run and `resume` is off, is being trained in, or holds a run that was
@@ -77,7 +81,7 @@ def train(
         config = _resolve(config)
         _make(output, resume)
         with lock_run(output) if processes().is_main_process else nullcontext(silent) as publish:
-            return _train(config, output, publish, progress or silent, begin)
+            return _train(config, output, publish, progress or silent, begin, open_start)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             if error.filename is None or not str(error.filename).startswith(str(output)):
@@ -94,11 +98,13 @@ def _train(
     publish: Progress,
     progress: Progress,
     begin: Callable[[RunSummary], None] | None,
+    open_start: OpenStart | None,
 ) -> Path:
+    start = open_model(config, open_start)
     publish(0, config.steps, "reading the documents")
     main = processes()
     with main.main_process_first():
-        data_source = open_data_source(config, output)
+        data_source = open_data_source(config, output, start.tokenizer if start else None)
     config = resolve_steps(config, data_source)
     checkpoint = None
     with main.main_process_first():
@@ -106,7 +112,8 @@ def _train(
     if config.recipe.threads:
         torch.set_num_threads(config.recipe.threads)
     set_seed(config.recipe.seed)
-    model = build_model(model_config(config, data_source))
+    model = start.model if start else build_model(model_config(config, data_source))
+    added = start.added if start and config.model.train == "composition" else None
     batches = Batches(config.data, data_source, parts=main.num_processes * config.recipe.gradient_accumulation)
     mechanism = MechanismLog(output / "watch", _probe(batches, data_source), writes=main.is_main_process)
     publish(0, config.steps, "preparing what is held out")
@@ -115,7 +122,8 @@ def _train(
     trainer = DocumentTrainer(
         recipe=config.recipe,
         keep_checkpoints=config.keep_checkpoints,
-        saved_tokenizer=data_source.tokenizer,
+        saved_tokenizer=data_source.tokenizer if added is None else None,  # an adapter's is that of its base
+        added=added,
         on_loss=reporter.add_loss,
         loss_is_mean=isinstance(data_source, ImageSource),
         model=model,
@@ -139,7 +147,8 @@ def _train(
         step = int(checkpoint.rsplit("-", 1)[1]) if checkpoint is not None else 0
         batch = batches[min(step, config.steps - 1) * batches.parts]
         seconds = partial(time_step, model, batch, config.recipe.gradient_accumulation)
-        begin(RunSummary(config, model.num_parameters(), step, seconds))
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        begin(RunSummary(config, model.num_parameters(), step, seconds, trained))
     began = time.monotonic()
     with without_bars():
         try:
@@ -151,7 +160,7 @@ def _train(
         seconds_in_all = time.monotonic() - began
         timings = {"seconds": seconds_in_all, "watching": mechanism.seconds, "steps": trainer.state.global_step}
         folder = output / "model"
-        _save(trainer, data_source.tokenizer, folder, output / "timings.json", timings)
+        _save(trainer, folder, output / "timings.json", timings)
     return folder
 
 
@@ -217,7 +226,7 @@ def _make(output: Path, resuming: bool) -> None:
                 f"{output} already holds a run, at step {steps[-1]:,}; go on with: {resume_command(output)}. Or choose "
                 "another output folder with --output."
             )
-        if not steps and (output / "model" / "config.json").is_file():
+        if not steps and is_trained(output / "model"):
             raise UserError(f"{output} already holds a trained model; choose another output folder with --output.")
         try:
             output.mkdir(parents=True, exist_ok=True)
@@ -292,26 +301,28 @@ def _probe(batches: Batches, data_source: DataSource, rows: int = 8) -> dict[str
         return {"pixel_values": batch["pixel_values"][:rows]}
     ids = batch["input_ids"][:rows]
     assert data_source.tokenizer is not None
-    return {"input_ids": ids[:, : int((ids != data_source.tokenizer.pad_token_id).sum(1).min())]}
+    return {"input_ids": ids[:, : int(is_no_padding(ids, data_source.tokenizer.pad_token_id).sum(1).min())]}
 
 
 def _save(
     trainer: DocumentTrainer,
-    tokenizer: PreTrainedTokenizerFast | None,
     folder: Path,
     timings_file: Path,
     timings: dict[str, float],
 ) -> None:
-    """The trained model with its tokenizer, whole or not at all."""
+    """The trained model with its tokenizer, or the trained composition, whole or not at all."""
     accelerator = trainer.accelerator
     weights = accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
     if accelerator.is_main_process:
         aside = folder.parent / checkpoints.STAGING / folder.name
         shutil.rmtree(aside.parent, ignore_errors=True)
         bare = accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
-        bare.save_pretrained(aside, state_dict=weights)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(aside)
+        if trainer.added is None:
+            bare.save_pretrained(aside, state_dict=weights)
+        else:
+            trainer.added.write(bare, aside, weights)
+        if trainer.saved_tokenizer is not None:
+            trainer.saved_tokenizer.save_pretrained(aside)
         checkpoints.force(aside)
         shutil.rmtree(folder, ignore_errors=True)
         aside.replace(folder)

@@ -27,6 +27,7 @@ class RunSummary:
     parameters: int
     step: int
     seconds_per_step: Callable[[], float | None]
+    trained: int = 0  # parameters that are trained; all of them when 0
 
     def sentences(self, *, resuming: bool = False) -> list[str]:
         """For a person, one a line; a step is timed for them, which takes a moment.
@@ -38,7 +39,7 @@ class RunSummary:
         where = f"from step {self.step:,} of {steps:,}" if self.step else f"{steps:,} steps"
         if resuming and not self.step:
             where += " from the start, for there is no checkpoint to go on from"
-        model = f"{config.model.preset} ({readable(self.parameters, ('thousand', 'million', 'billion'))} parameters)"
+        model = self._model()
         seconds = self.seconds_per_step()
         takes = f"It takes {_roughly(seconds * (steps - self.step))} here, by timing one step. " if seconds else ""
         return [
@@ -46,6 +47,15 @@ class RunSummary:
             f"{takes}Everything is written to {config.output}.",
             f"Ctrl-C stops it at a checkpoint; to go on: {resume_command(Path(config.output))}",
         ]
+
+    def _model(self) -> str:
+        def count(number: int) -> str:
+            return readable(number, ("thousand", "million", "billion"))
+
+        section = self.config.model
+        if section.train == "composition":
+            return f"the composition of {section.start} ({count(self.trained)} of {count(self.parameters)} parameters)"
+        return f"{section.start or section.preset} ({count(self.parameters)} parameters)"
 
 
 def resume_command(output: Path) -> str:

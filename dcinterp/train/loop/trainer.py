@@ -15,7 +15,9 @@ from safetensors import SafetensorError
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
+from dcinterp.model.added_composition import AddedComposition, load_composition
 from dcinterp.train.config.recipe import RecipeSection, TrainConfig
+from dcinterp.train.data.batches import is_no_padding
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.divergence import NotFinite
 
@@ -106,6 +108,7 @@ class DocumentTrainer(Trainer):
         saved_tokenizer: PreTrainedTokenizerFast | None,
         on_loss: Callable[[float], None],
         loss_is_mean: bool = False,
+        added: AddedComposition | None = None,
         **arguments: Any,
     ) -> None:
         """Prepare a run.
@@ -117,10 +120,11 @@ class DocumentTrainer(Trainer):
             on_loss: called with the loss of every part of a batch.
             loss_is_mean: the model's loss is a mean over the rows of a batch (images), not a sum over tokens that the
                 Trainer divides.
+            added: what checkpoints hold, where it is a composition alone and not the whole model.
             arguments: those of `transformers.Trainer`.
         """
         self.recipe, self.keep_checkpoints, self.saved_tokenizer = recipe, keep_checkpoints, saved_tokenizer
-        self.on_loss = on_loss
+        self.on_loss, self.added = on_loss, added
         self._staging: Path | None = None
         super().__init__(**arguments)
         if loss_is_mean:
@@ -140,6 +144,8 @@ class DocumentTrainer(Trainer):
             decayed = set(self.get_decay_parameter_names(model))
             groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
             for name, parameter in model.named_parameters():
+                if not parameter.requires_grad:
+                    continue  # what stays as it is needs no moments, and no decay may reach it
                 groups.setdefault((id(parameter) in composed, name in decayed), []).append(parameter)
             rate, decay = self.args.learning_rate, self.args.weight_decay
             self.optimizer = torch.optim.AdamW(
@@ -166,8 +172,8 @@ class DocumentTrainer(Trainer):
         if (ids := inputs.get("input_ids")) is None:
             seen = torch.tensor(len(inputs["pixel_values"]), device=self.args.device)
         else:
-            pad = self.model.config.pad_token_id  # type: ignore[union-attr]
-            seen = (ids != pad).sum()
+            pad: Any = self.model.config.pad_token_id  # type: ignore[union-attr]
+            seen = is_no_padding(ids, pad).sum()
         loss = super().training_step(model, inputs, *args, **kwargs)
         counts = torch.stack([seen.to(self.args.device), (~loss.isfinite()).long()])
         if self.args.world_size > 1:
@@ -186,6 +192,20 @@ class DocumentTrainer(Trainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._staging) if self._staging is not None else super()._get_output_dir(trial)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if self.added is None:
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            bare: Any = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+            self.added.write(bare, output_dir or str(self.args.output_dir), state_dict)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.added is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            bare: Any = self.accelerator.unwrap_model(model or self.model, keep_torch_compile=False)
+            load_composition(bare, Path(resume_from_checkpoint))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """As in transformers, but aside; what is whole is then renamed into place.

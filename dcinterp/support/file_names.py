@@ -1,0 +1,13 @@
+"""Names of files that more than one room knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+COMPOSITION = "composition.json"
+"""The file by which one knows the folder of a composition that was added to a model."""
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the folder that a run writes at its end is there: a model, or a composition alone."""
+    return (folder / "config.json").is_file() or (folder / COMPOSITION).is_file()
