@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +24,7 @@ from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError, nearest
 
+Counterfactual = Literal["any", "question", "source", "relation", "polarity"]
 ANY = "any"
 """The first kind of counterfactual, in the order of `ORDER`, that an example has."""
 ORDER = ("question", "source", "relation", "polarity")

@@ -52,6 +52,10 @@ class Values:
             self.written.mean(1, keepdim=True), {at: a.mean(0, keepdim=True) for at, a in self.attention.items()}
         )
 
+    def scaled(self, by: float) -> Values:
+        """All of them times a number."""
+        return Values(self.written * by, {at: a * by for at, a in self.attention.items()})
+
     def rows(self, places: Sequence[int] | Tensor) -> Values:
         """Those of some rows of the batch, in this order; a row may be asked for more than once."""
         index = torch.as_tensor(places, device=self.written.device)
@@ -265,6 +269,15 @@ def gated_composition(
         total = total + einsum("bfts,btfh->bhts", change.expand(len(by_query), -1, -1, -1), by_query)
     if by_key is not None:
         total = total + einsum("bfts,bsfh->bhts", change.expand(len(by_key), -1, -1, -1), by_key)
+    return total
+
+
+def weighted_mean(parts: Sequence[tuple[int, Values]]) -> Values:
+    """The mean of means over so many rows each."""
+    rows = sum(n for n, _ in parts)
+    total = parts[0][1].scaled(parts[0][0] / rows)
+    for n, values in parts[1:]:
+        total = total.minus(values.scaled(-n / rows))
     return total
 
 

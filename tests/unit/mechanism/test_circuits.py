@@ -8,7 +8,7 @@ import torch
 from dcinterp.mechanism.circuit_graph import CircuitGraph
 from dcinterp.mechanism.circuit_pairs import PairBatch, batches, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun, Cut
-from dcinterp.mechanism.circuit_scores import METHODS, other_values, run_circuits
+from dcinterp.mechanism.circuit_scores import METHODS, Others, run_circuits
 from dcinterp.support.errors import UserError
 
 HEADS, LENGTH = 4, 6
@@ -44,6 +44,10 @@ def make_run(make_bridge):
     return make
 
 
+def other_values(run, batch):
+    return Others(run, [], "counterfactual").of(batch)
+
+
 def gates(run, batch, value=1.0):
     return torch.full((len(batch.ids), run.graph.size), value, dtype=torch.float64)
 
@@ -52,14 +56,14 @@ def patched(run, batch, name):
     """m of every pair with one edge patched."""
     kept = torch.ones(1, run.graph.size)
     kept[0, run.graph.find(name)] = 0
-    return run_circuits(run, batch, other_values(run, batch, "counterfactual"), kept)[0]
+    return run_circuits(run, batch, other_values(run, batch), kept)[0]
 
 
 @pytest.mark.parametrize("kind", MODELS)
 @torch.no_grad()
 def test_all_edges_are_the_model_and_none_are_the_counterfactual_run(make_run, kind):
     run, batch = make_run(kind)
-    other = other_values(run, batch, "counterfactual")
+    other = other_values(run, batch)
     clean, changed = (run.bridge(ids)[:, -1] for ids in (batch.ids, batch.other))
     assert (clean - changed).abs().max() > 0.1
     for kept, logits in ((1.0, clean), (0.0, changed)):
@@ -155,7 +159,7 @@ def test_a_patched_edge_into_dynamic_weights_changes_these_alone(make_run):
 @pytest.mark.parametrize("kind", ["composed, parallel", "static, in groups"])
 def test_eap_is_the_derivative_of_patching(make_run, kind):
     run, batch = make_run(kind)
-    other = other_values(run, batch, "counterfactual")
+    other = other_values(run, batch)
     scores = METHODS["eap"](run, batch, other, 1)
     last = {edge.kind: place for place, edge in enumerate(run.graph.edges)}
     step = 1e-5
@@ -189,7 +193,7 @@ def test_eap_of_a_plain_model_agrees_with_transformer_lens_hooks(make_run):
     # The readers' inputs are leaves: what reaches m through them does so at layer 1, as for every reader there.
     logits = bridge.run_with_hooks(batch.ids, fwd_hooks=[(name, keep) for name in inputs])
     gradients = torch.autograd.grad(batch.metric(logits[:, -1]).sum(), [seen[name] for name in inputs])
-    scores = METHODS["eap"](run, batch, other_values(run, batch, "counterfactual"), 1)
+    scores = METHODS["eap"](run, batch, other_values(run, batch), 1)
     for side, gradient in zip("qkv", gradients, strict=True):
         byhand = torch.einsum("bpud,bpvd->buv", clean - other, gradient)
         for u in range(HEADS):
@@ -200,7 +204,7 @@ def test_eap_of_a_plain_model_agrees_with_transformer_lens_hooks(make_run):
 
 def test_exact_scores_are_single_patches_and_eap_ig_averages_gradients(make_run):
     run, batch = make_run("composed")
-    other = other_values(run, batch, "counterfactual")
+    other = other_values(run, batch)
     exact = METHODS["exact"](run, batch, other, 1)
     with torch.no_grad():
         whole = batch.metric(run(batch.ids)[0])
@@ -209,7 +213,7 @@ def test_exact_scores_are_single_patches_and_eap_ig_averages_gradients(make_run)
     # From a prompt to itself every difference is zero, so that no method finds anything.
     same = PairBatch(batch.ids, batch.ids, batch.target, batch.foil, (0, 1))
     for method in METHODS.values():
-        assert method(run, same, other_values(run, same, "counterfactual"), 2).abs().max() < 1e-12
+        assert method(run, same, other_values(run, same), 2).abs().max() < 1e-12
     # The last layer's output meets the logits through the final norm alone: one path, one average.
     place = run.graph.find("MLP 1 -> logits")
     found, start, end = METHODS["eap-ig"](run, batch, other, 3)[:, place], run.embed(batch.other), run.embed(batch.ids)
@@ -228,7 +232,7 @@ def test_exact_scores_are_single_patches_and_eap_ig_averages_gradients(make_run)
 @pytest.mark.parametrize("kind", ["plain", "parallel"])
 def test_scores_by_gates_add_up_to_the_whole_difference(make_run, kind):
     run, batch = make_run(kind)
-    found = METHODS["gates"](run, batch, other_values(run, batch, "counterfactual"), 24)
+    found = METHODS["gates"](run, batch, other_values(run, batch), 24)
     with torch.no_grad():
         clean, changed = (batch.metric(run(ids)[0]) for ids in (batch.ids, batch.other))
     assert ((found.sum(1) - (clean - changed)).abs() < 1e-4 * found.abs().sum(1)).all()
