@@ -34,10 +34,14 @@ from dcinterp.mechanism.faithfulness import (
     random_rankings,
 )
 from dcinterp.mechanism.statistics import auroc
+from dcinterp.planted.circuit import PlantedExample
 
 MODELS = ("dcformer++", "transformer++")
 FAST = ("gates", "eap")
 """Methods that are measured by default: exact patching takes a run for every edge."""
+
+PLANTED = ("share-by-kp", "share-by-qp", "many-to-one")
+"""The circuits whose truth is about this contrast; that of `gate-by-qg` is about an answer that the same fact gives."""
 
 PAIRS, DRAWS, FAITHFUL = 16, 1, 0.05
 """Prompts of a task, random rankings, and the CMD up to which a circuit is counted as faithful."""
@@ -118,7 +122,12 @@ def measure_planted(
 
 
 def planted_auroc(setting: str, seed: int, methods: Sequence[str], examples: int = 8) -> dict[str, float]:
-    """The AUROC of every method on one planted model: of its post-composition edges, which make the answer."""
+    """The AUROC of every method on one planted model: which post-composition edges of layer 1 make the answer.
+
+    Pairs are two prompts with the same question and other facts, whose answers stand elsewhere. What both prompts
+    have in common scores nothing by definition: so do the heads of layer 0, which look at the same places in every
+    prompt and are left out here.
+    """
     from dcinterp.bridge import wrap
     from dcinterp.planted import read_plant, tokenizer
 
@@ -130,7 +139,7 @@ def planted_auroc(setting: str, seed: int, methods: Sequence[str], examples: int
     cases: dict[str, list[tuple[str, str, str, str]]] = {}
     truths = {}
     for one in drawn:
-        other = next((x for x in planted.examples(50) if x.question == one.question and x.target != one.target), None)
+        other = next((x for x in planted.examples(50) if is_contrast(one, x)), None)
         if other is not None:
             cases.setdefault(one.question, []).append((one.prompt, one.target, other.prompt, other.target))
             truths[one.question] = planted.truth(one)
@@ -150,14 +159,19 @@ def planted_auroc(setting: str, seed: int, methods: Sequence[str], examples: int
     return {method: round(mean(values), 4) for method, values in found.items()}
 
 
+def is_contrast(one: PlantedExample, other: PlantedExample) -> bool:
+    """Whether two prompts ask the same question, with another answer at another place."""
+    same = one.question == other.question
+    return same and one.target != other.target and set(one.sources) != set(other.sources)
+
+
 def _post_edges(run: CircuitRun) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-    """(place, (layer, branch, head_from, head_to)) of the edges that the truth of a planted model speaks of."""
+    """(place, (layer, branch, head_from, head_to)) of the edges of layer 1 that a planted circuit is made of."""
     from dcinterp.model.compose.branch_table import NAMES
 
-    for layer in range(run.graph.layers):
-        for group in run.graph.composition(layer, "post"):
-            for number, (f, t) in enumerate(group.pairs):
-                yield group.start + number, (layer, NAMES.index(group.kind), f, t)
+    for group in run.graph.composition(1, "post"):
+        for number, (f, t) in enumerate(group.pairs):
+            yield group.start + number, (1, NAMES.index(group.kind), f, t)
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

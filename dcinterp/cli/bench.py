@@ -180,9 +180,8 @@ def circuits(
     """
     import time
 
-    from dcinterp.bench.circuits import FAST, MODELS, measure_planted, measure_tasks, read_rows, summarise
+    from dcinterp.bench.circuits import FAST, MODELS, PLANTED, measure_planted, measure_tasks, read_rows, summarise
     from dcinterp.mechanism.circuit_scores import METHODS
-    from dcinterp.planted import circuits as kinds
     from dcinterp.support.errors import require_known
     from synthetic_tasks.selection import chosen
 
@@ -191,7 +190,7 @@ def circuits(
         require_known("method", method, METHODS)
     until = time.monotonic() + seconds
     if planted:
-        made = measure_planted(list(kinds()), rows, methods=methods or tuple(METHODS), until=until)
+        made = measure_planted(PLANTED, rows, methods=methods or tuple(METHODS), until=until)
     else:
         names = [task.id for task in chosen("" if tasks == "all" else tasks)]
         made = measure_tasks(models or MODELS, names, rows, methods=methods or FAST, until=until)
