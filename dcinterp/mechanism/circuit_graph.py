@@ -134,6 +134,7 @@ class CircuitGraph:
         model = decoder_of(bridge)
         config = model.config
         layers, heads, kv_heads = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
+        assert kv_heads is not None
         writers, groups, start = ["embedding"], [], 0
         for layer in range(layers):
             for group in _layer_groups(model, layer, len(writers), start):

@@ -119,7 +119,8 @@ def _pair(bridge: Bridge, each: Any, kind: str, place: int) -> Pair | None:
                 f"{each!r} is not a valid pair; give an example of the tasks, or (prompt, answer, counterfactual "
                 "prompt, its answer)."
             )
-        return _of(bridge, *each, kind="own", repeats=place)
+        text, answer, other, its = each
+        return _of(bridge, text, answer, other, its, "own", place)
     return _of_example(bridge, each, prompt or each.prompt, kind)
 
 
