@@ -34,6 +34,7 @@ def plot(result: FaithfulnessCurve, *, theme: str = "light") -> go.Figure:
             name=f"{NAMES[name]}: CMD {float(result.cmd[number]):.3f}, CPR {float(result.cpr[number]):.3f}",
             mode="lines+markers",
             line={"color": SERIES[number], "width": 3 if name == "edges" else 2},
+            marker={"color": SERIES[number], "size": 7},
             customdata=result.kept.tolist(),
             hovertemplate=f"{NAMES[name]}<br>%{{customdata:,}} edges (%{{x:.1%}}): f = %{{y:.2f}}<extra></extra>",
         )
