@@ -14,6 +14,7 @@ from dcinterp.analysis.attribution.attribute_heads_over import attribute_heads_o
 from dcinterp.analysis.intervention.branch_ablation import branch_ablation as branch_ablation
 from dcinterp.analysis.attribution.calibrate import calibrate as calibrate
 from dcinterp.analysis.case_study.case_study import case_study as case_study
+from dcinterp.analysis.circuits.circuit import circuit as circuit
 from dcinterp.analysis.weights.compare_head_diversity import compare_head_diversity as compare_head_diversity
 from dcinterp.checkpoints.composition import compose as compose
 from dcinterp.analysis.composition.compose_breakdown import compose_breakdown as compose_breakdown
@@ -23,6 +24,7 @@ from dcinterp.analysis.composition.composition_importance import composition_imp
 from dcinterp.analysis.composition.composition_map import composition_map as composition_map
 from dcinterp.checkpoints.describe import describe as describe
 from dcinterp.analysis.attribution.direct_logit_attribution import direct_logit_attribution as direct_logit_attribution
+from dcinterp.analysis.circuits.faithfulness import faithfulness as faithfulness
 from dcinterp.analysis.weights.head_diversity import head_diversity as head_diversity
 from dcinterp.analysis.intervention.intervene import intervene as intervene
 from dcinterp.bridge.hook_catalogue import list_hooks as list_hooks

@@ -152,6 +152,58 @@ def edges(
             typer.echo(f"{name:24} {rule:18} {numbers['all']}")
 
 
+@app.command()
+def circuits(
+    rows: Annotated[
+        Path, typer.Argument(help="File of the measurements, a line a task; what it holds is not measured again.")
+    ],
+    tasks: Annotated[str, typer.Option(help="Tasks, as in `dcinterp tasks`; all by default.")] = "all",
+    models: Annotated[list[str] | None, typer.Option("--model", help="Models; both shipped ones by default.")] = None,
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="Ways of scoring edges; the first also makes the node ranking.")
+    ] = None,
+    planted: Annotated[
+        bool, typer.Option("--planted", help="Measure planted circuits instead: AUROC of their known edges.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=0, help="Stop after so long; 0 only reads what is there.")] = 200.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: by model and ranking, the numbers.")] = False,
+) -> None:
+    """How faithful circuits are: CMD and CPR of m, answer minus counterfactual's answer, by ranking of the edges.
+
+    Edges outside a circuit are patched from counterfactual prompts. Give the command again until no more rows are made.
+
+    Examples:
+
+        dcinterp bench circuits rows.jsonl --tasks task0 --model dcformer++
+
+        dcinterp bench circuits rows.jsonl --seconds 0
+    """
+    import time
+
+    from dcinterp.bench.circuits import FAST, MODELS, PLANTED, measure_planted, measure_tasks, read_rows, summarise
+    from dcinterp.mechanism.circuit_scores import METHODS
+    from dcinterp.support.errors import require_known
+    from synthetic_tasks.selection import chosen
+
+    require_file_place(rows)
+    for method in methods or ():
+        require_known("method", method, METHODS)
+    until = time.monotonic() + seconds
+    if planted:
+        made = measure_planted(PLANTED, rows, methods=methods or tuple(METHODS), until=until)
+    else:
+        names = [task.id for task in chosen("" if tasks == "all" else tasks)]
+        made = measure_tasks(models or MODELS, names, rows, methods=methods or FAST, until=until)
+    typer.echo(f"{made} more rows", err=True)
+    found = summarise(read_rows(rows))
+    if as_json:
+        print_json(found)
+        return
+    for name, of in found.items():
+        for ranking, numbers in of.items():
+            typer.echo(f"{name:16} {ranking:16} {numbers}")
+
+
 def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path | None, as_json: bool) -> None:
     import json
 

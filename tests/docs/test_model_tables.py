@@ -72,7 +72,8 @@ def test_the_table_of_analyses() -> None:
 
 def test_every_hook_named_in_the_docs_exists(make_bridge: Callable[..., DCBridge]) -> None:
     gated = make_bridge("tiny-gated", compose_options={"elementwise": True})
-    known = {name.split(".")[-1] for name in (*make_bridge().hook_dict, *gated.hook_dict)}
+    others = [make_bridge(preset).hook_dict for preset in ("tiny-multi-token", "tiny-dense-collaboration")]
+    known = {name.split(".")[-1] for hooks in (make_bridge().hook_dict, gated.hook_dict, *others) for name in hooks}
     text = (DOCS / "hooks.md").read_text(encoding="utf-8")
     absent = {
         "hook_hidden_states",

@@ -1,0 +1,66 @@
+"""The strongest edges of a circuit as a flow from the embedding to the logits."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.circuits.circuit import CircuitScores
+from dcinterp.figures.base.style import THEMES, common_layout, see_through
+from dcinterp.figures.circuits.circuit_bars import colour_of
+
+RESULT = "CircuitScores"
+KIND = "flow"
+
+
+def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figure:
+    """Nodes with the strongest edges between them; a band's width is the size of its score, its colour the branch.
+
+    A head that attends for others and one that reads are two nodes: "L1H6 attention" and "L1H6". The query, key and
+    value of a head are joined into the node that they serve. Edges of the circuit that carry no difference are left
+    out.
+
+    Args:
+        result: the scores.
+        theme: "light" or "dark".
+        k: how many edges at most, the largest first.
+    """
+    table = result.table()
+    composed = {f"{kind.split()[0]} {target}" for kind, target in zip(result.edge_kinds, result.targets, strict=True)}
+    rows = table[table["kept"] & table["connected"]].head(k)
+    names: list[str] = []
+
+    def place(node: str) -> int:
+        if node not in names:
+            names.append(node)
+        return names.index(node)
+
+    links = []
+    for row in rows.itertuples():
+        source, target = ends(str(row.source), str(row.target), str(row.kind), composed)
+        label = f"{row.edge}: {row.mean:+.3f}"
+        links.append((place(source), place(target), abs(float(row.mean)), see_through(colour_of(str(row.kind))), label))  # type: ignore[arg-type]
+    columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]
+    flow = go.Sankey(
+        arrangement="snap",
+        node={"label": names, "pad": 10, "thickness": 12, "color": THEMES[theme].muted, "line": {"width": 0}},
+        link=dict(zip(("source", "target", "value", "color", "label"), columns, strict=True)),
+        textfont={"color": THEMES[theme].text, "size": 12},
+    )
+    return go.Figure(flow, common_layout(theme, 200 + 14 * len(rows)))
+
+
+def ends(source: str, target: str, kind: str, composed: set[str]) -> tuple[str, str]:
+    """The nodes of the drawing that an edge joins.
+
+    composed: "stage head" of every head that composition edges lead to, which says what nodes there are.
+    """
+    if kind.startswith("pre"):
+        return f"{source} scores", f"{target} attention"
+    if kind.startswith("post"):
+        return f"{source} attention", target
+    head, _, side = target.rpartition(".")
+    if side not in ("q", "k", "v") or not head:
+        return source, target
+    if side == "v":
+        return source, head
+    return source, f"{head} scores" if f"pre {head}" in composed else f"{head} attention"

@@ -1,0 +1,45 @@
+"""f of circuits against their share of the edges, beside circuits of nodes and random ones."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.circuits.faithfulness import FaithfulnessCurve
+from dcinterp.figures.base.style import SERIES, THEMES, finish, see_through
+
+RESULT = "FaithfulnessCurve"
+KIND = ""
+
+NAMES = {"edges": "highest edges", "nodes": "edges of the highest nodes", "random": "random edges"}
+
+
+def plot(result: FaithfulnessCurve, *, theme: str = "light") -> go.Figure:
+    """One line per ranking, with the interval over prompts as bars; 1 is the whole model, 0 the patched run.
+
+    The shares are drawn on a logarithmic axis; CMD and CPR in the legend are areas on a linear one.
+    """
+    figure = go.Figure()
+    for number, name in enumerate(result.rankings):
+        f, low, high = (getattr(result, each)[number] for each in ("f", "low", "high"))
+        figure.add_scatter(
+            x=result.fraction.tolist(),
+            y=f.tolist(),
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": (high - f).nan_to_num(0).clamp(min=0).tolist(),
+                "arrayminus": (f - low).nan_to_num(0).clamp(min=0).tolist(),
+                "color": see_through(SERIES[number]),
+            },
+            name=f"{NAMES[name]}: CMD {float(result.cmd[number]):.3f}, CPR {float(result.cpr[number]):.3f}",
+            mode="lines+markers",
+            line={"color": SERIES[number], "width": 3 if name == "edges" else 2},
+            marker={"color": SERIES[number], "size": 7},
+            customdata=result.kept.tolist(),
+            hovertemplate=f"{NAMES[name]}<br>%{{customdata:,}} edges (%{{x:.1%}}): f = %{{y:.2f}}<extra></extra>",
+        )
+    figure.add_hline(y=1, line_width=1, line_color=THEMES[theme].muted)
+    figure.update_xaxes(title="share of the edges kept", type="log", tickformat=".1~%", tickvals=[0.001, 0.01, 0.1, 1])
+    figure.update_yaxes(title="f: share of the model's logit difference")
+    finish(figure, theme, height=380)
+    return figure.update_layout(legend={"orientation": "v", "yanchor": "bottom", "y": 1.02})

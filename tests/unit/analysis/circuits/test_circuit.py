@@ -1,0 +1,136 @@
+"""`circuit` and `faithfulness`: what results say, against runs of the model and numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.mechanism.circuit_graph import CircuitGraph
+from dcinterp.mechanism.circuit_pairs import batches, read_pairs
+from dcinterp.mechanism.circuit_run import CircuitRun
+from dcinterp.mechanism.circuit_scores import Others, Scoring, score_edges
+from dcinterp.mechanism.faithfulness import (
+    FRACTIONS,
+    cmd,
+    cpr,
+    faithfulness_interval,
+    faithfulness_of,
+    keep_top,
+    node_ranking,
+)
+from dcinterp.support.errors import UserError
+
+SET = "task0 n=6"
+
+
+@pytest.fixture(scope="module")
+def scored(shipped):
+    return dcinterp.circuit(shipped, SET, steps=3)
+
+
+@pytest.fixture(scope="module")
+def curve(shipped):
+    return dcinterp.faithfulness(shipped, SET, steps=3, draws=1)
+
+
+@torch.no_grad()
+def test_the_ends_are_the_model_and_the_counterfactual_prompt(shipped, scored):
+    pairs, _ = read_pairs(shipped, SET)
+    for i, pair in enumerate(pairs):
+        for found, ids in ((scored.metric, pair.ids), (scored.patched, pair.other)):
+            logits = shipped(ids)[0, -1]
+            assert float(found[i]) == pytest.approx(float(logits[pair.target] - logits[pair.foil]), abs=1e-3)
+    assert scored.prompts == tuple(pair.prompt for pair in pairs)
+
+
+def test_the_circuit_is_the_edges_of_largest_mean(shipped, scored):
+    assert len(scored.edges) == CircuitGraph.of(shipped).size == 1774
+    assert int(scored.kept.sum()) == scored.size == round(0.05 * 1774)
+    assert scored.mean[scored.kept].abs().min() >= scored.mean[~scored.kept].abs().max()
+    assert not (scored.connected & ~scored.kept).any()
+    table = scored.table()
+    assert table["kept"].tolist() == [True] * scored.size + [False] * (1774 - scored.size)
+    assert f"{scored.faithfulness:.0%} of the way" in scored.sentence()
+    # A few percent of the edges go most of the way on a task that the model can do; random ones go nowhere.
+    assert scored.faithfulness > 0.7
+
+
+def test_small_circuits_do_what_the_model_does_and_random_ones_do_not(curve):
+    assert curve.f[:, -1].tolist() == pytest.approx([1, 1, 1])
+    assert curve.kept.tolist() == [2, 4, 9, 18, 35, 89, 177, 355, 887, 1774]
+    found = dict(zip(curve.rankings, curve.cmd.tolist(), strict=True))
+    assert found["edges"] < found["nodes"] < found["random"]
+    assert found["edges"] < 0.05
+    assert found["random"] > 0.5
+    for i in range(3):
+        assert float(curve.cmd[i]) == pytest.approx(cmd(FRACTIONS, curve.f[i].tolist()))
+        assert float(curve.cpr[i]) == pytest.approx(cpr(FRACTIONS, curve.f[i].tolist()))
+    assert (curve.low[:, :-1] <= curve.f[:, :-1] + 1e-6).all()
+    assert curve.smallest in curve.kept.tolist()
+    assert f"CMD is {found['edges']:.3f}" in curve.sentence()
+
+
+def test_areas_by_hand():
+    # Of f = the share itself: halves of the unit square, and the trapezoids are exact.
+    assert cpr(FRACTIONS, FRACTIONS) == pytest.approx(0.5)
+    assert cmd(FRACTIONS, FRACTIONS) == pytest.approx(0.5)
+    # Perfect from the first measured circuit on: what is left is the first interval, from f = 0 at 0.
+    assert cmd(FRACTIONS, [1.0] * 10) == pytest.approx(0.0005)
+    assert cpr(FRACTIONS, [1.0] * 10) == pytest.approx(0.9995)
+    # A circuit that overshoots counts for CPR and against CMD.
+    assert cpr([0.5, 1.0], [2.0, 1.0]) == pytest.approx(0.5 + 0.75)
+    assert cmd([0.5, 1.0], [2.0, 1.0]) == pytest.approx(0.5 + 0.25)
+
+
+def test_f_is_a_ratio_of_means_with_an_interval_around_it():
+    none, whole = torch.tensor([-1.0, -3.0, -2.0, -2.0]), torch.tensor([3.0, 5.0, 2.0, 2.0])
+    kept = torch.stack([none, whole, (none + whole) / 2, whole + torch.tensor([1.0, -1.0, 1.0, -1.0])])
+    f = faithfulness_of(kept, none, whole)
+    assert f.tolist() == pytest.approx([0, 1, 0.5, 1])
+    low, high = faithfulness_interval(kept, none, whole, level=0.95, seed=0, groups=[0, 1, 2, 3])
+    # The first three have the same f on every prompt; the last does not.
+    assert torch.allclose(low[:3], f[:3], atol=1e-6)
+    assert torch.allclose(high[:3], f[:3], atol=1e-6)
+    assert low[3] < 1 < high[3]
+
+
+def test_rankings_by_hand(make_bridge):
+    graph = CircuitGraph.of(make_bridge("tiny-transformer++", hidden_size=32, num_attention_heads=2))
+    assert keep_top(torch.tensor([0.0, 3.0, 1.0, 2.0]), [0.25, 0.5]).tolist() == [[0, 1, 0, 0], [0, 1, 0, 1]]
+    scores = torch.zeros(graph.size)
+    for name, score in (("L0H1 -> logits", 2.0), ("L0H1 -> L1H0.q", -1.0), ("L1H0 -> logits", 3.0)):
+        scores[graph.find(name)] = score
+    found = node_ranking(graph, scores)
+    # The head L0H1 has 2 - 1, and L1H0 has 3; the edge between them is as high as the lower.
+    assert float(found[graph.find("L0H1 -> logits")]) == 1
+    assert float(found[graph.find("L1H0 -> logits")]) == 3
+    assert float(found[graph.find("L0H1 -> L1H0.v")]) == 1
+    assert float(found[graph.find("L0H0 -> L1H0.v")]) == 0
+
+
+@torch.no_grad()
+def test_means_take_the_place_of_the_counterfactual(shipped):
+    pairs, _ = read_pairs(shipped, SET)
+    run = CircuitRun(shipped)
+    others = Others(run, pairs, "mean", batch_size=2)
+    batch = max(batches(pairs, 16), key=lambda each: len(each.places))
+    written = run(batch.ids)[1].written
+    assert len(batch.places) > 2
+    assert torch.allclose(others.of(batch).written, written.mean(1, keepdim=True).expand_as(written), atol=1e-4)
+    scores = score_edges(run, pairs, Scoring("eap", "mean"))
+    assert scores.abs().max() > 0
+    with pytest.raises(UserError, match="no contrast 'zero'"):
+        Others(run, pairs, "zero")
+
+
+def test_prompts_of_ones_own_and_refusals(shipped, twin):
+    own = [("The dog is an", "animal", "The apple is an", "fruit")] * 2
+    found = dcinterp.circuit(shipped, own, method="eap", contrast="mean")
+    assert found.n == 2
+    assert math.isfinite(found.faithfulness) or found.patched.equal(found.metric)
+    with pytest.raises(UserError, match="share all their facts"):
+        dcinterp.faithfulness(shipped, own[:1])
+    assert dcinterp.circuit(twin, SET, method="eap").edge_kinds.count("post skip") == 16
