@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dcinterp.mechanism.patching import NothingToRestore
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models, patching_form
 from workbench.glossary import tip
@@ -50,6 +51,9 @@ try:
         prompt=question.prompt,
         **pair,
     )
+except NothingToRestore as problem:
+    st.info(str(problem), icon=":material/info:")
+    links.end_page()
 except UserError as problem:
     inputs.refuse(problem)
 if stream is not None:

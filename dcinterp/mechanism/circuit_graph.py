@@ -29,7 +29,6 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.model.compose.base import Composer
 from dcinterp.model.compose.branches import same_group
-from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.errors import UserError, nearest
 
 KINDS = ("skip", "static", "qp", "kp", "qg", "kg")
@@ -212,6 +211,8 @@ def decoder_of(bridge: Bridge) -> DCFormerForCausalLM:
     Raises:
         UserError: it is not.
     """
+    from dcinterp.model.decoder import DCFormerForCausalLM  # brings transformers, which the help of a verb need not
+
     model = bridge.original_model
     if not isinstance(model, DCFormerForCausalLM):
         raise UserError(

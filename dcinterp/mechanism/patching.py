@@ -97,6 +97,10 @@ class Pair:
         }
 
 
+class NothingToRestore(UserError):
+    """The two prompts give almost the same logit difference."""
+
+
 @torch.no_grad()
 def read_pair(
     bridge: Bridge,
@@ -149,7 +153,7 @@ def read_pair(
     logits = [bridge(ids) for ids in (explanation.ids, corrupted)]
     values = [float(explanation.metric(each)[0]) for each in logits]
     if abs(values[0] - values[1]) < LEAST:
-        raise UserError(
+        raise NothingToRestore(
             f"The logit difference is {values[0]:.3f} on the prompt and {values[1]:.3f} on its counterfactual, almost "
             "the same, so that nothing can be restored; choose a target and foil, or prompts, that differ more."
         )

@@ -55,6 +55,8 @@ def _numbers(ids: Any) -> Tensor:
     try:
         return torch.as_tensor(ids)
     except (TypeError, ValueError, RuntimeError) as error:
+        if "overflow" in str(error).lower():
+            raise UserError("A prompt is a list of token ids; one of these numbers is too large for one.") from error
         shown = repr(ids)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         raise UserError(f"A prompt is text or a list of token ids, as in [5, 7, 9]; this is {shown}.") from error

@@ -27,7 +27,9 @@ def parameter_types(function: Callable[..., Any], *, ranges: bool = False) -> di
     """
     import synthetic_tasks
 
-    return get_type_hints(inspect.unwrap(function), localns=vars(synthetic_tasks), include_extras=ranges)
+    plain = inspect.unwrap(function)
+    tasks = {name: what for name, what in vars(synthetic_tasks).items() if name not in plain.__globals__}
+    return get_type_hints(plain, localns=tasks, include_extras=ranges)
 
 
 def members(annotation: Any) -> tuple[Any, ...]:

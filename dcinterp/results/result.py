@@ -149,7 +149,7 @@ class Result:
             UserError: the result has no such tensor.
         """
         if of is not None and (of not in self.AXES or getattr(self, of) is None):
-            raise UserError(f"A {type(self).__name__} has no tensor {of!r}; {nearest(of, self.AXES)}")
+            raise UserError(f"A {type(self).__name__} has no tensor {of!r}; {nearest(of, self.tensors())}")
         shared = max(self.AXES.values(), key=len) if of is None else self.AXES[of]
         columns: dict[str, Any] = {}
         shape = next(getattr(self, name).shape for name, axes in self.AXES.items() if axes == shared)

@@ -58,6 +58,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return True
     if get_origin(kind) is Literal:
         return type(value) is type(get_args(kind)[0]) and value == get_args(kind)[0]
+    if kind is bool:
+        return isinstance(value, int) and value in (0, 1)
     if kind is int:
         return not isinstance(value, bool) and _whole(value)
     if kind is float:

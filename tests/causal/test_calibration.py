@@ -118,7 +118,7 @@ def test_statistics_of_made_up_effects():
 
 def test_bad_choices_are_refused(bridge, twin):
     for change, says in (
-        ({"part": "neuron"}, "no sort of unit"),
+        ({"part": "neuron"}, "There is no part 'neuron'"),
         ({"kind": "nought"}, "no kind"),
         ({"methods": ["magic"]}, "no method"),
         ({"kind": "counterfactual"}, "Only examples of the tasks have counterfactual prompts"),

@@ -20,6 +20,8 @@ from dcinterp.results.registry import ANALYSES
 PROMPT = "The capital of France is"
 SHORT = {"prompt": PROMPT, "example": PROMPT, "target": "Paris", "foil": "London", "examples": "same-person n=1"}
 """Arguments by which an analysis of a large model is short: a prompt of five tokens, and one example of a set."""
+PAIR = {"prompt": "[20, 21, 22, 23]", "counterfactual": [23, 22, 21, 20], "target": 30, "foil": 31}
+"""For patching: prompts of as many tokens in every tokenizer, which even random weights tell apart."""
 FEW = {"steps": 2, "permutations": 20, "resamples": 20}
 
 
@@ -34,7 +36,12 @@ def analyse(name: str, bridge: Any, **given: Any) -> Any:
 
 
 def check(name: str, bridge: Any, **given: Any) -> None:
-    """An analysis gives a result that can be tabulated, or says in one sentence that it needs composed heads."""
+    """An analysis gives a result that can be tabulated, or says in a sentence that it needs composed heads, or ours."""
+    if name in ("circuit", "faithfulness"):
+        with pytest.raises(UserError, match="decoders of dcinterp"):
+            analyse(name, bridge, **given)
+        return
+    given |= PAIR if name.startswith("patch_") else {}
     if ANALYSES[name].needs_composition:
         with pytest.raises(UserError, match="needs heads that are composed"):
             analyse(name, bridge, **given)

@@ -189,7 +189,7 @@ class TestOneFamily:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"compose": "gated"}, "'gated' cannot start at the identity.* one of dynamic, "),
+            ({"compose": "gated"}, "'gated' cannot start at the identity.* one of .*dynamic, "),
             ({"compose": "dynamik"}, "did you mean dynamic"),
             ({"changes": {"compose_skip": False}}, "neither the skip nor a static map"),
             ({"changes": {"hidden_size": 64}}, "no field of composition 'hidden_size'"),
