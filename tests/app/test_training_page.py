@@ -55,7 +55,9 @@ def test_start_stop_resume_done(page, server):
     for label, value in (("Layers", "1"), ("Steps", "80")):
         page.get_by_role("spinbutton", name=label).fill(value)
         page.keyboard.press("Tab")
-    folder = page.get_by_role("textbox", name="Folder").input_value()
+    field = page.get_by_role("textbox", name="Folder")
+    playwright.expect(field).not_to_have_value("", timeout=STARTS)  # the form is being drawn anew
+    folder = field.input_value()
     start.click()
     stands(page, "Starting")
     assert "of 80" in stands(page, "Running")
@@ -64,7 +66,7 @@ def test_start_stop_resume_done(page, server):
     page.get_by_role("button", name="Stop", exact=True).last.click()
     at = int(stands(page, "Stopped at step").split()[3])
     assert 0 < at < 80
-    assert page.get_by_role("combobox", name="Run").input_value() == folder
+    playwright.expect(page.get_by_role("combobox", name="Run")).to_have_value(folder, timeout=STARTS)
     page.get_by_role("button", name="Resume").click()
     stands(page, "Finished: 80 steps")
     page.wait_for_selector("text=Back through its checkpoints", timeout=STARTS)
