@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -30,6 +30,9 @@ from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.model.compose.base import Composer
 from dcinterp.model.compose.branches import same_group
 from dcinterp.support.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from dcinterp.model.decoder import DCFormerForCausalLM
 
 KINDS = ("skip", "static", "qp", "kp", "qg", "kg")
 """Of composition edges. Elsewhere the static map counts with the skip; here they are two edges."""
