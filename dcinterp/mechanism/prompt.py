@@ -11,6 +11,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import shown
 from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
 
 Prompt = str | Sequence[int] | Tensor
@@ -57,9 +58,7 @@ def _numbers(ids: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         if "overflow" in str(error).lower():
             raise UserError("A prompt is a list of token ids; one of these numbers is too large for one.") from error
-        shown = repr(ids)
-        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-        raise UserError(f"A prompt is text or a list of token ids, as in [5, 7, 9]; this is {shown}.") from error
+        raise UserError(f"A prompt is text or a list of token ids, as in [5, 7, 9]; this is {shown(ids)}.") from error
 
 
 def token_id(bridge: Bridge, token: Token) -> int:

@@ -13,8 +13,9 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.ranges import require_in_range
+from dcinterp.support.text import shown
 
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "True or False", NoneType: "None"}
 _SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
@@ -34,10 +35,8 @@ def require_fitting(name: str, value: Any, annotation: Any) -> None:
     if not any(_fits(value, each) for each in allowed):
         words = [word for each in allowed if get_origin(each) is Literal for word in get_args(each)]
         if isinstance(value, str) and all(isinstance(word, str) for word in words) and words:
-            raise UserError(f"There is no {name} {value!r}; {nearest(value, words)}")
-        shown = repr(value)
-        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-        raise UserError(f"{name} is {shown}; it must be {_listed([_in_words(each) for each in allowed])}.")
+            require_known(name, value, words)
+        raise UserError(f"{name} is {shown(value)}; it must be {_listed([_in_words(each) for each in allowed])}.")
     require_in_range(name, value, annotation)
 
 

@@ -1,8 +1,9 @@
-"""Numbers for people: three digits and a word for the size."""
+"""Numbers and values for people: three digits and a word for the size, and not too long."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 SIZES = (1e3, 1e6, 1e9)
 
@@ -19,3 +20,9 @@ def readable(count: float, units: Sequence[str], rest: str = "") -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:.0f} {rest}".strip()
+
+
+def shown(value: Any, width: int = 60) -> str:
+    """A value as Python writes it, cut where it is longer than `width`."""
+    text = repr(value)
+    return text if len(text) <= width else f"{text[: width - 3]}..."
