@@ -53,11 +53,9 @@ from dcinterp.mechanism.statistics import (
 )
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level, Number, Tolerance
 
-CONTROLS = ("labels", "heads", "none")
 Control = Literal["labels", "heads", "none"]
 
 
@@ -219,8 +217,6 @@ def attribute_edges_over(
         UserError: there are no examples, one does not fit the model, the model does not compose at that stage, or a
             choice is unknown.
     """
-    require_known("stage", stage, ("pre", "post"))
-    require_known("control", control, CONTROLS)
     check_edge_choices(path, method)
     require_stage(bridge, stage)
     questions = read_questions(bridge, examples)

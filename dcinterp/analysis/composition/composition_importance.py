@@ -44,7 +44,6 @@ from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 
@@ -189,7 +188,6 @@ def composition_importance(
     longest = max(each.ids.shape[1] for each in what)
     layers = bridge.cfg.n_layers * len(stages_of(bridge)) if path == "joint" else 1
     check_fits(bridge, longest, what="Integrating over compositions", rows=min(batch_size, steps), stages=layers)
-    require_known("kind", kind, ("mean", "zero"))
     means = _mean_maps(bridge, [each.ids for each in what]) if kind == "mean" else {}
     made = []
     for done, each in enumerate(what):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -35,7 +35,7 @@ from dcinterp.mechanism.ov_logits import MLP0, ov_logits, require_tokens, token_
 from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_tokens, word_tokens
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
 
 
@@ -121,7 +121,6 @@ def ov_top_tokens(
         raise UserError("There are no words to read; give at least one.")
     if k < 1:
         raise UserError(f"k counts tokens and must be at least 1, not {k}.")
-    require_known("mlp0", mlp0, get_args(MLP0))
     ids, notes = _ids_of(bridge, words, multi_token)
     logits = next(iter(ov_logits(bridge, layer, ids, [head], final_norm, mlp0)))
     top = logits.topk(min(k, logits.shape[1]))

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,7 +37,7 @@ from dcinterp.mechanism.ov_logits import MLP0, ov_logits, require_tokens
 from dcinterp.mechanism.prompt import word_tokens
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError, nearest, require_known
+from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
@@ -173,7 +173,6 @@ def ov_transformations(
     require_tokens(bridge)
     if k < 1 or permutations < 1:
         raise UserError("k and permutations must be at least 1.")
-    require_known("mlp0", mlp0, get_args(MLP0))
     lexicon, notes = _lexicon(bridge, relations, multi_token)
     words = sorted({word for pairs, _ in lexicon.values() for word, _ in pairs})
     ids = torch.tensor(words)
