@@ -41,13 +41,13 @@ class Budget:
     steps: int
     test_files: int
     rates: tuple[float, ...]
-    tuning_steps: int = 60
+    tuning_steps: int = 30
     tuning_seed: int = 100
 
 
 BUDGETS = {
     "pilot": Budget((0,), 24, 12, (1e-3,)),
-    "full": Budget((0, 1), 300, 0, (3e-4, 1e-3, 3e-3)),
+    "full": Budget((0, 1), 150, 0, (3e-4, 1e-3, 3e-3)),
     "smoke": Budget((0, 1), 3, 2, (1e-3, 3e-3), tuning_steps=2),  # for the test of this file
 }
 
