@@ -1,0 +1,107 @@
+"""What the learnt composition does on English prompts: the case studies of protocol.md, from the runs of run.py.
+
+python experiments/smollm2_composition/case_studies.py --runs runs/smollm2_composition --budget full
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import dcinterp
+from dcinterp.checkpoints.composition import open_start
+from dcinterp.model.added_composition import AddedComposition, add_composition, is_added
+from dcinterp.support.errors import UserError, require_known
+
+PROMPTS = {
+    "The capital of France is": " Paris",
+    "The Eiffel Tower stands in the city of": " Paris",
+    "When Mary and John went to the shop, John gave a drink to": " Mary",
+    "Hot is the opposite of": " cold",
+    "Two plus two equals": " four",
+    "Monday, Tuesday, Wednesday,": " Thursday",
+    "The largest planet of the solar system is": " Jupiter",
+    "On a clear day the sky is": " blue",
+}
+MATTERS = 0.1
+"""An edge matters that changes the logit difference by this share of it, or more."""
+
+
+def runner() -> Any:
+    """run.py beside this file, as a module."""
+    spec = importlib.util.spec_from_file_location("smollm2_composition_run", Path(__file__).with_name("run.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def saved_composition(base: Path, run: Path, folder: Path, seed: int) -> Path:
+    """The trained parameters of a run as a folder that `dcinterp.load` opens."""
+    if not (folder / "composition.json").is_file():
+        plain = open_start(str(base)).model
+        composed = add_composition(plain, {}, seed=seed)
+        trained = torch.load(run, weights_only=True)["trained"]
+        for name, parameter in composed.named_parameters():
+            if is_added(name):
+                parameter.data.copy_(trained[name])
+        AddedComposition.of(plain, str(base.resolve()), composed.config).write(composed, folder)
+    return folder
+
+
+def lines(base: Any, models: dict[int, Any], prompts: dict[str, str]) -> Iterator[str]:
+    """The table as Markdown, and the counts that the protocol asks for."""
+    yield "| prompt and answer | seed | P(answer), base | P(answer) | logit difference | head | its layer |"
+    yield "strongest edge | effect (zero) |\n|---|---|---|---|---|---|---|---|---|\n"
+    total = mattering = 0
+    same = []
+    for prompt, answer in prompts.items():
+        others = [other for other in prompts if other != prompt]
+        before = dcinterp.predict(base, prompt, answer).answer_probability
+        edges = []
+        for seed, bridge in models.items():
+            study = dcinterp.case_study(bridge, prompt, answer, reference=others)
+            edge, effect, at_zero = study.strongest[:3]
+            edges.append(edge)
+            total += 1
+            mattering += abs(effect) >= MATTERS * abs(study.logit_difference)
+            layer = study.logit_difference - study.logit_difference_uncomposed
+            yield (
+                f"| {prompt} _{answer.strip()}_ | {seed} | {before:.3f} | {study.prediction.answer_probability:.3f} "
+                f"| {study.logit_difference:+.2f} | {study.layer}.{study.head} | {layer:+.3f} "
+                f"| {edge} | {effect:+.3f} ({at_zero:+.3f}) |\n"
+            )
+        same.append(len(set(edges)) == 1)
+    yield f"\nThe strongest edge matters (at least {MATTERS:.0%} of the logit difference) in {mattering} of {total}; "
+    yield f"it is the same in all seeds for {sum(same)} of {len(same)} prompts.\n"
+
+
+def main(
+    runs: Annotated[Path, typer.Option(help="The --output of run.py.")] = Path("runs/smollm2_composition"),
+    budget: Annotated[str, typer.Option(help="pilot or full, as protocol.md says.")] = "full",
+) -> None:
+    """Study every prompt with the composition of every seed, and print the table."""
+    run = runner()
+    require_known("budget", budget, run.BUDGETS)
+    place, steps, models = runs / budget, run.BUDGETS[budget].steps, {}
+    for seed in run.BUDGETS[budget].seeds:
+        found = sorted(place.glob(f"composition-seed{seed}-rate*-steps{steps}.pt"))
+        if not found:
+            raise UserError(f"There is no trained composition in {place}; make it with run.py --budget {budget} first.")
+        folder = saved_composition(runs / "base", found[0], place / f"composition-seed{seed}", seed)
+        models[seed] = dcinterp.load(folder)
+    table = "".join(lines(dcinterp.load(runs / "base"), models, PROMPTS))
+    (place / "case_studies.md").write_text(table, encoding="utf-8")
+    typer.echo(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
