@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.checkpoints.composition import read_composed
 from dcinterp.checkpoints.load import load
+from dcinterp.checkpoints.names import is_composition
 from dcinterp.checkpoints.oracle import PlainRun, plain_forward
 from dcinterp.checkpoints.read import read_model
 from dcinterp.model.config import DCViTConfig
@@ -42,7 +44,7 @@ def verify(folder: Path, *, against: Path | None = None, length: int = 48, seed:
     """Run the model of `folder` on two random texts: with taps, on its fast path, and token by token with the cache.
 
     Args:
-        folder: a model of ours, or in a released layout.
+        folder: a model of ours, in a released layout, or a composition on top of its base.
         against: another folder of the same model; None for the plain reference in float64.
         length: tokens of each text; at most the context.
         seed: of the texts.
@@ -52,7 +54,7 @@ def verify(folder: Path, *, against: Path | None = None, length: int = 48, seed:
     Raises:
         UserError: the models have different shapes, or the folder holds an image model.
     """
-    model = read_model(folder, dtype=torch.float32)
+    model: Any = (read_composed if is_composition(folder) else read_model)(folder, dtype=torch.float32)
     config = model.config
     if isinstance(config, DCViTConfig):
         raise UserError(f"{folder} holds an image model; verify compares language models.")
