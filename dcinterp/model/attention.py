@@ -163,16 +163,22 @@ class ComposedAttention(nn.Module):
         mask = sight.readable(q.shape[2], keys, device) if "pre" in stages and stages["pre"].conv is not None else seen
 
         # The modules of the stages and not `compose` alone: where somebody listens, they bring the taps of their own.
-        def pre(scores: Attention) -> Float[Tensor, "batch head row key"]:
-            composed = self.pre(scores, stages["pre"].within(mask))[:, :, -rows:]
-            if handed is not None:
-                handed.scores = composed
-            return composed
+        composed = (
+            (lambda scores: self._scores(scores, stages["pre"].within(mask), rows, handed))
+            if "pre" in stages
+            else None,
+            (lambda weights: self.post(weights, stages["post"].within(seen))) if "post" in stages else None,
+        )
+        return attention_pattern(q, k, *composed, seen, taps)
 
-        def post(weights: Attention) -> Attention:
-            return self.post(weights, stages["post"].within(seen))
-
-        return attention_pattern(q, k, pre if "pre" in stages else None, post if "post" in stages else None, seen, taps)
+    def _scores(
+        self, scores: Attention, weights: ComposeWeights, rows: int, handed: HandedOn | None
+    ) -> Float[Tensor, "batch head row key"]:
+        """The composed scores of the last `rows` queries, and the same for the next layer where it reads them."""
+        composed: Tensor = self.pre(scores, weights)[:, :, -rows:]
+        if handed is not None:
+            handed.scores = composed
+        return composed
 
     def heads(self, x: Tensor) -> PerHead:
         """[batch, pos, head * d_head] as [batch, head, pos, d_head]."""

@@ -116,20 +116,16 @@ def unpack_key_weights(channels: Tensor, stages: list[ComposeWeights]) -> list[C
     if heads != channels.shape[1]:
         channels = channels.unflatten(-1, (heads // channels.shape[1], -1)).transpose(2, 3).flatten(1, 2)
     start = 0
-
-    def take(width: int) -> Tensor:
-        nonlocal start
-        start += width
-        return channels[..., start - width : start]
-
     unpacked = []
     for stage in stages:
         full: dict[str, Any] = {}
         for name in KEY_WEIGHTS:
             weight = getattr(stage, name)
-            if weight is not None and weight.dim() == 4:
-                full[name] = take(weight.shape[2]).permute(0, 2, 3, 1)
-            elif weight is not None:
-                full[name] = take(1).squeeze(-1).transpose(1, 2)
+            if weight is None:
+                continue
+            width = weight.shape[2] if weight.dim() == 4 else 1
+            taken = channels[..., start : start + width]
+            start += width
+            full[name] = taken.permute(0, 2, 3, 1) if weight.dim() == 4 else taken.squeeze(-1).transpose(1, 2)
         unpacked.append(replace(stage, **full))
     return unpacked
