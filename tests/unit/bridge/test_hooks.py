@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
 
 import dcinterp
 from dcinterp.bridge import DCBridge, wrap
@@ -31,6 +32,20 @@ def test_wrapping_changes_no_logit(family: str, raw: Callable[..., DCFormerForCa
     with torch.no_grad():
         expected = raw(family)(ids).logits
         torch.testing.assert_close(wrap(raw(family))(ids), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hooks_are_found_as_transformer_lens_finds_them(
+    family: str, raw: Callable[..., DCFormerForCausalLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = wrap(raw(family))
+    monkeypatch.setattr(DCBridge, "_scan_existing_hooks", TransformerBridge._scan_existing_hooks)
+    theirs = wrap(raw(family))
+    assert [(key, hook.name) for key, hook in ours._hook_registry.items()] == [
+        (key, hook.name) for key, hook in theirs._hook_registry.items()
+    ]
+    for bridge in (ours, theirs):
+        assert all(bridge._hook_registry[key] is bridge.hook_dict[key] for key in bridge._hook_registry)
 
 
 def test_the_26_taps_of_a_layer_and_their_shapes(bridge: Make, ids: Tensor) -> None:
