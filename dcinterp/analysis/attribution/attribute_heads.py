@@ -31,7 +31,7 @@ Identity that the tests assert: on each path the scores add up to f(z) - f(b), u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -157,6 +157,7 @@ class HeadAttribution(Result):
     question="Which heads contribute to the answer?",
     guide="analyses/head-attribution.md",
     example={"prompt": EXAMPLE_PROMPT, "target": "tea", "foil": "meat"},
+    ignore=("means",),
 )
 def attribute_heads(
     bridge: Bridge,
@@ -170,6 +171,7 @@ def attribute_heads(
     path: Path = "layer",
     baseline: Prompt | None = None,
     reference: str | Sequence[Prompt] | None = None,
+    means: Mapping[str, Tensor] | None = None,
     steps: Count = 16,
     max_steps: Count = 512,
     tolerance: Tolerance = 0.01,
@@ -190,6 +192,7 @@ def attribute_heads(
         baseline: a counterfactual prompt with as many tokens, whose head outputs are b.
         reference: prompts, or a set of examples such as "same-person n=20", whose mean head outputs are b. Without
             this and `baseline`, b is zero.
+        means: the mean head outputs of `reference` by hook, where they are known already.
         steps: Gauss-Legendre points per path to start with; half as many in models of more than 12 layers.
         max_steps: points are added until the gap is below `tolerance`, but not beyond this.
         tolerance: acceptable |gap| as a share of the layer's metric difference, or of a tenth of the largest layer's
@@ -208,12 +211,14 @@ def attribute_heads(
     check_choices(path, method)
     if baseline is not None and reference is not None:
         raise UserError("Give a counterfactual baseline or a reference set for a mean baseline, not both.")
+    if means is not None and reference is None:
+        raise UserError("means= are those of a reference set; give the set as reference= too.")
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
     starts = None
     if baseline is not None:
         starts = outputs(bridge, explanation.baseline(bridge, baseline))[1]
     elif reference is not None:
-        starts = mean_outputs(bridge, prompts(bridge, reference))
+        starts = dict(means) if means is not None else mean_outputs(bridge, prompts(bridge, reference))
     integration = Integration(steps, max_steps, tolerance, batch_size)
     scores = head_scores(
         bridge, explanation, starts, path=path, method=method, integration=integration, progress=progress

@@ -303,10 +303,10 @@ def case_study(
     prediction = predict(bridge, asked.prompt, asked.target if asked.expected else None)
     metric = explain(bridge, asked.prompt, asked.target, asked.foil).metric
     ids, among = asked.ids, reference if ABLATIONS[kind].reference else None
+    ablator = Ablator.of(bridge, ids, kind, others)
     if attribution is None:
         given = (bridge, asked.prompt, asked.target, asked.foil)
-        attribution = attribute_heads(*given, reference=among, progress=progress)
-    ablator = Ablator.of(bridge, ids, kind, others)
+        attribution = attribute_heads(*given, reference=among, means=ablator.starts, progress=progress)
     direct = ablator.direct(metric) if direct is None else direct
     there = attribution.by_position[:, :, attribution.position]
     best = head_to_follow(there, direct, None, None)

@@ -119,6 +119,13 @@ class Ablator:
         return Stream(self.bridge, self.ids)
 
     @property
+    def starts(self) -> dict[str, Float[Tensor, "1 1 head d_head"]] | None:
+        """Where the heads' outputs start from in an attribution, by hook: their mean; None for zero."""
+        if not ABLATIONS[self.kind].reference:
+            return None
+        return {name: mean[None, None] for name, mean in self.means.items()}
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The kind, and zero beside it."""
         return (self.kind,) if self.kind == "zero" else (self.kind, "zero")
@@ -178,10 +185,7 @@ class Ablator:
 
     def attributions(self, explanation: Explanation) -> Float[Tensor, "layer head pos"]:
         """Integrated gradients of the heads' outputs, as `attribute_heads` has them: from their mean, or from zero."""
-        starts = None
-        if ABLATIONS[self.kind].reference:
-            starts = {name: mean[None, None] for name, mean in self.means.items()}
-        return head_scores(self.bridge, explanation, starts).by_position
+        return head_scores(self.bridge, explanation, self.starts).by_position
 
     def direct(self, metric: Metric, kind: str | None = None) -> Float[Tensor, "layer head"]:
         """The direct effect of every head on the metric.
