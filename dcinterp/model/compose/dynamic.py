@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 from transformers import initialization as init
 
-from dcinterp.model.compose.base import ComposeConfig, Composer, Cost, Mechanism
+from dcinterp.model.compose.base import ComposeConfig, Cost, Mechanism
 from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.compose.by_sides import ComposerBySides
 from dcinterp.model.compose.static import StaticMap
 from dcinterp.model.norm import rms_normalise
 from dcinterp.shapes import Attention, Gate, LowRank, Residual
@@ -73,10 +74,11 @@ class SideWeights(nn.Module):
             self.gate.weight.zero_()
 
 
-class DynamicCompose(Composer):
+class DynamicCompose(ComposerBySides):
     """One Compose of DCMHA: static map, query side and key side, each as the config asks."""
 
     name: ClassVar[str] = "dynamic"
+    SIDE: ClassVar[type[nn.Module]] = SideWeights
     how: ClassVar[str] = "for every pair of positions"
     MECHANISM: ClassVar[Mechanism | None] = Mechanism(
         "dynamically composable heads (DCMHA)",
@@ -84,22 +86,6 @@ class DynamicCompose(Composer):
         "identity, and low rank and diagonal from the query and from the key",
         "layouts `dcformer` and `dcpythia`, loaded",
     )
-
-    def __init__(self, config: ComposeConfig) -> None:
-        super().__init__(config)
-        self.static = StaticMap(config) if config.compose_static else None
-        self.query = SideWeights(config) if config.compose_query_wise else None
-        self.key = SideWeights(config) if config.compose_key_wise else None
-
-    @torch.no_grad()
-    def start_at_identity(self) -> None:
-        if self.static is not None:
-            self.static.start_at_identity(self.config.compose_skip)
-        elif not self.config.compose_skip:
-            self.refuse_identity("it has neither the skip nor a static map")
-        for side in (self.query, self.key):
-            if side is not None:
-                side.start_at_identity()
 
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
@@ -112,8 +98,7 @@ class DynamicCompose(Composer):
         return ComposeWeights(w_q1, w_q2, w_qg, w_k1, w_k2, w_kg, static, skip, groups)
 
     def readers(self) -> list[nn.Linear]:
-        sides = [side for side in (self.query, self.key) if side is not None]
-        return [getattr(side, name) for side in sides for name in ("down", "gate") if hasattr(side, name)]
+        return [getattr(side, name) for side in self.sides for name in ("down", "gate") if hasattr(side, name)]
 
     @classmethod
     def cost(cls, config: ComposeConfig) -> Cost:

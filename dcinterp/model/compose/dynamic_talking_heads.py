@@ -18,8 +18,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from dcinterp.model.compose.base import ComposeConfig, Composer, Cost, Mechanism
+from dcinterp.model.compose.base import ComposeConfig, Cost, Mechanism
 from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.compose.by_sides import ComposerBySides
 from dcinterp.model.compose.static import StaticMap
 from dcinterp.shapes import Attention, LowRank, Residual
 
@@ -52,33 +53,23 @@ class TokenMaps(nn.Module):
         picks = torch.eye(self.size, dtype=x.dtype, device=x.device).repeat(1, self.groups)
         return picks.expand(*x.shape[:2], -1, -1), chosen.transpose(2, 3).flatten(3)
 
+    @torch.no_grad()
+    def start_at_identity(self) -> None:
+        """Maps of zeros, for every token."""
+        self.maps.weight.zero_()
 
-class DynamicTalkingHeads(Composer):
+
+class DynamicTalkingHeads(ComposerBySides):
     """A whole map over heads from the query token, one from the key token, and W_b, as far as the config asks."""
 
     name: ClassVar[str] = "dynamic-talking-heads"
+    SIDE: ClassVar[type[nn.Module]] = TokenMaps
     how: ClassVar[str] = "by whole maps over heads that tokens choose"
     MECHANISM: ClassVar[Mechanism | None] = Mechanism(
         "talking heads, dynamic",
         "A' = A (W_b + P_t + N_s)",
         "learned, and of full rank from the query and from the key",
     )
-
-    def __init__(self, config: ComposeConfig) -> None:
-        super().__init__(config)
-        self.static = StaticMap(config) if config.compose_static else None
-        self.query = TokenMaps(config) if config.compose_query_wise else None
-        self.key = TokenMaps(config) if config.compose_key_wise else None
-
-    @torch.no_grad()
-    def start_at_identity(self) -> None:
-        if self.static is not None:
-            self.static.start_at_identity(self.config.compose_skip)
-        elif not self.config.compose_skip:
-            self.refuse_identity("it has neither the skip nor a static map")
-        for side in (self.query, self.key):
-            if side is not None:
-                side.maps.weight.zero_()
 
     def weights(
         self, x_query: Float[Tensor, "batch query d_model"], x_key: Float[Tensor, "batch key d_model"]
@@ -97,7 +88,7 @@ class DynamicTalkingHeads(Composer):
         )
 
     def readers(self) -> list[nn.Linear]:
-        return [side.maps for side in (self.query, self.key) if side is not None]
+        return [side.maps for side in self.sides]
 
     @classmethod
     def cost(cls, config: ComposeConfig) -> Cost:
