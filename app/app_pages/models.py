@@ -6,6 +6,7 @@ import streamlit as st
 
 from dcinterp.model.compose.registry import MECHANISM_COLUMNS, mechanism_rows
 from dcinterp.support.errors import UserError
+from dcinterp.support.paths import path_of
 from workbench import links, models
 from workbench.markdown import escape
 
@@ -61,8 +62,8 @@ st.subheader("Open another model", anchor=False)
 root = st.text_input(
     "Look for model folders in", str(Path.cwd()), key="root", help="Up to three folders deep, newest first."
 )
-found = models.folders(Path(root).expanduser()) if root and Path(root).expanduser().is_dir() else []
-if root and not Path(root).expanduser().is_dir():
+found = models.folders(path_of(root)) if root and path_of(root).is_dir() else []
+if root and not path_of(root).is_dir():
     st.error(f"There is no folder {root} to look in; check the path.", icon=":material/error:")
 chosen = st.selectbox(
     "Model folder",
@@ -92,7 +93,7 @@ if wanted and models.needs_hub(wanted) and wanted != st.session_state.get("_look
     )
     links.end_page()
 if wanted:
-    wanted = str(Path(wanted).expanduser().resolve()) if Path(wanted).expanduser().exists() else wanted
+    wanted = str(path_of(wanted).resolve()) if path_of(wanted).exists() else wanted
     try:
         with st.spinner("Looking at its size ..."):
             found = models.estimate(wanted)

@@ -12,6 +12,7 @@ import streamlit as st
 
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF
+from dcinterp.support.paths import path_of
 from workbench import links
 
 LOADED_AT_MOST = 4
@@ -133,7 +134,7 @@ def _load(name: str, stamp: int) -> Any:
 
 def stamp(name: str) -> int:
     """A number that changes when the weights of a local folder do, so that a model in training is shown as it is."""
-    place = Path(parts(name)[0]).expanduser()
+    place = path_of(parts(name)[0])
     files = [file for ending in ("safetensors", "gguf") for file in place.glob(f"*.{ending}")]
     return max(
         (file.stat().st_mtime_ns for file in (files if place.is_dir() else [place]) if file.is_file()), default=0
@@ -194,7 +195,7 @@ def estimate(name: str) -> Any:
         raise dcinterp.UserError("Type the path of a model or a hub id.")
     if name.startswith(PLANTED):
         return dcinterp.describe(model(asked))
-    if not Path(name).expanduser().exists():
+    if not path_of(name).exists():
         refuse_missing_folder(name)
     return _on_hub(name) if needs_hub(name) else dcinterp.describe(asked)
 
@@ -204,7 +205,7 @@ def lacks_tokenizer(name: str) -> bool:
     from dcinterp.checkpoints.names import OWN, gguf_file, is_adapter
     from dcinterp.checkpoints.tokenizer_files import has_tokenizer
 
-    folder = Path(name.removeprefix(OWN)).expanduser()
+    folder = path_of(name.removeprefix(OWN))
     return folder.is_dir() and not has_tokenizer(folder) and not is_adapter(folder) and gguf_file(folder) is None
 
 
@@ -230,7 +231,7 @@ def needs_hub(name: str) -> bool:
     from dcinterp.checkpoints.names import OWN, PLANTED
 
     source = parts(name.strip())[0].removeprefix(OWN)
-    if not source or source.startswith(PLANTED) or Path(source).expanduser().exists():
+    if not source or source.startswith(PLANTED) or path_of(source).exists():
         return False
     return looks_like_hub_id(source) and cached_snapshot(source) is None
 

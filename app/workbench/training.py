@@ -22,6 +22,7 @@ from typing import Any
 import streamlit as st
 
 from dcinterp.support.file_names import is_trained
+from dcinterp.support.paths import path_of
 from workbench.drawings import drawn
 from workbench.theme import theme
 
@@ -129,7 +130,7 @@ def start(output: Path, preset: str, steps: int, changes: dict[str, int], text: 
 
     if output.is_dir() and any(output.iterdir()):
         raise UserError(f"{output} is not empty; choose another name, or resume the run that is in it.")
-    if text and not Path(text).expanduser().exists():
+    if text and not path_of(text).exists():
         raise UserError(f"There is no text at {text}; give the path of a file or a folder.")
     tree = text_run(text) if text else TASKS_RUN
     every = max(1, steps // 10)

@@ -18,6 +18,7 @@ from transformer_lens.model_bridge.sources._bridge_builder import (
     configure_tokenizer,
 )
 from transformer_lens.model_bridge.sources._hf_format import determine_architecture_from_hf_config
+from transformer_lens.model_bridge.sources.transformers.helpers import get_hf_model_class_for_architecture
 from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
 from transformers import AutoTokenizer
 
@@ -28,6 +29,7 @@ from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.errors import UserError
+from dcinterp.support.pretrained import read_pretrained
 
 ARCHITECTURES = {DCFormerForCausalLM: "DCFormerForCausalLM", DCViTForImageClassification: "DCViTForImageClassification"}
 
@@ -76,9 +78,21 @@ def boot(
     """TransformerLens's own bridge for a causal language model that is not ours, with its tokenizer or another."""
     return guarded(
         TransformerBridge.boot_transformers(
-            name_or_path, device=device, dtype=dtype or torch.float32, tokenizer=tokenizer
+            name_or_path,
+            device=device,
+            dtype=dtype or torch.float32,
+            tokenizer=tokenizer,
+            model_class=_Complete(),
         )
     )
+
+
+class _Complete:
+    """Where TransformerLens takes a class of models: the one that fits the architecture, read whole or refused."""
+
+    def from_pretrained(self, name: str, **options: Any) -> Any:
+        architecture = determine_architecture_from_hf_config(options["config"])
+        return read_pretrained(get_hf_model_class_for_architecture(architecture), name, **options)
 
 
 def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:

@@ -27,6 +27,7 @@ from dcinterp.model.added_composition import AddedComposition, add_composition, 
 from dcinterp.model.config import Stage
 from dcinterp.support.errors import UserError
 from dcinterp.support.file_names import COMPOSITION
+from dcinterp.support.paths import path_of
 from dcinterp.support.progress import without_bars
 from dcinterp.train.loop.start import Start
 
@@ -82,7 +83,7 @@ def compose(
     if merge:
         if given or seed is not None:
             raise UserError("A composition is merged as it is; leave the other options out, or leave out --merge.")
-        return _merge(Path(model).expanduser(), output)
+        return _merge(path_of(model), output)
     name = str(model).removeprefix(OWN)
     folder = _base_folder(name)
     base = _read_language_model(folder, None)
@@ -111,7 +112,7 @@ def open_start(name: str) -> Start:
         UserError: there is no such model, or our decoder does not read it.
     """
     name = name.removeprefix(OWN)
-    folder = Path(name).expanduser()
+    folder = path_of(name)
     places: tuple[Path, ...]
     if is_composition(folder):
         model, added = read_composed(folder, dtype=torch.float32), AddedComposition.read(folder)
@@ -141,7 +142,7 @@ def _base_folder(name: str) -> Path:
     """The folder of a model, from its name; of a model of the hub, the one in the cache of the hub's client."""
     if name in shipped_models():
         return SHIPPED / name
-    folder = Path(name).expanduser()
+    folder = path_of(name)
     if is_composition(folder):
         raise UserError(f"{folder} holds a composition; merge it first with: dcinterp compose {folder} --merge ...")
     if is_adapter(folder) or gguf_file(folder) is not None:
@@ -164,7 +165,7 @@ def _base_folder(name: str) -> Path:
 
 def _lasting_name(name: str) -> str:
     """What a record calls a model: a shipped model or a hub id by its name, a folder by its whole path."""
-    folder = Path(name).expanduser()
+    folder = path_of(name)
     return str(folder.resolve()) if name not in shipped_models() and folder.is_dir() else name
 
 

@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 
-from dcinterp.support.errors import UserError
+from dcinterp.checkpoints.gguf_header import require_header
+from dcinterp.support.errors import UserError, reason
+from dcinterp.support.json_files import require_plain_file
+from dcinterp.support.pretrained import read_pretrained
 from dcinterp.support.progress import without_bars
 
 
@@ -22,11 +25,19 @@ def require_gguf(file: Path) -> None:
     Raises:
         UserError: as said.
     """
+    require_plain_file(file)
     with file.open("rb") as opened:
         if opened.read(4) != b"GGUF":
             raise UserError(f"{file} does not begin as a GGUF file does; copy or download it again.")
     if find_spec("gguf") is None:
         raise UserError(f"Reading {file.name} takes the package gguf; install it with: pip install 'dcinterp[gguf]'")
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    def octets_of(kind: int, entries: int) -> int:
+        block, octets = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        return entries // block * octets
+
+    require_header(file, octets_of)
 
 
 def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
@@ -40,15 +51,18 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
     require_gguf(file)
     try:
         with without_bars():
-            model: Any = AutoModelForCausalLM.from_pretrained(
+            model: Any = read_pretrained(
+                AutoModelForCausalLM,
                 file.parent,
                 gguf_file=file.name,
                 dtype=dtype or torch.float32,
                 attn_implementation="eager",
                 local_files_only=True,
             )
+    except UserError as error:
+        raise UserError(f"{file} is not whole: {error}") from error
     except Exception as error:  # the reader raises whatever the bytes of a damaged file lead it to
-        raise UserError(f"{file} is damaged, or of a kind that transformers does not read: {_first(error)}.") from error
+        raise UserError(f"{file} is damaged, or of a kind that transformers does not read: {reason(error)}.") from error
     # The numbers are no longer quantized; with the mark of it, nobody could move, cast or save the model.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -88,7 +102,7 @@ def gguf_facts(file: Path) -> tuple[dict[str, Any], int, str]:
         counts = {t.name: int(t.n_elements) for t in reader.tensors}
         largest = max((t for t in reader.tensors if t.name != "token_embd.weight"), key=lambda t: int(t.n_elements))
     except Exception as error:  # as above
-        raise UserError(f"{file} is damaged ({_first(error)}); copy or download it again.") from error
+        raise UserError(f"{file} is damaged ({reason(error)}); copy or download it again.") from error
     return fields, sum(counts.values()), largest.tensor_type.name
 
 
@@ -101,9 +115,3 @@ HEADER = {
     "vocab_size": "vocab_size",
 }
 """Keys of the header, after the name of the architecture, and what a config.json calls them."""
-
-
-def _first(error: Exception) -> str:
-    """The first sentence of an error of a library."""
-    text = str(error).strip() or type(error).__name__
-    return text.split(". ")[0].split("\n")[0].rstrip(".:")[:200]

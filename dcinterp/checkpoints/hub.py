@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from dcinterp.checkpoints.read import OURS, read_config_file
+from dcinterp.checkpoints.tensor_files import indexed_files
+from dcinterp.support.errors import UserError
 
 WEIGHTS = (".safetensors", ".bin")
 """How the names of files with weights end, the ones that are preferred first."""
@@ -32,8 +33,8 @@ def _whole(folder: Path, ending: str) -> bool:
     parts = set(folder.glob(f"*{ending}"))
     for index in folder.glob(f"*{ending}.index.json"):
         try:
-            parts |= {folder / file for file in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
-        except (ValueError, KeyError, AttributeError):
+            parts |= {folder / file for file in indexed_files(index)}
+        except UserError:
             return False
     return bool(parts) and all(part.is_file() for part in parts)
 

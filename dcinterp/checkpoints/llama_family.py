@@ -19,7 +19,7 @@ from dcinterp.checkpoints.released.attention import require_fields
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.rotary import SCALINGS, check_scaling
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, shortened
 
 OLD_SPELLINGS = frozenset("torch_dtype rope_theta rope_scaling rope_type partial_rotary_factor head_dim".split())
 """Fields that transformers understands beside those that its configuration class has today."""
@@ -41,8 +41,10 @@ def read_shared(
     try:
         theirs = CONFIG_MAPPING[family].from_dict(dict(fields))
     except Exception as error:  # transformers raises classes of its own for fields of a wrong type
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
-        raise UserError(f"The config.json in {tensors.folder} is not a valid {family} one: {reason}.") from error
+        said = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
+        raise UserError(
+            f"The config.json in {tensors.folder} is not a valid {family} one: {shortened(said, 120)}."
+        ) from error
     given: Any = theirs
     if getattr(given, "quantization_config", None):
         refuse(tensors, "quantization_config", "weights that are not plain numbers", "load the model dequantized")

@@ -13,6 +13,7 @@ from dcinterp.checkpoints.adapters import base_of, is_adapted, merge, read_adapt
 from dcinterp.checkpoints.composition import read_composed
 from dcinterp.checkpoints.devices import require_device
 from dcinterp.checkpoints.fingerprint import mark_source
+from dcinterp.checkpoints.fit import require_counts
 from dcinterp.checkpoints.gguf_file import read_gguf, read_gguf_tokenizer
 from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason
 from dcinterp.checkpoints.names import (
@@ -28,10 +29,14 @@ from dcinterp.checkpoints.names import (
     shipped_models,
 )
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model
+from dcinterp.checkpoints.tensor_files import count_tensors
 from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, require_fit
-from dcinterp.support.errors import UserError, nearest, require_known
+from dcinterp.support.errors import UserError, nearest, reason, require_known
 from dcinterp.support.file_names import COMPOSITION
+from dcinterp.support.paths import path_of
+from dcinterp.support.pretrained import read_pretrained
 from dcinterp.support.progress import without_bars
+from dcinterp.support.text import shown
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
@@ -96,7 +101,7 @@ def _load(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, own:
         if words is not None:
             raise UserError("A planted model has its own words; leave the tokenizer out.")
         return _load_planted(name.removeprefix(PLANTED), device, dtype)
-    path = Path(name).expanduser()
+    path = path_of(name)
     if (file := gguf_file(path)) is not None:
         if own:
             raise UserError(f'Our decoder does not read GGUF files; open {file} without {OWN!r} or decoder="own".')
@@ -129,38 +134,52 @@ def _load_folder(
     kind = read_config_file(folder).get("model_type")
     if own and kind not in (*OURS, *layout_names()):
         raise UserError(
-            f"{folder} holds a model of type {kind!r}, which our decoder does not read; it reads "
+            f"{folder} holds a model of type {shown(kind)}, which our decoder does not read; it reads "
             f'{", ".join(layout_names())}. Without {OWN!r} or decoder="own" TransformerLens opens it.'
         )
     if own or kind in OURS or opens_by_default(kind):
         return _load_ours(folder, name or folder.name, device, dtype, words)
-    if kind is None:
-        raise UserError(f"{folder / 'config.json'} has no model_type; copy it again from the source of the model.")
-    from dcinterp.bridge import boot, wrap_foreign
-
-    try:
-        if words is None and not has_tokenizer(folder):
-            bridge = wrap_foreign(_read_foreign_model(folder, device, dtype), None, str(folder))
-        else:
-            bridge = boot(str(folder), device=str(device) if device else None, dtype=dtype, tokenizer=words)
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split(". ")[0].split("\n")[0].rstrip(".")
+    if not isinstance(kind, str):
         raise UserError(
-            f"{folder} holds a model of type {kind!r}, which transformers and TransformerLens do not load: {reason}."
-        ) from error
+            f"model_type in {folder / 'config.json'} is {shown(kind)}, not the name of a kind of model; copy it again "
+            "from the source of the model."
+        )
+    bridge = _load_foreign(folder, kind, device, dtype, words)
     if name:
         bridge.cfg.model_name = name
     return bridge
+
+
+def _load_foreign(folder: Path, kind: str, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
+    """A model of others, read by transformers; its files are looked at first, for transformers believes them."""
+    from dcinterp.bridge import boot, wrap_foreign
+
+    require_counts(folder / "config.json", read_config_file(folder), count_tensors(folder))
+    try:
+        if words is None and not has_tokenizer(folder):
+            return wrap_foreign(_read_foreign_model(folder, device, dtype), None, str(folder))
+        return boot(str(folder), device=str(device) if device else None, dtype=dtype, tokenizer=words)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # of as many classes as there are libraries below
+        if words is None and has_tokenizer(folder):
+            read_tokenizer(folder)  # which says so if it is the tokenizer
+        raise UserError(
+            f"{folder} holds a model of type {shown(kind, 30)}, which transformers and TransformerLens do not load: "
+            f"{reason(error)}."
+        ) from error
 
 
 def _read_foreign_model(folder: Path, device: Any, dtype: torch.dtype | None) -> Any:
     from transformers import AutoModelForCausalLM
 
     with without_bars():
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype or torch.float32, attn_implementation="eager", local_files_only=True
+        model = read_pretrained(
+            AutoModelForCausalLM,
+            folder,
+            dtype=dtype or torch.float32,
+            attn_implementation="eager",
+            local_files_only=True,
         )
     return model.to(device) if device else model
 
@@ -207,11 +226,11 @@ def _wrap_ours(model: Any, folder: Path, name: str, words: Any) -> TransformerBr
 
     from dcinterp.bridge import wrap
 
-    if words is None and (folder / "tokenizer.json").is_file():
+    if words is None and has_tokenizer(folder) and (folder / "tokenizer.json").exists():
         try:
             words = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the tokenizers library raises bare exceptions
-            raise UserError(f"The tokenizer in {folder} is damaged ({error}); copy its files again.") from error
+            raise UserError(f"The tokenizer in {folder} is damaged ({reason(error)}); copy its files again.") from error
     if words is None:
         return wrap(model, None, name)
     opened = words.bos_token_id is not None and words("a").input_ids[:1] == [words.bos_token_id]

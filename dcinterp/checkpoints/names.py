@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.file_names import COMPOSITION
+from dcinterp.support.paths import path_of
 
 SHIPPED = Path(__file__).parent / "shipped"
 
@@ -33,7 +34,7 @@ def shipped_models() -> tuple[str, ...]:
 
 def refuse_file(name: str) -> None:
     """Raise a UserError if `name` is a file, where the folder of a model is meant."""
-    if Path(name).expanduser().is_file():
+    if path_of(name).is_file():
         raise UserError(f"{name} is a file; give the folder that holds config.json and the weights, or a .gguf file.")
 
 
@@ -71,7 +72,7 @@ def holds_model(folder: Path) -> bool:
 
 def is_here(name: str) -> bool:
     """Whether a name stands for the files of a model: a folder with a config.json or an adapter, or a GGUF file."""
-    path = Path(name).expanduser()
+    path = path_of(name)
     return holds_model(path) or gguf_file(path) is not None
 
 
@@ -82,5 +83,5 @@ def is_path(name: str) -> bool:
 
 def refuse_missing_folder(name: str) -> None:
     """Raise a UserError if `name` can only be meant as a folder, and there is none: what is left may be a hub id."""
-    if is_path(name) and not Path(name).expanduser().is_dir():
+    if is_path(name) and not path_of(name).is_dir():
         raise UserError(f"There is no folder {name}; check the path.")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 
+from dcinterp.checkpoints.fit import require_layers, require_one_type
 from dcinterp.checkpoints.names import layout_names
+from dcinterp.checkpoints.tensor_files import CheckpointTensors
+from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, reason
+from dcinterp.support.json_files import read_json_object
 from dcinterp.support.progress import without_bars
 
 if TYPE_CHECKING:
@@ -48,10 +51,8 @@ def read_model(
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
     images = kind == DCViTConfig.model_type
-    try:
-        config = (DCViTConfig if images else DCFormerConfig).from_dict(fields)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{folder / 'config.json'} does not describe a model of this library: {error}") from error
+    config = _our_config(folder, fields, DCViTConfig if images else DCFormerConfig)
+    require_whole(folder, config, dtype)
     try:
         with without_bars():
             loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
@@ -63,33 +64,61 @@ def read_model(
                 ignore_mismatched_sizes=True,
             )
     except (SafetensorError, OSError, EOFError) as error:
-        raise UserError(f"The weights in {folder} are damaged ({error}); copy or download them again.") from error
+        raise UserError(
+            f"The weights in {folder} are damaged ({reason(error)}); copy or download them again."
+        ) from error
     model, report = loaded
     wrong = [
         f"{problem.replace('_', ' ')}: {name}" for problem, names in report.items() for name in sorted(map(str, names))
     ]
     if wrong:
         raise UserError(
-            f"The weights in {folder} do not fit its config.json ({wrong[0]}); use files that belong together."
+            f"The weights in {folder} do not fit its config.json ({wrong[0][:120]}); use files that belong together."
         )
     return model.to(device) if device else model
+
+
+def _our_config(folder: Path, fields: dict[str, Any], kind: type[DCFormerConfig]) -> DCFormerConfig:
+    try:
+        return kind.from_dict(fields)
+    except Exception as error:  # transformers raises classes of its own for the fields that are its own
+        what = reason(error, 160)
+        raise UserError(f"{folder / 'config.json'} does not describe a model of this library: {what}.") from error
+
+
+def require_whole(folder: Path, config: DCFormerConfig, dtype: torch.dtype | None) -> None:
+    """Refuse a folder of ours whose weights are not those of its config, before memory is taken for a model.
+
+    Raises:
+        UserError: a tensor is missing, of another shape, or of another type than the rest.
+    """
+    tensors = CheckpointTensors(folder)
+    require_layers(folder / "config.json", config.num_hidden_layers, tensors)
+    with torch.device("meta"):
+        model = build_model(config)
+    expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    weights = [name for name, _ in model.named_parameters()]
+    for name, shape in expected.items():
+        missing = name not in tensors and not (config.tie_word_embeddings and name == "lm_head.weight")
+        if missing or (name in tensors and tensors.shape(name) != shape):
+            found = "missing" if missing else f"of shape {tensors.shape(name)}, not {shape}"
+            raise UserError(
+                f"The weights in {folder} do not fit its config.json ({name} is {found}); use files that belong "
+                "together."
+            )
+    if dtype is None:
+        require_one_type(folder, {name: tensors.dtype(name) for name in weights if name in tensors})
 
 
 def read_config_file(folder: Path) -> dict[str, Any]:
     """The config.json of a model folder.
 
     Raises:
-        UserError: it is missing or no JSON.
+        UserError: it is missing, or does not hold a JSON object.
     """
     path = folder / "config.json"
-    if not path.is_file():
+    if not (path.exists() or path.is_symlink()):
         raise UserError(
             f"{folder} has no config.json, so it is not a model folder; give a folder that save_pretrained wrote."
         )
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON ({error}); copy it again from the source of the model.") from error
-    if not isinstance(fields, dict):
-        raise UserError(f"{path} does not hold a configuration; copy it again from the source of the model.")
-    return fields
+    return read_json_object(path, what="a configuration", way="copy it again from the source of the model")

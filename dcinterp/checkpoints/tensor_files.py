@@ -2,106 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
 import torch
 from torch import Tensor
 
+from dcinterp.checkpoints.pickled_file import PickledFile, require_sizes
+from dcinterp.checkpoints.safetensors_file import SafetensorsFile
 from dcinterp.support.errors import UserError
-
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-
-
-class SafetensorsFile:
-    """One safetensors file. Plain reads instead of a memory map: mapped pages would count beside their copies."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        size = path.stat().st_size
-        try:
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                if length > size:
-                    raise ValueError("its header is longer than the file")
-                header = json.loads(file.read(length))
-            self.data = 8 + length
-            self.entries: dict[str, dict[str, Any]] = {k: v for k, v in header.items() if k != "__metadata__"}
-            ends = [entry["data_offsets"][1] for entry in self.entries.values()]
-            if self.data + max(ends, default=0) != size:
-                raise ValueError("its size does not fit its header")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is damaged ({error}); copy or download it again.") from error
-
-    def names(self) -> list[str]:
-        return list(self.entries)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.entries[name]["shape"])
-
-    def dtype(self, name: str) -> torch.dtype | None:
-        return _DTYPES.get(self.entries[name]["dtype"])
-
-    def read(self, name: str) -> Tensor:
-        entry = self.entries[name]
-        if entry["dtype"] not in _DTYPES:
-            raise UserError(
-                f"{name} in {self.path} is of type {entry['dtype']}, which is not a plain number type; convert the "
-                "checkpoint to BF16, F16 or F32 first."
-            )
-        tensor = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
-        start, end = entry["data_offsets"]
-        if end - start != tensor.numel() * tensor.element_size():
-            raise UserError(f"{self.path} is damaged (the size of {name} is wrong); copy or download it again.")
-        with self.path.open("rb") as file:
-            file.seek(self.data + start)
-            if tensor.numel():
-                octets: Any = tensor.flatten().view(torch.uint8).numpy()
-                file.readinto(octets)
-        return tensor
-
-
-class PickledFile:
-    """One .bin file. It is read whole, without running code from it; each tensor is let go once read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-            raise UserError(
-                f"{path} is damaged or holds more than tensors, which is not safe to open "
-                f"({str(error).splitlines()[0]}); ask for a safetensors file."
-            ) from error
-        self.tensors: dict[str, Tensor] = {k: v for k, v in tensors.items() if isinstance(v, Tensor)}
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
-        self.dtypes = {name: tensor.dtype for name, tensor in self.tensors.items()}
-
-    def names(self) -> list[str]:
-        return list(self.shapes)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.shapes[name]
-
-    def dtype(self, name: str) -> torch.dtype | None:
-        return self.dtypes[name]
-
-    def read(self, name: str) -> Tensor:
-        return self.tensors.pop(name) if self.tensors[name].numel() > 2**16 else self.tensors[name]
+from dcinterp.support.json_files import read_field, read_json_object, require_plain_file
+from dcinterp.support.text import shown
 
 
 class CheckpointTensors:
@@ -110,11 +21,22 @@ class CheckpointTensors:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = [self._open(path) for path in checkpoint_files(folder)]
-        self.home = {name: file for file in self.files for name in file.names()}
+        self.home: dict[str, SafetensorsFile | PickledFile] = {}
+        for file in self.files:
+            for name in file.names():
+                if name in self.home:
+                    raise UserError(
+                        f"{shown(name)} is both in {self.home[name].path.name} and in {file.path}; keep one checkpoint "
+                        "in a folder."
+                    )
+                self.home[name] = file
 
     def __iter__(self) -> Iterator[str]:
         """Names, file by file."""
         return iter(self.home)
+
+    def __len__(self) -> int:
+        return len(self.home)
 
     def __contains__(self, name: str) -> bool:
         return name in self.home
@@ -139,23 +61,63 @@ def checkpoint_files(folder: Path) -> list[Path]:
     """The weight files of a folder: safetensors where there are any, .bin files otherwise.
 
     Raises:
-        UserError: there are none, or the index names a file that is missing.
+        UserError: there are none, or one is not a plain file, or the index names one that is missing or elsewhere.
     """
     for suffix, usual in (("safetensors", "model.safetensors"), ("bin", "pytorch_model.bin")):
-        if (folder / usual).is_file():
+        if (folder / usual).exists() or (folder / usual).is_symlink():
+            require_plain_file(folder / usual)
             return [folder / usual]
-        shards = sorted(folder.glob(f"*-of-*.{suffix}"))
-        files = shards or sorted(path for path in folder.glob(f"*.{suffix}") if path.name != "training_args.bin")
         indices = sorted(folder.glob(f"*.{suffix}.index.json"))
         if indices:
-            try:
-                listed = set(json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"].values())
-            except (ValueError, KeyError, AttributeError) as error:
-                raise UserError(f"{indices[0]} is not a valid index of weights; copy or download it again.") from error
-            missing = sorted(name for name in listed if not (folder / name).is_file())
-            if missing:
-                raise UserError(f"{folder} lacks {missing[0]}, which {indices[0].name} lists; copy or download it.")
-            return [folder / name for name in sorted(listed)]
+            return [folder / name for name in indexed_files(indices[0])]
+        shards = sorted(folder.glob(f"*-of-*.{suffix}"))
+        files = shards or sorted(path for path in folder.glob(f"*.{suffix}") if path.name != "training_args.bin")
+        for file in files:
+            require_plain_file(file)
         if files:
             return files
     raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
+
+
+def indexed_files(index: Path) -> list[str]:
+    """The names of the files that an index of weights lists, each of which is there, below the folder of the index.
+
+    Raises:
+        UserError: it is not a valid index, or it names a file that is missing or elsewhere.
+    """
+    way = "copy or download it again"
+    fields = read_json_object(index, what="an index of weights", way=way)
+    table = read_field(fields, "weight_map", dict, index, way=way)
+    for tensor, name in table.items():
+        inside = (
+            isinstance(name, str) and not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+        )
+        if not inside or not name.strip() or "\\" in name:
+            raise UserError(
+                f"weight_map in {index} gives {shown(name)} for {shown(tensor)}, which is not a file of this folder; "
+                f"{way}."
+            )
+    listed = sorted(set(table.values()))
+    if not listed:
+        raise UserError(f"weight_map in {index} is empty; {way}.")
+    for name in listed:
+        try:
+            found = (index.parent / name).exists()
+        except (OSError, ValueError):
+            found = False
+        if not found:
+            raise UserError(f"{index.parent} lacks {shown(name)[1:-1]}, which {index.name} lists; copy or download it.")
+        require_plain_file(index.parent / name)
+    return listed
+
+
+def count_tensors(folder: Path) -> int:
+    """How many tensors a folder holds, by its headers; of .bin files, at most how many.
+
+    Raises:
+        UserError: as `checkpoint_files`, or a header does not fit its file.
+    """
+    files = checkpoint_files(folder)
+    return sum(
+        len(SafetensorsFile(path).names()) if path.suffix == ".safetensors" else require_sizes(path) for path in files
+    )

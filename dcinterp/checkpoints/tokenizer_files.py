@@ -8,15 +8,24 @@ from typing import Any
 
 from dcinterp.checkpoints.gguf_file import read_gguf_tokenizer
 from dcinterp.checkpoints.names import SHIPPED, gguf_file, shipped_models
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, reason
+from dcinterp.support.json_files import require_plain_file
+from dcinterp.support.paths import path_of
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 """Any of these makes a folder one with a tokenizer."""
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has files of a tokenizer."""
-    return any((folder / name).is_file() for name in FILES)
+    """Whether a folder has files of a tokenizer.
+
+    Raises:
+        UserError: one of them is not a plain file, which transformers would pass over.
+    """
+    found = [folder / name for name in FILES if (folder / name).exists() or (folder / name).is_symlink()]
+    for path in found:
+        require_plain_file(path)
+    return bool(found)
 
 
 PATTERNS = "tokenizer* special_tokens_map.json added_tokens.json vocab.* merges.txt *.model chat_template.jinja"
@@ -38,7 +47,7 @@ def read_tokenizer(given: str | Path) -> Any:
     """
     from transformers import AutoTokenizer
 
-    folder = SHIPPED / str(given) if str(given) in shipped_models() else Path(given).expanduser()
+    folder = SHIPPED / str(given) if str(given) in shipped_models() else path_of(given)
     if not str(given).strip() or not folder.exists():
         raise UserError(f"There is no folder {str(given)!r} with a tokenizer; give one that has a tokenizer.json.")
     if (file := gguf_file(folder)) is not None and not has_tokenizer(folder):
@@ -51,8 +60,7 @@ def read_tokenizer(given: str | Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare exceptions
-        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        raise UserError(f"The tokenizer in {folder} is damaged ({reason}); copy its files again.") from error
+        raise UserError(f"The tokenizer in {folder} is damaged ({reason(error)}); copy its files again.") from error
 
 
 def require_fit(tokenizer: Any, vocabulary: int, named: object) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from dcinterp.checkpoints.names import GGUF, OWN, SHIPPED, refuse_file, shipped_models
+from dcinterp.support.paths import path_of
 
 
 def model_names(incomplete: str) -> list[str]:
@@ -43,7 +44,7 @@ def model_folder(name: str) -> Path:
     if name in shipped_models():
         return SHIPPED / name
     refuse_file(name)
-    folder = Path(name).expanduser()
+    folder = path_of(name)
     if not folder.is_dir():
         raise UserError(
             f"There is no folder {name} and no shipped model of that name; {nearest(name, shipped_models())}"

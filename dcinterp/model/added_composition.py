@@ -27,9 +27,10 @@ from dcinterp.model.compose.base import Composer, Place
 from dcinterp.model.compose.registry import COMPOSERS, NOT_COMPOSED, composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
-from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.errors import UserError, reason, require_known
 from dcinterp.support.file_modes import open_like
 from dcinterp.support.file_names import COMPOSITION
+from dcinterp.support.json_files import read_field, read_json_object, require_plain_file
 
 RECORD, TENSORS = COMPOSITION, "composition.safetensors"
 BASE, FINGERPRINT, FIELDS = "base_model_name_or_path", "base_fingerprint", "fields"
@@ -69,11 +70,10 @@ class AddedComposition:
             UserError: it is damaged.
         """
         path = folder / RECORD
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(str(found[BASE]), str(found[FINGERPRINT]), dict(found[FIELDS]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged ({error!r}); copy it again from where it was written.") from error
+        way = "copy it again from where it was written"
+        found = read_json_object(path, what="the record of a composition", way=way)
+        kinds = ((BASE, str), (FINGERPRINT, str), (FIELDS, dict))
+        return cls(*(read_field(found, name, kind, path, way=way) for name, kind in kinds))
 
     def write(self, model: DCFormerForCausalLM, folder: str | Path, state: Mapping[str, Tensor] | None = None) -> None:
         """Write the two files into `folder`.
@@ -140,7 +140,11 @@ def put_composition(base: DCFormerForCausalLM, added: AddedComposition, folder: 
         UserError: the files are damaged or do not belong together, or `base` is another model than they were made for.
     """
     added.require(base, folder)
-    composed = _on_meta(composed_config(base.config, added.fields))
+    try:
+        config = composed_config(base.config, added.fields)
+    except UserError as error:
+        raise UserError(f"{folder / RECORD}: {error}") from error
+    composed = _on_meta(config)
     composed.load_state_dict(base.state_dict(), strict=False, assign=True)
     composed.tie_weights()
     load_composition(composed, folder, assign=True)
@@ -154,9 +158,10 @@ def load_composition(model: DCFormerForCausalLM, folder: Path, *, assign: bool =
         UserError: the file is missing or damaged, or holds other tensors than the composition of this model.
     """
     try:
+        require_plain_file(folder / TENSORS)
         tensors = load_file(folder / TENSORS)
     except (SafetensorError, OSError, EOFError) as error:
-        raise UserError(f"{folder / TENSORS} is missing or damaged ({error}); copy it again.") from error
+        raise UserError(f"{folder / TENSORS} is damaged ({reason(error)}); copy it again.") from error
     expected = {name: t.shape for name, t in model.state_dict().items() if is_added(name)}
     given = {name: t.shape for name, t in tensors.items()}
     for name in sorted(expected.keys() | given.keys()):

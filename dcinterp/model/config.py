@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, get_args
 from transformers import GenerationConfig, PreTrainedConfig
 
 from dcinterp.model.compose.registry import NOT_COMPOSED, check_composition, composer_class
+from dcinterp.model.field_types import check_field_types
 from dcinterp.model.presets import preset
 from dcinterp.model.rotary import check_scaling
 
@@ -142,6 +143,7 @@ class DCFormerConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown(kwargs)
+        check_field_types(self, DCFormerConfig)
         # JSON has no tuples: what config.json gives back as lists must compare equal to what was saved.
         self.compose_stages = tuple(self.compose_stages)
         self.attention_windows = tuple(self.attention_windows)
@@ -238,7 +240,7 @@ class DCFormerConfig(PreTrainedConfig):
         )
         for field in positive.split():
             value = getattr(self, field)
-            if not isinstance(value, int) or value < 1:
+            if value < 1:
                 raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
         if self.num_attention_heads % self.compose_groups:
             raise ValueError(
@@ -306,7 +308,7 @@ class DCViTConfig(DCFormerConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         for field in ("image_size", "patch_size", "num_channels"):
             value = getattr(self, field)
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
         if self.image_size % self.patch_size:
             raise ValueError(

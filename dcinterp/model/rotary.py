@@ -25,6 +25,7 @@ from torch import Tensor
 
 from dcinterp.shapes import PerHead
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import shown
 
 SCALINGS: Mapping[str, tuple[str, ...]] = {
     "linear": ("factor",),
@@ -110,6 +111,10 @@ def check_scaling(scaling: Any) -> None:
             f"rotary_scaling of rope_type {kind!r} has or lacks {sorted(wrong)[0]!r}; its fields are "
             f"{', '.join(SCALINGS[kind])}."
         )
+    for field, value in scaling.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+        if field != "rope_type" and not (isinstance(value, bool) if field == "truncate" else number):
+            raise UserError(f"rotary_scaling has {field} = {shown(value)}; it must be a number above 0.")
 
 
 def rotate(x: PerHead, by: Rotation) -> PerHead:

@@ -65,6 +65,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, Real) and not isinstance(value, bool)
     if get_origin(kind) in (Sequence, list, tuple):
         return _is_list(value) and all(_item_fits(item, kind) for item in value)
+    if get_origin(kind) in (dict, Mapping):
+        return isinstance(value, Mapping)
     if isinstance(kind, type) and not getattr(kind, "_is_protocol", False):
         # Lists of numbers become tensors where a tensor is allowed; their shape is the function's to judge.
         return isinstance(value, kind) or (kind.__name__ == "Tensor" and isinstance(value, list | tuple))
@@ -96,6 +98,8 @@ def _in_words(kind: Any) -> str:
         held = [each for arg in get_args(kind)[:1] for each in _alternatives(arg)]
         named = [_SEVERAL.get(each) or _name(each) for each in held if each is not Any]
         return f"a list of {_listed(named)}" if named else "a list"
+    if get_origin(kind) in (dict, Mapping):
+        return "a table of names and values"
     return _IN_WORDS.get(kind) or f"{_article(_name(kind))} {_name(kind)}"
 
 

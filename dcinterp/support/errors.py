@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Collection, Iterable
 
 
@@ -26,6 +27,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"choose from {', '.join(names)}." if len(names) <= 40 else f"there are {len(names)} to choose from."
 
 
+def reason(error: BaseException, width: int = 100) -> str:
+    """What an error of a library says, as a clause for a sentence of ours: one short line without a full stop."""
+    text = " ".join(_COLOURS.sub("", str(error)).split())
+    if isinstance(error, KeyError):
+        text = f"{text} is missing"
+    text = re.split(r"[.:;] |[.:;]$", text)[0] if len(text) > width else text.rstrip(".:;")
+    text = text or type(error).__name__
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def shortened(text: str, width: int = 300) -> str:
+    """A text without its middle where it is longer than `width`: how it begins and the way out at its end stay."""
+    if len(text) <= width:
+        return text
+    first = (width - 5) * 2 // 3
+    return f"{text[:first]} ... {text[first + 5 - width :]}"
+
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
 _FILE_PROBLEMS = {
     errno.ENOENT: "There is no file or folder {}; check the path.",
     errno.EISDIR: "{} is a folder; give a file.",
@@ -33,6 +54,8 @@ _FILE_PROBLEMS = {
     errno.EEXIST: "{} exists already; give another path.",
     errno.EACCES: "{} cannot be read or written with your permissions; give another path.",
     errno.EPERM: "{} cannot be read or written with your permissions; give another path.",
+    errno.ELOOP: "{} is a link that leads back to itself; give another path.",
+    errno.ENAMETOOLONG: "The path {} is too long; give another one.",
     errno.EROFS: "{} is on a file system that cannot be written; give another path.",
 }
 
@@ -42,5 +65,5 @@ def file_sentence(error: OSError) -> str:
     if error.errno == errno.ENOSPC:
         return "The disk is full; free some space, or write elsewhere."
     if error.errno in _FILE_PROBLEMS and error.filename is not None:
-        return _FILE_PROBLEMS[error.errno].format(error.filename)
+        return _FILE_PROBLEMS[error.errno].format(shortened(str(error.filename), 120))
     return str(error)

@@ -134,7 +134,7 @@ def test_bin_files_hold_tensors_or_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(n_layer=4), "do not fit its config.json .nothing gives model.layers.3"),
+        (dict(n_layer=4), "do not fit its config.json .it asks for 4 layers, and they have 3"),
         (dict(intermediate_size=52), "do not fit its config.json"),
         (dict(n_local_heads=3), "has n_local_heads = 3, which does not divide n_head = 4"),
         (dict(n_local_heads=2), "do not fit its config.json|which a dcformer checkpoint of this config does not"),

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcinterp.checkpoints.fit import require_layers, require_one_type
 from dcinterp.checkpoints.names import layout_names
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, reason, shortened
 from dcinterp.support.file_modes import open_like
 
 LAYOUTS = layout_names()
@@ -58,8 +59,11 @@ def read_foreign(
     layout, tensors = _layout(fields["model_type"]), CheckpointTensors(folder)
     unknown = sorted(name for name in fields if name not in layout.FIELDS)
     if unknown:
-        warnings.warn(f"{folder / 'config.json'}: ignoring unknown fields {', '.join(unknown)}.", stacklevel=2)
+        warnings.warn(
+            f"{folder / 'config.json'}: ignoring unknown fields {shortened(', '.join(unknown), 160)}.", stacklevel=2
+        )
     config = read_foreign_config(fields, tensors)
+    require_layers(folder / "config.json", config.num_hidden_layers, tensors)
     config.architectures = [DCFormerForCausalLM.__name__]
     with torch.device("meta"):
         model = DCFormerForCausalLM(config)
@@ -70,10 +74,10 @@ def read_foreign(
             continue  # a merged copy that the released code keeps of other tensors
         try:
             parts = list(layout.to_ours(name, tensors.read(name), config))
-        except (KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError, TypeError, RuntimeError, AssertionError) as error:
             raise UserError(
-                f"{folder} has a tensor {name}, which a {fields['model_type']} checkpoint of this config does not; use "
-                "the config.json that belongs to these weights."
+                f"{folder} has a tensor {shortened(name, 80)}, which a {fields['model_type']} checkpoint of this "
+                "config does not; use the config.json that belongs to these weights."
             ) from error
         for ours, tensor in parts:
             if expected.get(ours) != tuple(tensor.shape):
@@ -82,6 +86,9 @@ def read_foreign(
                     f"{expected.get(ours, 'nothing')}); use files that belong together."
                 )
             loaded[ours] = tensor.to(device=device, dtype=dtype)
+    if dtype is None:
+        weights = [name for name, _ in model.named_parameters()]
+        require_one_type(folder, {name: loaded[name].dtype for name in weights if name in loaded})
     if config.tie_word_embeddings and not _tied(loaded):
         config.tie_word_embeddings = False
         with torch.device("meta"):
@@ -117,10 +124,13 @@ def read_foreign_config(fields: dict[str, Any], tensors: CheckpointTensors) -> D
     config: DCFormerConfig
     try:
         config = _layout(fields["model_type"]).read_config(fields, tensors)
-    except UserError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise UserError(f"The config.json in {tensors.folder} does not describe a model: {error}") from error
+    except UserError as error:
+        named = str(tensors.folder) in str(error)
+        raise error if named else UserError(f"{tensors.folder / 'config.json'}: {error}") from error
+    except Exception as error:  # whatever wrong types lead the arithmetic of sizes to
+        raise UserError(
+            f"The config.json in {tensors.folder} does not describe a model: {reason(error, 160)}."
+        ) from error
     return config
 
 

@@ -7,7 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from dcinterp.checkpoints.released.attention import IGNORED_FIELDS, require_fields, shared_config, shared_fields
+from dcinterp.checkpoints.released.attention import (
+    IGNORED_FIELDS,
+    require_fields,
+    require_types,
+    shared_config,
+    shared_fields,
+)
 from dcinterp.checkpoints.released.tensors import tensor_to_ours, tensors_to_theirs
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
@@ -30,7 +36,12 @@ FIELDS = IGNORED_FIELDS | set(
 
 
 def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
-    """Our config for a folder with these config.json fields."""
+    """Our config for a folder with these config.json fields.
+
+    Raises:
+        UserError: a field is missing, of another type, or asks for what this model family does not have.
+    """
+    require_types(fields, tensors.folder)
     gates = next((tensors.shape(name)[0] for name in tensors if name.endswith(GROUP_GATE)), 0)
     width = -(-(8 * fields.get("dim", 0) // 3) // 256) * 256  # as the released config class: up to a multiple of 256
     return DCFormerConfig(

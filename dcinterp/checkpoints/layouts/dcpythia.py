@@ -7,7 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from dcinterp.checkpoints.released.attention import IGNORED_FIELDS, require_fields, shared_config, shared_fields
+from dcinterp.checkpoints.released.attention import (
+    IGNORED_FIELDS,
+    require_fields,
+    require_types,
+    shared_config,
+    shared_fields,
+)
 from dcinterp.checkpoints.released.tensors import tensor_to_ours, tensors_to_theirs
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
@@ -36,7 +42,12 @@ FIELDS = IGNORED_FIELDS | set(
 
 
 def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerConfig:
-    """Our config for a folder with these config.json fields."""
+    """Our config for a folder with these config.json fields.
+
+    Raises:
+        UserError: a field is missing, of another type, or asks for what this model family does not have.
+    """
+    require_types(fields, tensors.folder)
     return DCFormerConfig(
         norm_type="layernorm",
         mlp_type="gelu",

@@ -18,6 +18,7 @@ from dcinterp.checkpoints.released.attention import require_fields
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.compose.differential import first_lambda
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError
 
 FIELDS = frozenset(
@@ -45,6 +46,7 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
     for name in sizes:
         if name not in fields:
             raise UserError(f"The config.json of a diffllama checkpoint needs the field {name!r}; copy it again.")
+        require_fitting(name, fields[name], int)
     heads, width = fields["num_attention_heads"], fields["hidden_size"]
     turn = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     only: dict[str, tuple[Any, Any]] = {

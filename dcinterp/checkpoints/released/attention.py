@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError
 
 SLOTS = (("pre", "query"), ("pre", "key"), ("post", "query"), ("post", "key"))
@@ -41,6 +43,30 @@ IGNORED_FIELDS = frozenset(
     "tie_word_embeddings torch_dtype transformers_version use_cache attn_implementation".split()
 )
 """Fields that say nothing about the arithmetic, or that transformers itself writes."""
+
+
+TYPES: Mapping[str, Any] = {
+    **dict.fromkeys("vocab_size n_layer n_head dim block_size".split(), int),
+    **dict.fromkeys("intermediate_size n_local_heads head_dim window_size".split(), int | None),
+    **dict.fromkeys("norm_eps rope_base rotary_pct".split(), float),
+    **dict.fromkeys("use_qk_norm use_dcmha query_wise mgate use_parallel_residual use_linear_bias".split(), bool),
+    "window_type": str | None,
+}
+"""Of the fields of config.json that say something about the arithmetic."""
+
+
+def require_types(fields: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a config.json whose fields are of other types than those of the released config classes.
+
+    Raises:
+        UserError: the message names the file and the field.
+    """
+    for name, kind in TYPES.items():
+        if name in fields:
+            try:
+                require_fitting(name, fields[name], kind)
+            except UserError as error:
+                raise UserError(f"{folder / 'config.json'}: {error}") from error
 
 
 def shared_config(
@@ -104,13 +130,11 @@ def _composition(fields: dict[str, Any], tensors: CheckpointTensors) -> dict[str
 def _windows(fields: dict[str, Any]) -> tuple[int | None, ...]:
     # The released config class has 256 where config.json says nothing; null means global.
     size, kind = fields.get("window_size", 256), fields.get("window_type")
+    if kind is not None and kind not in WINDOW_TYPES:
+        raise UserError(f"window_type is {kind!r}; this layout knows {', '.join(WINDOW_TYPES)}, or null.")
     if size is None:
         return (None,)
-    if kind is None:
-        return (size, None)
-    if kind not in WINDOW_TYPES:
-        raise UserError(f"window_type is {kind!r}; this layout knows {', '.join(WINDOW_TYPES)}, or null.")
-    return WINDOW_TYPES[kind]
+    return (size, None) if kind is None else WINDOW_TYPES[kind]
 
 
 def _is_identity(w: Tensor) -> bool:

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.paths import path_of
 from dcinterp.train.config.recipe import ImageSection
 from dcinterp.train.data.batches import Draw, shuffle_index
 from dcinterp.train.data.cache import find_or_make, fingerprint_files
@@ -94,7 +95,7 @@ def find(section: ImageSection) -> tuple[Any, list[str], Labelled]:
         return _of_dataset(load_named(section.dataset, "data.images"), section)
     if not section.path:
         return "digits", [str(digit) for digit in range(10)], lambda: _digits(section.size)
-    path = Path(section.path).expanduser()
+    path = path_of(section.path)
     if not path.is_dir():
         raise UserError(f"There is no folder of images at {path}; give one with a subfolder per class.")
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.paths import path_of
 from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
 from dcinterp.train.data.cache import find_or_make, fingerprint_files
@@ -103,7 +104,7 @@ def find(section: TextSection) -> tuple[Any, Documents]:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = sorted(root.glob("*.py"))
         return fingerprint_files(files, root), lambda: map(_text, files)
-    path = Path(section.path).expanduser()
+    path = path_of(section.path)
     if path.is_file():
         _text(path)
         return fingerprint_files([path], path.parent), lambda: [_text(path)]

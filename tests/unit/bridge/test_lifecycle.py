@@ -251,7 +251,7 @@ def broken(folder: Path, tmp_path: Path, how: str) -> Path:
         ("no config", "has no config.json, so it is not a model folder; give a folder that"),
         ("bad config", "is not valid JSON .*; copy it again"),
         ("no weights", "has a config.json but no safetensors weights; copy model.safetensors"),
-        ("cut weights", "are damaged .*; copy or download them again"),
+        ("cut weights", "is damaged .*; copy or download it again"),
         ("other shape", "do not fit its config.json .*; use files that belong together"),
         ("more layers", "do not fit its config.json .*; use files that belong together"),
         ("unknown field", "has no field 'compose_rnak'. Did you mean compose_rank"),

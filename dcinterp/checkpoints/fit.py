@@ -1,0 +1,79 @@
+"""Whether a config.json and the tensors beside it belong together, before a model of that size is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dcinterp.support.errors import UserError
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|blk|block|layer)\.(\d+)\.")
+"""The number of a layer in the name of a tensor."""
+
+COUNTS = re.compile(r"(?:^|_)(?:layers?|blocks?|depth|experts)$")
+"""Fields of a config.json that count things which have tensors of their own."""
+
+
+def require_layers(path: Path, layers: int, names: Iterable[str]) -> None:
+    """Refuse a number of layers that the tensors do not have: a model of a billion layers takes hours to make.
+
+    Args:
+        path: of the config.json, for the message.
+        layers: how many it asks for.
+        names: of the tensors.
+
+    Raises:
+        UserError: as said.
+    """
+    found = len({match[1] for name in names if (match := LAYER.search(name))})
+    if layers > found:
+        raise UserError(
+            f"The weights in {path.parent} do not fit its config.json (it asks for {layers:,} layers, and they have "
+            f"{found}); use files that belong together."
+        )
+
+
+def require_counts(path: Path, fields: Mapping[str, Any], tensors: int) -> None:
+    """The same for a config.json of any kind of model, by the names of its fields and a number of tensors.
+
+    Raises:
+        UserError: a field asks for more layers or other parts than there are tensors.
+    """
+    for name, value in fields.items():
+        if isinstance(value, int) and COUNTS.search(name) and value > max(tensors, 1024):
+            raise UserError(
+                f"{name} in {path} is {value:,}, but there are only {tensors:,} tensors in the files beside it; use "
+                "files that belong together."
+            )
+
+
+def require_one_type(folder: Path, dtypes: Mapping[str, torch.dtype | None]) -> None:
+    """Refuse tensors of several types of numbers, or of other ones than floats, as the weights of one model.
+
+    Args:
+        folder: of the weights, for the message.
+        dtypes: of every tensor, as stored; None for what torch has no plain type for.
+
+    Raises:
+        UserError: the message names a tensor of either type.
+    """
+    first: dict[torch.dtype, str] = {}
+    for name, dtype in dtypes.items():
+        if dtype is None or not dtype.is_floating_point:
+            kind = "another type than plain numbers" if dtype is None else _word(dtype)
+            raise UserError(f"{name} in {folder} is of {kind}; convert the checkpoint to float32 or bfloat16 first.")
+        first.setdefault(dtype, name)
+    if len(first) > 1:
+        (one, a), (other, b), *_ = first.items()
+        raise UserError(
+            f"The weights in {folder} are of several types ({a} is {_word(one)}, {b} is {_word(other)}); say which to "
+            "use, with dtype=torch.float32 or --dtype float32."
+        )
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,112 @@
+"""The header of a GGUF file, held against the file before a library believes its counts and sizes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from dcinterp.checkpoints.fit import LAYER
+from dcinterp.support.errors import UserError, reason
+from dcinterp.support.json_files import require_plain_file
+from dcinterp.support.text import shown
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Types of values and how the module struct calls them."""
+STRING, ARRAY = 8, 9
+DEEPEST = 4
+"""Arrays within arrays; real files have one level."""
+
+
+class HeaderWalk:
+    """Reads a header from its beginning, and never past the end of the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.size = require_plain_file(path)
+        self.file = path.open("rb")
+        self.order = "<"
+
+    def octets(self, count: int) -> bytes:
+        if count > self.size - self.file.tell():
+            raise ValueError("its header says more than the file holds")
+        return self.file.read(count)
+
+    def number(self, kind: str) -> Any:
+        return struct.unpack(self.order + kind, self.octets(struct.calcsize(self.order + kind)))[0]
+
+    def text(self) -> str:
+        return self.octets(self.number("Q")).decode("utf-8", errors="replace")
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        """A value; of an array only its length, for the words of a vocabulary are many."""
+        if kind in SCALARS:
+            return self.number(SCALARS[kind])
+        if kind == STRING:
+            return self.text()
+        if kind != ARRAY or depth == DEEPEST:
+            raise ValueError(f"its header has a value of the unknown type {kind}")
+        inner, count = self.number("I"), self.number("Q")
+        if inner in SCALARS:
+            self.octets(count * struct.calcsize(SCALARS[inner]))
+            return count
+        if count > self.size:
+            raise ValueError("its header says more than the file holds")
+        for _ in range(count):
+            self.value(inner, depth + 1)
+        return count
+
+
+def require_header(path: Path, octets_of: Callable[[int, int], int]) -> None:
+    """Refuse a GGUF file whose header does not fit it.
+
+    Args:
+        path: the file.
+        octets_of: (type of a tensor, number of its entries) -> its bytes; ValueError or KeyError for an unknown type.
+
+    Raises:
+        UserError: a count, a size or an offset leads past its end, or its layers are not those that it says.
+    """
+    walk = HeaderWalk(path)
+    try:
+        with walk.file:
+            _check(walk, octets_of)
+    except (ValueError, KeyError, struct.error, OverflowError) as error:
+        raise UserError(f"{path} is damaged ({reason(error)}); copy or download it again.") from error
+
+
+def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int]) -> None:
+    walk.octets(4)
+    version = walk.number("I")
+    if version & 0xFFFF == 0:  # written by a machine of the other byte order
+        walk.order = ">"
+        version = int.from_bytes(version.to_bytes(4, "little"), "big")
+    if version not in (2, 3):
+        raise ValueError(f"its version is {version}, not 2 or 3")
+    tensors, pairs = walk.number("Q"), walk.number("Q")
+    fields = {}
+    for _ in range(pairs):
+        name = walk.text()
+        fields[name] = walk.value(walk.number("I"))
+    found = [_tensor(walk) for _ in range(tensors)]
+    step = fields.get("general.alignment", 32)
+    if not isinstance(step, int) or not 0 < step <= 2**20:
+        raise ValueError(f"general.alignment is {shown(step, 30)}")
+    data = -(-walk.file.tell() // step) * step
+    for name, shape, kind, offset in found:
+        if data + offset + octets_of(kind, prod(shape)) > walk.size:
+            raise ValueError(f"the tensor {shown(name)} reaches past its end")
+    layers = fields.get(f"{fields.get('general.architecture')}.block_count")
+    there = len({match[1] for name, *_ in found if (match := LAYER.search(name))})
+    if not isinstance(layers, int) or layers > there:
+        raise ValueError(f"block_count is {shown(layers, 30)}, and it has {there} layers")
+
+
+def _tensor(walk: HeaderWalk) -> tuple[str, tuple[int, ...], int, int]:
+    """(name, shape, type, offset) of the next tensor."""
+    name, axes = walk.text(), walk.number("I")
+    if axes > 8:
+        raise ValueError(f"the tensor {shown(name)} has {axes} axes")
+    shape = tuple(walk.number("Q") for _ in range(axes))
+    return name, shape, walk.number("I"), walk.number("Q")

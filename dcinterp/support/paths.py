@@ -1,0 +1,26 @@
+"""The path that a person typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dcinterp.support.errors import UserError, reason, shortened
+from dcinterp.support.text import shown
+
+
+def path_of(text: str | Path) -> Path:
+    """A path with its `~`, whether or not there is anything.
+
+    Raises:
+        UserError: nothing can have that path: it is too long, has a zero byte, or names a user who is not there.
+    """
+    path = Path(text)
+    try:
+        path = path.expanduser()
+        path.exists()
+    except RuntimeError as error:
+        raise UserError(f"{shown(str(text))} begins with a user who is not on this machine; check the path.") from error
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or reason(error)
+        raise UserError(f"{shortened(str(text), 80)!r} cannot be a path ({said}); check it.") from error
+    return path

@@ -1,0 +1,56 @@
+"""Models of transformers, read whole: what its own reading makes up or lets pass is refused here."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dcinterp.support.errors import UserError, shortened
+
+WEIGHTS = (".safetensors", ".bin", ".gguf")
+
+
+def read_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
+    """`kind.from_pretrained(name, ...)`, where every weight of the model is in the files.
+
+    Where one is missing, transformers makes up random numbers, and only its log says so.
+
+    Args:
+        kind: a class of models, or an Auto class.
+        name: a folder, or a hub id.
+        options: as `from_pretrained` takes them.
+
+    Raises:
+        UserError: a weight is missing, or the config asks for a model much larger than its files.
+    """
+    if Path(name).is_dir():
+        _require_size(kind, Path(name), options)
+    model, report = kind.from_pretrained(name, output_loading_info=True, **options)
+    missing = sorted(map(str, report.get("missing_keys") or ()))
+    if missing:
+        raise UserError(
+            f"The weights of {shortened(str(name), 120)} do not fit its config.json (nothing gives {missing[0][:60]}); "
+            "use files that belong together."
+        )
+    return model
+
+
+def _require_size(kind: Any, folder: Path, options: dict[str, Any]) -> None:
+    """Refuse a config that asks for more numbers than the files have bits, before memory is taken for them."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    bits = 8 * sum(path.stat().st_size for path in folder.iterdir() if path.suffix in WEIGHTS and path.is_file())
+    count = 0
+    with suppress(Exception), torch.device("meta"):  # what cannot be made without memory is not refused for it
+        config = options.get("config") or AutoConfig.from_pretrained(
+            folder, local_files_only=True, **{k: v for k, v in options.items() if k == "gguf_file"}
+        )
+        model = (kind if hasattr(kind, "from_config") else AutoModelForCausalLM).from_config(config)
+        count = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+    if count > bits + 2**24:
+        raise UserError(
+            f"{folder / 'config.json'} asks for a model of {count:,} numbers, and the weights beside it have only "
+            f"{bits // 8:,} bytes; use files that belong together."
+        )
