@@ -1,13 +1,14 @@
 """The command line: thin verbs over the library. A verb is one file here that defines `app` or `command`.
 
 Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, with one sentence;
-130 Ctrl-C; 141 whoever read the output went away. Results go to standard output, everything else (progress, notes,
-errors) to standard error.
+70 a mistake of ours, with one sentence; 130 Ctrl-C; 141 whoever read the output went away. Results go to standard
+output, everything else (progress, notes, errors) to standard error.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import re
@@ -20,14 +21,15 @@ from typing import Annotated, Any
 import typer
 
 from dcinterp.cli._help import Verbs
-from dcinterp.support.errors import file_sentence
+from dcinterp.support.errors import UserError, file_sentence, reason, shortened
+from dcinterp.support.text import shown
 
 # Not named `app`: importing the verb of that name would put its module in the name's place.
 verbs = Verbs(
     name="dcinterp",
-    epilog="Exit codes: 0 done, 1 a check said no, 2 bad input, 130 stopped, 141 nobody reads the output. Results go "
-    "to standard output, progress and errors to standard error. DCINTERP_DEBUG=1 shows the traceback behind an error; "
-    "NO_COLOR=1 prints no colours.",
+    epilog="Exit codes: 0 done, 1 a check said no, 2 bad input, 70 a mistake of ours, 130 stopped, 141 nobody reads "
+    "the output. Results go to standard output, progress and errors to standard error. DCINTERP_DEBUG=1 shows the "
+    "traceback behind an error; NO_COLOR=1 prints no colours.",
     pretty_exceptions_enable=False,
 )
 
@@ -74,6 +76,9 @@ def main(arguments: list[str] | None = None) -> None:
     # At its end Python looks for garbage among all that the libraries made, for seconds, just before all of it goes.
     atexit.register(gc.freeze)
     try:
+        _require_text(sys.argv[1:] if arguments is None else arguments)
+        if sys.stdout is None:  # closed by whoever started us
+            sys.stdout = sys.__stdout__ = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         code = verbs(arguments, prog_name="dcinterp", standalone_mode=False)
         sys.stdout.flush()
         if code == 130:  # what the parser makes of Ctrl-C
@@ -98,12 +103,18 @@ def main(arguments: list[str] | None = None) -> None:
         if "Overflow when unpacking" in str(error) or isinstance(error, OverflowError):
             _end("One of the numbers is too large for this; give a smaller one.", 2)
         if isinstance(error, OSError):
+            if error.errno == errno.ENOSPC:
+                _silence()
             _end(file_sentence(error), 2)
         if isinstance(error, ValueError):
             _end(str(error), 2)
         if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(f"{type(error).__name__}: {error}"):
             _end("This does not fit into the memory; give a smaller batch, a shorter text or a smaller model.", 2)
-        raise
+        _end(
+            f"This went wrong inside dcinterp: {type(error).__name__}: {reason(error)}. DCINTERP_DEBUG=1 shows where; "
+            "please report it with that.",
+            70,
+        )
 
 
 OUT_OF_MEMORY = re.compile("OutOfMemoryError|can't allocate memory")
@@ -135,12 +146,28 @@ def _note(message: Warning | str, category: type[Warning], *where: Any, **more: 
 
 
 def _end_unread() -> None:
-    """Whoever read us (`| head`, say) has enough. Python would complain once more when it closes the stream."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+    """Whoever read us (`| head`, say) has enough."""
+    _silence()
     sys.exit(141)
+
+
+def _silence() -> None:
+    """Standard output goes nowhere from now on: Python would complain once more when it closes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Refuse arguments that are not UTF-8, which libraries meet deep inside.
+
+    Raises:
+        UserError: one is not.
+    """
+    for given in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in given):
+            raise UserError(f"The argument {shown(given)} is not valid UTF-8; give it in that encoding.")
 
 
 def _end(message: str, code: int) -> None:
     # Of the paragraphs that a library may write, the first says what is wrong.
-    print(f"dcinterp: {' '.join(message.strip().split(chr(10) * 2)[0].split())}", file=sys.stderr)
+    print(f"dcinterp: {shortened(' '.join(message.strip().split(chr(10) * 2)[0].split()))}", file=sys.stderr)
     sys.exit(code)

@@ -41,6 +41,7 @@ from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.prompt import layer_number, position, require_stage
 from dcinterp.model.compose.branches import same_group
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.text import shown
 
 PARTS = ("weight", "edge", "branch", "head")
 """In the order of the computation."""
@@ -91,16 +92,16 @@ class Intervention:
         """
         line = _LINE.fullmatch(text.strip())
         if line is None:
-            raise UserError(f"{text!r} is no intervention; {_HELP}.")
+            raise UserError(f"{shown(text)} is no intervention; {_HELP}.")
         part, place, kind, factor, where = line.groups()
         kind = kind or DEFAULT
         if part not in _PLACES:
-            raise UserError(f"There is nothing called {part!r} to intervene on; {nearest(part, _PLACES)}")
+            raise UserError(f"There is nothing called {shown(part)} to intervene on; {nearest(part, _PLACES)}")
         found = _PLACES[part].fullmatch(place)
         if found is None:
-            raise UserError(f"{place!r} names no {part}; {_HELP}.")
+            raise UserError(f"{shown(place)} names no {part}; {_HELP}.")
         if kind not in KINDS:
-            raise UserError(f"There is no kind of change {kind!r}; {nearest(kind, KINDS)}")
+            raise UserError(f"There is no kind of change {shown(kind)}; {nearest(kind, KINDS)}")
         numbers = {k: int(v) for k, v in found.groupdict().items() if k not in ("stage", "name") and v is not None}
         words = {k: v for k, v in found.groupdict().items() if k in ("stage", "name")}
         where_numbers = {k: int(v) for k, v in (pair.split("=") for pair in where.split())}
@@ -139,6 +140,9 @@ def read_interventions(given: Interventions) -> list[Intervention]:
     if isinstance(given, Intervention):
         return [given]
     lines = re.split(r"[;\n]", given) if isinstance(given, str) else list(given)
+    for each in lines:
+        if not isinstance(each, str | Intervention):
+            raise UserError(f"{shown(each)} is no intervention; {_HELP}.")
     read = [
         each if isinstance(each, Intervention) else Intervention.parse(each)
         for each in lines

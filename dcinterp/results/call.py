@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dcinterp.support.errors import UserError
+from dcinterp.results.stored import check_call
+from dcinterp.support.errors import UserError, reason
+from dcinterp.support.text import shown
 
 FORMER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "attribute_edges": {"method": "ig"},
@@ -110,7 +112,12 @@ class Call:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Call:
-        """The call that `record` wrote; fields of later versions are left out."""
+        """The call that `record` wrote; fields of later versions are left out.
+
+        Raises:
+            UserError: no call wrote this.
+        """
+        check_call(record)
         known = {f.name for f in fields(cls)}
         given = {name: value for name, value in record.items() if name in known}
         shown, arguments = list(given["shown"]), given["arguments"]
@@ -142,7 +149,7 @@ def _misread(text: str, name: str) -> bool:
         return True
     try:
         return text[:1] in ("[", "{") and bool(json.loads(text))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -177,16 +184,28 @@ def from_plain(value: Any) -> Any:
         return value
     if set(value) != {EXAMPLE}:
         return {key: from_plain(each) for key, each in value.items()}
+    try:
+        return _example(value[EXAMPLE])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"This is not a valid example of the tasks ({reason(error)}); write it as `dcinterp analyze` prints it."
+        ) from error
+
+
+def _example(given: Any) -> Any:
     from synthetic_tasks import Example, Fact
 
-    record = dict(value[EXAMPLE])
-    try:
-        facts = tuple(Fact(*pair) for pair in record.pop("facts"))
-        return Example(facts=facts, accepted=tuple(record.pop("accepted")), **record)
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"This is not a valid example of the tasks ({error}); write it as `dcinterp analyze` prints it."
-        ) from error
+    record = dict(given)
+    facts = tuple(Fact(*pair) for pair in record.pop("facts"))
+    example = Example(facts=facts, accepted=tuple(record.pop("accepted")), **record)
+    words = [each for fact in facts for each in fact] + [*example.accepted]
+    words += [getattr(example, name) for name in ("task_id", "asked", "predicate", "unit", "answer", "prompt")]
+    wrong = [each for each in words if not isinstance(each, str)]
+    if wrong:
+        raise TypeError(f"{shown(wrong[0])} stands where a text does")
+    if type(example.source) is not int or not 0 <= example.source < max(1, len(facts)):
+        raise TypeError(f"source is {shown(example.source)}, and there are {len(facts)} facts")
+    return example
 
 
 def source_text(value: Any) -> str:

@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dcinterp.results.call import QUOTED, TOKEN_ARGUMENTS, from_plain
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, reason
+from dcinterp.support.text import shown
 
 
 def parameter_types(function: Callable[..., Any], *, ranges: bool = False) -> dict[str, Any]:
@@ -52,22 +53,24 @@ def parse(name: str, annotation: Any, text: str) -> Any:
     """
     types_, option = members(annotation), name.replace("_", "-")
     if str in types_ and text.startswith(QUOTED):
-        with suppress(json.JSONDecodeError):
+        with suppress(ValueError, RecursionError):
             return str(json.loads(text))
     if name in TOKEN_ARGUMENTS and int in types_ and text.startswith("#") and text[1:].isdigit():
         return int(text[1:])
     if text[:1] in ("[", "{") and any(_is_data(each) for each in types_):
         try:
             return from_plain(json.loads(text))
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             # A text may begin with a bracket, but one of digits and commas alone is meant as ids.
             if str not in types_ or re.fullmatch(r"[\[\]\s\d.,-]+", text):
-                raise UserError(f"--{option} is not a valid JSON list ({error}); write it like [1, 2].") from error
+                raise UserError(
+                    f"--{option} is not a valid JSON list ({reason(error)}); write it like [1, 2]."
+                ) from error
     for each in types_:
         if get_origin(each) is Literal:
             choices = get_args(each)
             if text not in choices:
-                raise UserError(f"--{option} cannot be {text!r}; {nearest(text, map(str, choices))}")
+                raise UserError(f"--{option} cannot be {shown(text)}; {nearest(text[:60], map(str, choices))}")
             return text
     if str in types_:
         return text
@@ -79,7 +82,7 @@ def parse(name: str, annotation: Any, text: str) -> Any:
                 continue
     for each in filter(_is_data, types_):
         return [_part(option, members(next(iter(get_args(each)), Any)), part.strip()) for part in text.split(",")]
-    raise UserError(f"--{option} cannot be {text!r}; it takes {_described(types_)}.")
+    raise UserError(f"--{option} cannot be {shown(text)}; it takes {_described(types_)}.")
 
 
 def _is_data(annotation: Any) -> bool:
@@ -98,7 +101,7 @@ def _part(option: str, types_: tuple[Any, ...], text: str) -> int | float | str:
         return int(text[1:]) if int in types_ and text[:1] == "#" and text[1:].isdigit() else text
     number = _number(text)
     if types_ == (int,) and not isinstance(number, int):
-        raise UserError(f"--{option} takes whole numbers, separated by commas, not {text!r}.")
+        raise UserError(f"--{option} takes whole numbers, separated by commas, not {shown(text)}.")
     return number
 
 

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from dcinterp.results.call import Call
 from dcinterp.results.catalogue import import_all
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.results.stored import check_fields, check_record
+from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.file_modes import open_like
 from dcinterp.support.former_names import renamed, warn_of
+from dcinterp.support.json_files import read_json_object, require_plain_file
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
 INTERVALS = 2
@@ -234,10 +236,10 @@ def _written_kind(record: Path) -> str | None:
         return None
     try:
         data = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         begun = re.match(r'\{\s*"kind": "(\w+)",', text)
         return begun[1] if begun else "" if '{\n "kind": "'.startswith(text) else None
-    return data["kind"] if isinstance(data, dict) and data.keys() >= {"kind", "fields"} else None
+    return str(data["kind"])[:60] if isinstance(data, dict) and data.keys() >= {"kind", "fields"} else None
 
 
 def load_result(folder: str | Path) -> Result:
@@ -247,26 +249,67 @@ def load_result(folder: str | Path) -> Result:
         UserError: the folder is missing or damaged, or was written by another version.
     """
     folder = Path(folder)
-    if not (folder / RECORD).is_file():
+    path = folder / RECORD
+    if not (path.exists() or path.is_symlink()):
         raise UserError(f"There is no result at {folder}; give a folder that `save` wrote.")
+    way = "compute and save it again"
+    record = read_json_object(path, what="a result", way=way)
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        tensors = load_file(folder / TENSORS)
-    except (json.JSONDecodeError, SafetensorError, OSError) as error:
-        raise UserError(f"The result in {folder} is damaged ({error}); compute and save it again.") from error
-    if record["kind"] not in Result.kinds:
+        check_record(record)
+        kind = _kind(record["kind"])
+        call = Call.from_record(record["call"]) if record.get("call") else None
+        for change in CALLS_NOW if call is not None else ():
+            call = change(call)
+        plain = {name: _tuples(value) for name, value in record["fields"].items()}
+        parts = {name: load_result(folder / name) for name in record.get("parts", ())}
+        found = renamed(plain | parts | _read_tensors(folder / TENSORS), kind.FORMER)
+        check_fields(kind, found)
+        result = kind(**found, call=call)
+        _check_words(result)
+        return result
+    except (UserError, ValueError, TypeError, KeyError, RecursionError) as error:
+        said = str(error) if str(folder) in str(error) else f"{path} does not hold a result ({reason(error)}); {way}."
+        raise UserError(said) from error
+
+
+def _check_words(result: Result) -> None:
+    """Refuse a result whose labels are not as many as its entries, or that cannot say what it holds.
+
+    Raises:
+        UserError: as said.
+    """
+    for name, axes in result.AXES.items():
+        tensor = getattr(result, name)
+        for axis, size in zip(axes, tensor.shape if tensor is not None else (), strict=tensor is not None):
+            names = result.labels(axis)
+            if names is not None and len(names) != size:
+                raise UserError(f"{name} has {size} along {axis}, and there are {len(names)} labels for it")
+    try:
+        result.sentence()
+        result.warnings()
+    except Exception as error:  # whatever wrong words lead to
+        raise UserError(f"its fields do not belong together: {type(error).__name__} {reason(error, 60)}") from error
+
+
+def _kind(name: str) -> type[Result]:
+    """The kind of result of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name not in Result.kinds:
         import_all()  # kinds are known once their modules are
-    kind = Result.kinds.get(record["kind"])
-    if kind is None:
-        raise UserError(
-            f"{folder} holds a result of unknown kind {record['kind']!r}; {nearest(record['kind'], Result.kinds)}"
-        )
-    restored: dict[str, Any] = {name: _tuples(value) for name, value in record["fields"].items()}
-    restored |= {name: load_result(folder / name) for name in record.get("parts", ())} | tensors
-    call = Call.from_record(record["call"]) if record.get("call") else None
-    for change in CALLS_NOW if call is not None else ():
-        call = change(call)
-    return kind(**renamed(restored, kind.FORMER), call=call)
+    if name not in Result.kinds:
+        raise UserError(f"there is no kind of result {name[:60]!r}; {nearest(name[:60], Result.kinds)}")
+    return Result.kinds[name]
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        require_plain_file(path)
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged ({reason(error)}); compute and save it again.") from error
 
 
 def _same(mine: Any, theirs: Any) -> bool:

@@ -16,6 +16,8 @@ def path_of(text: str | Path) -> Path:
     """
     path = Path(text)
     try:
+        if "\0" in str(path):
+            raise ValueError("it has a zero byte")
         path = path.expanduser()
         path.exists()
     except RuntimeError as error:

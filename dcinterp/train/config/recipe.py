@@ -12,7 +12,10 @@ from typing import Any, Literal
 import yaml
 
 from dcinterp.model.presets import preset
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, reason
+from dcinterp.support.json_files import LARGEST, require_plain_file
+from dcinterp.support.text import shown
+from dcinterp.support.yaml_text import read_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,10 +262,12 @@ def read_tree(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise UserError(f"There is no training config at {path}; give the path of a YAML file.")
+    require_plain_file(path, largest=LARGEST)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid YAML: {reason(error)}.") from error
+    tree = read_yaml(text, str(path)) or {}
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold keys and values, such as `output: runs/model`.")
     return tree
@@ -335,8 +340,8 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     """
     key, equals, value = override.partition("=")
     if not equals:
-        raise UserError(f"The override {override!r} has no '='; write it as key.subkey=value.")
-    set_key(tree, key.strip(), yaml.safe_load(value))
+        raise UserError(f"The override {shown(override)} has no '='; write it as key.subkey=value.")
+    set_key(tree, key.strip(), read_yaml(value, f"The value of {shown(key.strip())}"))
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
@@ -349,7 +354,7 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
-            raise UserError(f"The key {key!r} goes through {parent!r}, which holds a value and not keys.")
+            raise UserError(f"The key {shown(key)} goes through {shown(parent)}, which holds a value and not keys.")
     tree[last] = value
 
 
@@ -357,13 +362,15 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     """`value`, as YAML gave it, as an instance of the annotated `kind`; `where` names it in errors."""
     if is_dataclass(kind):
         if not isinstance(value, dict):
-            raise UserError(f"{where or 'The config'} must hold keys and values, not {value!r}.")
+            raise UserError(f"{where or 'The config'} must hold keys and values, not {shown(value)}.")
         hints = typing.get_type_hints(kind)
         names = {f.name for f in fields(kind)}
         for key in value:
             if key not in names:
                 place = f"in {where}" if where else "at the top level"
-                raise UserError(f"Unknown key {key!r} {place} of the training config; {nearest(str(key), names)}")
+                raise UserError(
+                    f"Unknown key {shown(key)} {place} of the training config; {nearest(str(key)[:60], names)}"
+                )
         return kind(**{k: _build(hints[k], v, f"{where}.{k}" if where else k) for k, v in value.items()})
     origin = typing.get_origin(kind)
     if origin is tuple:
@@ -371,8 +378,9 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         items = value if isinstance(value, list | tuple) else [value]
         return tuple(_build(item, v, f"{where}[{i}]") for i, v in enumerate(items))
     if origin is Literal:
+        known = [str(each) for each in typing.get_args(kind)]
         if value not in typing.get_args(kind):
-            raise UserError(f"{where} is {value!r}; {nearest(str(value), map(str, typing.get_args(kind)))}")
+            raise UserError(f"{where} is {shown(value)}; {nearest(str(value)[:60], known)}")
         return value
     if origin in (typing.Union, types.UnionType):
         return (
@@ -392,7 +400,7 @@ def _scalar(kind: type, value: Any, where: str) -> Any:
             pass
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "keys and values"}
-        raise UserError(f"{where} is {value!r}; it must be {names.get(kind, kind.__name__)}.")
+        raise UserError(f"{where} is {shown(value)}; it must be {names.get(kind, kind.__name__)}.")
     return value
 
 

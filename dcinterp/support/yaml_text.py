@@ -1,0 +1,51 @@
+"""YAML that a person wrote: its value, or one sentence that says where it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from dcinterp.support.errors import UserError, reason
+
+LARGEST = 100_000
+"""Values, with what aliases repeat: a few lines of them can stand for billions."""
+
+DEEPEST = 200
+"""Brackets within brackets."""
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """The value of a text.
+
+    Args:
+        text: YAML.
+        where: the file, or the option; for the message.
+
+    Raises:
+        UserError: it is not valid YAML, or its aliases make it very large or endless.
+    """
+    try:
+        if _depth(text) > DEEPEST:  # the parser would take seconds to say so
+            raise RecursionError(f"its brackets are nested more than {DEEPEST} deep")
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not valid YAML: {reason(error)}.") from error
+    count, rest = 0, [value]
+    while rest:
+        each = rest.pop()
+        count += 1
+        if isinstance(each, dict | list):
+            rest.extend(each.values() if isinstance(each, dict) else each)
+        if count > LARGEST:
+            raise UserError(f"{where} holds more than {LARGEST:,} values, or an alias of itself; write it out.")
+    return value
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested, at most; those in quotes are counted too."""
+    depth = deepest = 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        deepest = max(deepest, depth)
+    return deepest

@@ -1,0 +1,114 @@
+"""Arguments that nobody means: one sentence of at most 300 characters, whatever a library below would say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dcinterp.cli import main
+from dcinterp.support.errors import UserError
+from dcinterp.support.paths import path_of
+from dcinterp.support.yaml_text import read_yaml
+from dcinterp.train.config.recipe import apply_override, read_tree
+
+ENDLESS = "[" * 200_000
+
+
+def ended(capsys, *arguments: str) -> tuple[int, str]:
+    """(exit code, the sentence)."""
+    with pytest.raises(SystemExit) as done:
+        main(list(arguments))
+    sentence = capsys.readouterr().err.strip()
+    assert len(sentence.splitlines()) == 1
+    assert len(sentence) <= 300 + len("dcinterp: ")
+    return int(done.value.code or 0), sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("load", "~nobody-here/model"), "no folder|user who is not on this machine"),
+        (("load", "a" * 5000), "cannot be a path"),
+        (("load", "a\0b"), "cannot be a path"),
+        (("load", "\udcff"), "not valid UTF-8"),
+        (("tasks", "solve", "\udcff"), "not valid UTF-8"),
+        (("load", "planted:share-by-kp,heads=100000000"), "heads"),
+        (("train", "x" * 400 + ".yaml"), "no training config|too long"),
+        (("analyze", "x" * 400), "no analysis"),
+        (("analyze", "predict", "dcformer++", "--prompt", "[null]"), "token id"),
+        (("analyze", "predict", "dcformer++", "--prompt", "[1, 2"), "not a valid JSON list"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(capsys, arguments, said):
+    import re
+
+    code, sentence = ended(capsys, *arguments)
+    assert code == 2
+    assert re.search(said, sentence)
+
+
+def test_a_mistake_of_ours_is_one_sentence_too(capsys, monkeypatch):
+    import dcinterp.checkpoints.describe as place
+
+    def broken(*given: object, **options: object) -> None:
+        raise AttributeError("no\nsuch thing " + "x" * 5000)
+
+    monkeypatch.setattr(place, "describe", broken)
+    monkeypatch.setattr("dcinterp.checkpoints.load.load", broken)
+    code, sentence = ended(capsys, "load", "dcformer++")
+    assert code == 70
+    assert "went wrong inside dcinterp: AttributeError" in sentence
+    assert "DCINTERP_DEBUG=1" in sentence
+
+
+@pytest.mark.parametrize("output", ["closed", "full"])
+def test_an_output_that_takes_nothing_is_no_traceback(output):
+    line = f"{sys.executable} -m dcinterp presets"
+    if output == "full" and not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    where = ">&-" if output == "closed" else "> /dev/full"
+    done = subprocess.run(["bash", "-c", f"{line} {where}"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == (0 if output == "closed" else 2)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+    assert len(done.stderr.splitlines()) == (0 if output == "closed" else 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "{", "*a", "&a [*a]", "2001-99-99", "x: y: z", "!!python/object:os.system []", ENDLESS]
+)
+def test_an_override_that_is_no_yaml_is_refused(text):
+    with pytest.raises(UserError) as refused:
+        apply_override({}, f"output={text}")
+    assert "output" in str(refused.value)
+    assert len(str(refused.value)) <= 300
+
+
+def test_a_few_lines_of_aliases_are_no_billion_values():
+    lines = ["a: &a [1,1,1,1,1,1,1,1,1,1]"]
+    lines += [f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)]
+    with pytest.raises(UserError, match="more than 100,000 values"):
+        read_yaml("\n".join(lines), "it")
+    assert read_yaml("a: &a {b: 1}\nc: {<<: *a, d: 2}", "it")["c"] == {"b": 1, "d": 2}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "bytes"])
+def test_a_config_is_a_plain_file(tmp_path, kind):
+    path = tmp_path / "x.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"x\.yaml"):
+        read_tree(path)
+
+
+def test_a_path_is_taken_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert path_of("~/x") == tmp_path / "x"
+    assert path_of("nowhere/x").name == "x"

@@ -1,0 +1,141 @@
+"""A result.json that no analysis wrote: one sentence, no code of its own, and nothing read outside its folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dcinterp
+from dcinterp import UserError
+from dcinterp.mechanism.interventions import read_interventions
+from dcinterp.results.call import EXAMPLE, Call, from_plain
+from dcinterp.results.result import RECORD, TENSORS, load_result
+
+
+@pytest.fixture(scope="module")
+def saved(make_bridge, prompt, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "shown"
+    return dcinterp.predict(make_bridge(), prompt).save(folder)
+
+
+@pytest.fixture
+def folder(saved, tmp_path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "result"))
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(UserError) as raised:
+        load_result(folder)
+    sentence = str(raised.value)
+    assert str(folder) in sentence
+    assert len(sentence) <= 300
+    assert "\n" not in sentence
+    return sentence
+
+
+CHANGES: list[tuple[tuple[str, ...], Any, str]] = [
+    (("kind",), 3, "kind is 3"),
+    (("kind",), "Nothing", "'Nothing'"),
+    (("fields",), [], "fields is []"),
+    (("fields", "extra"), 1, "no field 'extra'"),
+    (("fields", "tokens"), 3, "tokens is 3"),
+    (("fields", "top_tokens"), ["a"], "labels"),
+    (("parts",), ["."], "parts is ['.']"),
+    (("parts",), ["../shown"], "parts is"),
+    (("parts",), 3, "parts is 3"),
+    (("call",), [], "call is []"),
+    (("call",), {"analysis": "predict"}, "call has no field"),
+    (("call", "analysis"), "predict; import os", "call.analysis"),
+    (("call", "home"), "os;x", "call.home"),
+    (("call", "dtype"), "load", "call.dtype"),
+    (("call", "arguments"), {"x) or (y": 1}, "call.arguments"),
+    (("call", "arguments"), None, "call.arguments"),
+    (("call", "shown"), ["nothing"], "call.shown"),
+    (("call", "public"), "yes", "call.public"),
+]
+
+
+@pytest.mark.parametrize(("where", "value", "said"), CHANGES)
+def test_a_wrong_field_is_named(folder, where, value, said):
+    record = json.loads((folder / RECORD).read_text())
+    if where[0] == "call":
+        record["call"] = {"analysis": "predict", "home": "dcinterp.analysis.answers.predict", "model": "dcformer++"}
+        record["call"] |= {"arguments": {}, "shown": [], "dtype": None, "revision": None, "fingerprint": None}
+    place = record
+    for name in where[:-1]:
+        place = place[name]
+    place[where[-1]] = value
+    (folder / RECORD).write_text(json.dumps(record))
+    assert said in refused(folder)
+
+
+@pytest.mark.parametrize("content", ["", "null", "[]", "[" * 200_000, '{"kind": "Prediction"}', "{}", "\x00"])
+def test_what_is_no_record_is_refused(folder, content):
+    (folder / RECORD).write_text(content)
+    refused(folder)
+
+
+def test_every_field_is_needed_but_those_with_a_default(folder):
+    whole = json.loads((folder / RECORD).read_text())
+    for name in whole["fields"]:
+        left = {key: value for key, value in whole["fields"].items() if key != name}
+        (folder / RECORD).write_text(json.dumps(whole | {"fields": left}))
+        try:
+            load_result(folder)
+        except UserError as error:
+            assert name in str(error)  # noqa: PT017
+
+
+def test_tensors_have_their_axes(folder):
+    tensors = load_file(folder / TENSORS)
+    name = next(iter(tensors))
+    save_file(tensors | {name: tensors[name][None]}, folder / TENSORS)
+    assert name in refused(folder)
+    (folder / TENSORS).write_bytes(b"no")
+    assert TENSORS in refused(folder)
+    (folder / TENSORS).unlink()
+    (folder / TENSORS).symlink_to("/dev/zero")
+    assert "device" in refused(folder)
+
+
+def test_code_is_made_of_names_only():
+    record = {"analysis": "predict", "home": "a.b", "model": '")\nimport os', "arguments": {}, "shown": []}
+    record |= {"dtype": None, "revision": None, "fingerprint": None}
+    assert Call.from_record(record).python().count("\n") == 3  # the model stays inside its quotes
+
+
+WORDS = dict.fromkeys(("task_id", "asked", "predicate", "unit", "answer", "prompt"), "x")
+GOOD = {**WORDS, "source": 0, "facts": [["a", "b"]], "accepted": ["x"]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(3, [], {}, GOOD | {"facts": [3]}, GOOD | {"facts": [["a"]]}, GOOD | {"facts": [["a", 3]]}),
+        *(GOOD | {"answer": None}, GOOD | {"accepted": [3]}, GOOD | {"extra": 1}, GOOD | {"source": "0"}),
+        GOOD | {"source": 5},
+    ],
+)
+def test_an_example_of_wrong_kinds_is_refused(wrong):
+    assert from_plain({EXAMPLE: GOOD}).answer == "x"
+    with pytest.raises(UserError, match="not a valid example of the tasks"):
+        from_plain({EXAMPLE: wrong})
+
+
+@pytest.mark.parametrize("given", [[3], [None], [["head 1.2"]], [{"part": "head"}], [True]])
+def test_an_intervention_is_a_line(given):
+    with pytest.raises(UserError, match="is no intervention"):
+        read_interventions(given)
+
+
+def test_nan_survives(folder):
+    tensors = load_file(folder / TENSORS)
+    name = next(name for name, t in tensors.items() if t.is_floating_point())
+    save_file(tensors | {name: torch.full_like(tensors[name], float("nan"))}, folder / TENSORS)
+    assert getattr(load_result(folder), name).isnan().all()
