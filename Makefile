@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 # this repository, and what pytest makes of its tests, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: app test pytest lint types bench docs notebooks figures report config-reference clean help
+.PHONY: app test pytest lint types floors bench docs notebooks figures report config-reference clean help
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -48,6 +48,17 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# The lowest versions that pyproject.toml allows, in an environment of their own: they install together, and the tests of
+# what they are used for pass. Some minutes, and up to 8 GB where only CUDA builds of the old PyTorch are offered.
+FLOORS := build/floors
+floors:
+	$(PYTHON) -m venv $(FLOORS)
+	$(PYTHON) .ci/floors.py > $(FLOORS)/pins.txt
+	$(FLOORS)/bin/pip install --disable-pip-version-check --quiet --editable . --requirement $(FLOORS)/pins.txt pytest hypothesis beartype
+	$(FLOORS)/bin/python -m pytest -p no:cacheprovider --quiet $(FLOORS_TESTS)
+
+FLOORS_TESTS := tests/unit/support tests/unit/checkpoints tests/unit/model tests/unit/bridge tests/unit/results tests/unit/cli tests/parity
 
 bench: $(READY)
 	$(BIN)/dcinterp bench attention --short --rounds 5

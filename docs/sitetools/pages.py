@@ -37,7 +37,7 @@ def write(folder: Path) -> None:
 
 def generated() -> Iterator[tuple[str, str]]:
     """(file, text) of every page made from code alone."""
-    yield "api.md", api()
+    yield from api()
     yield "command-line.md", command_line()
     yield "hook-list.md", hook_list()
     yield from analyses()
@@ -102,29 +102,62 @@ def _shown(parameter: inspect.Parameter) -> Any:
     return _Default(default.__name__) if inspect.isfunction(default) else default
 
 
-def api() -> str:
-    """Every public name of both packages, with its docstring."""
+def api() -> Iterator[tuple[str, str]]:
+    """(file, text) of a page for each room, with the docstrings of its public names, and of their list."""
+    rows = []
+    for room, names in rooms().items():
+        page = f"api-{room.replace('.', '-')}.md"
+        title, package = _title(room), import_module(room)
+        described = [_described(name, value) for name, value in sorted(names.items(), key=lambda pair: pair[0].lower())]
+        yield page, "\n\n".join([f"# {title}", prose(package.__doc__), *described]) + "\n"
+        listed = ", ".join(f"`{name.partition('.')[2]}`" for name in sorted(names, key=str.lower))
+        rows.append(f"| [{title}]({page}) | {listed} |")
+    order = "\n".join(re.findall(r"\((api-[^)]*)\.md\)", "\n".join(rows)))
+    said = (
+        "The names listed here keep their meaning; everything else may change. Generated from the docstrings, a page "
+    )
+    said += "for each room of the library; the search field of this site finds names and words in all of them."
+    table = "\n".join(["| room | names |", "|---|---|", *rows])
+    yield "api.md", f"# Public names\n\n{said}\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{order}\n```\n"
+
+
+def rooms() -> dict[str, dict[str, Any]]:
+    """{the package that a public name is at home in: {full name: what it is}}, of both packages."""
     import dcinterp
     import synthetic_tasks
 
-    parts = [
-        "# Public names",
-        "The names listed here keep their meaning; everything else may change. Generated from the docstrings.",
-    ]
+    found: dict[str, dict[str, Any]] = {}
     for package in (dcinterp, synthetic_tasks):
-        parts.append(f"## {package.__name__}\n\n{prose(package.__doc__)}")
-        for name in sorted(package.__all__, key=str.lower):
-            value = getattr(package, name)
-            if name.startswith("__"):
-                continue
-            parts.append(f"### {package.__name__}.{name}")
-            if inspect.ismodule(value):
-                parts.append(prose(value.__doc__))
-            elif callable(value):
-                parts += [signature(value, f"{package.__name__}.{name}"), prose(value.__doc__)]
-            else:
-                parts.append(f"{_kind(value)}.")
-    return "\n\n".join(parts) + "\n"
+        for name in package.__all__:
+            if not name.startswith("__"):
+                value = getattr(package, name)
+                room = _room(package.__name__, value)
+                found.setdefault(room, {})[f"{package.__name__}.{name}"] = value
+    return dict(sorted(found.items()))
+
+
+def _room(package: str, value: Any) -> str:
+    """The folder of dcinterp that something is defined in, of analyses the inner one; the package itself elsewhere."""
+    home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+    parts = home.split(".")
+    if parts[0] != package or package != "dcinterp" or len(parts) < 2:
+        return package
+    return ".".join(parts[:3] if parts[1] == "analysis" and len(parts) > 3 else parts[:2])
+
+
+def _title(room: str) -> str:
+    name = room.replace("dcinterp.", "").replace(".", ": ").replace("_", " ")
+    return name[:1].upper() + name[1:]
+
+
+def _described(name: str, value: Any) -> str:
+    if inspect.ismodule(value):
+        parts = [prose(value.__doc__)]
+    elif callable(value):
+        parts = [signature(value, name), prose(value.__doc__)]
+    else:
+        parts = [f"{_kind(value)}."]
+    return "\n\n".join([f"## {name}", *parts])
 
 
 def _kind(value: Any) -> str:
@@ -216,8 +249,8 @@ def command_line() -> str:
     parts = [
         "# Command line",
         "Exit codes: 0 success; 1 a check failed (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, explained "
-        "in one sentence; 130 stopped by Ctrl-C; 141 the reader of the output has gone (as with `| head`). "
-        "`DCINTERP_DEBUG=1` shows the traceback behind a sentence. The analyses have "
+        "in one sentence; 70 a mistake of dcinterp itself; 130 stopped by Ctrl-C; 141 the reader of the output has "
+        "gone (as with `| head`). `DCINTERP_DEBUG=1` shows the traceback behind a sentence. The analyses have "
         "[pages](analysis-index.md) of their own; `dcinterp analyze NAME --help` lists the options of one.",
     ]
     parts += [part for name in root.list_commands(typer.Context(root)) for part in _verb(root, (name,))]

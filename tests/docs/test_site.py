@@ -30,7 +30,10 @@ def generated() -> dict[str, str]:
 def test_every_public_name_has_its_place(generated):
     for name in dcinterp.__all__:
         if not name.startswith("__"):
-            assert f"### dcinterp.{name}\n" in generated["api.md"]
+            pages_of = [page for page, text in generated.items() if f"## dcinterp.{name}\n" in text]
+            assert len(pages_of) == 1, name
+            assert f"`{name}`" in generated["api.md"]
+            assert f"({pages_of[0]})" in generated["api.md"]
 
 
 def test_every_verb_has_its_place(generated):

@@ -14,6 +14,7 @@ import yaml
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.json_files import LARGEST, require_plain_file
+from dcinterp.support.paths import path_of
 from dcinterp.support.text import shown
 from dcinterp.support.yaml_text import read_yaml
 
@@ -259,9 +260,7 @@ def read_tree(path: str | Path) -> dict[str, Any]:
     Raises:
         UserError: the file is missing or holds something else.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"There is no training config at {path}; give the path of a YAML file.")
+    path = find_config(path)
     require_plain_file(path, largest=LARGEST)
     try:
         text = path.read_text(encoding="utf-8")
@@ -271,6 +270,27 @@ def read_tree(path: str | Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold keys and values, such as `output: runs/model`.")
     return tree
+
+
+CONFIGS = "configs"
+"""The folder of the configs that come with dcinterp: beside the package in the repository, inside it once installed."""
+
+
+def find_config(path: str | Path) -> Path:
+    """The YAML file of a path; where there is none, the one of dcinterp itself: "configs/quick.yaml", from anywhere.
+
+    Raises:
+        UserError: there is neither.
+    """
+    given = path_of(path)
+    if given.exists() or given.is_symlink():
+        return given
+    package = Path(__file__).parents[2]
+    if given.parts[:1] == (CONFIGS,) and ".." not in given.parts:
+        for folder in (package, package.parent):
+            if (folder / given).is_file():
+                return folder / given
+    raise UserError(f"There is no training config at {given}; give the path of a YAML file.")
 
 
 def build_config(tree: dict[str, Any], overrides: list[str] | None = None) -> TrainConfig:

@@ -35,7 +35,15 @@ from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.progress import Progress, silent
-from dcinterp.train.config.recipe import TrainConfig, build_config, read_config, read_tree, set_key, write_config
+from dcinterp.train.config.recipe import (
+    TrainConfig,
+    build_config,
+    find_config,
+    read_config,
+    read_tree,
+    set_key,
+    write_config,
+)
 from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
 from dcinterp.train.loop.metrics_file import read_records
@@ -72,7 +80,7 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
     Raises:
         UserError: a key is unknown, a run's config is not valid (the run is named), or two runs have one name.
     """
-    path = Path(path)
+    path = find_config(path)
     tree = read_tree(path)
     for key in tree:
         if key not in KEYS:
