@@ -10,10 +10,11 @@ PREFIX = "planted:"
 
 
 def circuits() -> dict[str, str]:
-    """The circuits that can be planted, with a sentence on each."""
+    """The circuits that can be planted, with a sentence on each; those before the softmax have other figures."""
+    from dcinterp.planted import Traits
     from dcinterp.planted import circuits as kinds
 
-    return {name: kind.SUMMARY for name, kind in kinds().items()}
+    return {name: kind.SUMMARY for name, kind in kinds().items() if "pre" not in Traits.of(kind).STAGES}
 
 
 def name_of(circuit: str, noise: float, redundancy: int, rank: int, seed: int) -> str:

@@ -128,11 +128,11 @@ def edges(
     from dcinterp.bench.edges import FAMILIES, measure, planted_cases, read_rows, summarise, trained_cases
     from dcinterp.checkpoints.load import load
     from dcinterp.mechanism import edge_benchmark
-    from dcinterp.planted import circuits
+    from dcinterp.planted import together
     from dcinterp.support.errors import require_known
 
     require_file_place(rows)
-    until, known = time.monotonic() + seconds, (*FAMILIES, *circuits())
+    until, known = time.monotonic() + seconds, (*FAMILIES, *together())
     for family in families or known if seconds else ():
         require_known("family", family, known)
         model = load(edge_benchmark.MODEL) if family in FAMILIES else None

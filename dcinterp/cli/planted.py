@@ -82,24 +82,33 @@ def show(
     from dcinterp.checkpoints.load import load
     from dcinterp.checkpoints.names import PLANTED
     from dcinterp.mechanism.branches import NAMES
-    from dcinterp.planted import read_plant
+    from dcinterp.planted import Traits, circuits, read_plant
 
     planted = read_plant(circuit)
     chosen = planted.examples(example + 1)[example]
-    edges = planted.truth(chosen).edges
-    roles = {f"layer 1, {role}": [f"1.{h}" for h in heads] for role, heads in planted.roles[chosen.circuit].items()}
+    truth, traits = planted.truth(chosen), Traits.of(circuits()[planted.circuit])
+    layer_of = {role: traits.LAYER_OF.get(role, 1) for role in circuits()[planted.circuit].ROLES}
+    roles = {
+        f"layer {layer_of[role]}, {role}": [f"{layer_of[role]}.{h}" for h in heads]
+        for role, heads in planted.roles[chosen.circuit].items()
+    }
     for role, heads in (("previous token", planted.previous), ("question", planted.question)):
         roles[f"layer 0, {role}"] = [f"0.{head}" for head in heads]
     bridge = load(f"{PLANTED}{circuit}")
-    found = attribute_edges(bridge, chosen.prompt, chosen.target, chosen.foil, method="ig", per_source=False)
-    rows = [
-        (
-            f"{edge.layer}.{edge.branch}.{edge.head_from}>{edge.head_to}",
-            int(edges[edge.layer, NAMES.index(edge.branch), edge.head_from, edge.head_to]),
-            edge.score,
+    rows = []
+    for stage in traits.STAGES:
+        edges = truth.stages[stage]
+        found = attribute_edges(
+            bridge, chosen.prompt, chosen.target, chosen.foil, stage=stage, method="ig", per_source=False
         )
-        for edge in found.top(int((edges != 0).sum()) + 3, shared=False)
-    ]
+        rows += [
+            (
+                f"{edge.layer}.{'pre.' if stage == 'pre' else ''}{edge.branch}.{edge.head_from}>{edge.head_to}",
+                int(edges[edge.layer, NAMES.index(edge.branch), edge.head_from, edge.head_to]),
+                edge.score,
+            )
+            for edge in found.top(int((edges != 0).sum()) + 3, shared=False)
+        ]
     if as_json:
         scored = [dict(zip(("edge", "planted", "score"), row, strict=True)) for row in rows]
         question = {"prompt": chosen.prompt, "target": chosen.target, "foil": chosen.foil}
@@ -132,11 +141,11 @@ def table(
         dcinterp planted table share-by-kp "share-by-kp noise=0.02" --seeds 1
     """
     from dcinterp.analysis.circuits.method_benchmark import method_benchmark
-    from dcinterp.planted import circuits
+    from dcinterp.planted import together
     from dcinterp.support.progress import console
 
     require_result_place(save, "MethodScores")
-    settings = planted or [name + variant for variant in VARIANTS for name in circuits()]
+    settings = planted or [name + variant for variant in VARIANTS for name in together()]
     with console("methods") as progress:
         result = method_benchmark(settings, seeds=seeds, examples=examples, progress=progress)
     save_result(result, save)

@@ -7,8 +7,9 @@ A head is a sum of rank-one terms, one channel of its width each:
 
 A sharing is one hidden unit of the dynamic projection: where `feature` is 1 (at the query's or the key's position), the
 low-rank branch adds amount * A[from] to every head of `to`. A gate is tanh(-10 feature) = -1: it removes the whole
-attention. Scores are so large that softmax is as good as one-hot, and the norms' epsilon is so large that a norm
-is x times a constant (relative error |x|^2 / (2 D eps), about 1e-9): the model computes what the blueprint says.
+attention. Before the softmax the same is done to scores; there a closed gate leaves equal scores. Scores are so large
+that softmax is as good as one-hot, and the norms' epsilon is so large that a norm is x times a constant (relative error
+|x|^2 / (2 D eps), about 1e-9): the model computes what the blueprint says.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dcinterp.planted.stream import Direction, Stream
 from dcinterp.planted.words import ANSWERS, CONTEXT, NAMES, TOKEN_ID, VOCABULARY
 
 LAYERS, HEAD_WIDTH = 2, 16
+"""Layers of most circuits, and channels of a head."""
 SHARPNESS = 40.0
 """Score of a head on its target; e^-40 is what softmax leaves for the rest."""
 LOGIT = 10.0
@@ -45,8 +47,13 @@ class HeadPlan:
 
 @dataclass(frozen=True)
 class Sharing:
-    """O_qp or O_kp of layer 1: where `feature` is 1, each of `to` gets amount * (sum of the attention of `sources`)."""
+    """O_qp or O_kp: where `feature` is 1, each of `to` gets amount * (sum of what `sources` have).
 
+    That is their attention in stage "post", and their scores in stage "pre".
+    """
+
+    layer: int
+    stage: str
     side: str
     feature: Direction
     sources: tuple[int, ...]
@@ -56,20 +63,26 @@ class Sharing:
 
 
 class Blueprint:
-    """Collects the plans of the heads of a two-layer model, and builds it.
+    """Collects the plans of the heads of a small model, and builds it.
 
     Args:
         heads: per layer.
         rank: of the dynamic projections.
+        layers: of the model.
         fields: of the config, for heads that are composed in another way; its parameters are then left to fill in.
     """
 
-    def __init__(self, heads: int, rank: int, **fields: Any) -> None:
-        self.heads, self.rank, self.fields = heads, rank, fields
+    def __init__(self, heads: int, rank: int, layers: int = LAYERS, **fields: Any) -> None:
+        self.heads, self.rank, self.layers, self.fields = heads, rank, layers, fields
         self.stream = Stream(heads * HEAD_WIDTH)
-        self.plans = {(layer, head): HeadPlan() for layer in range(LAYERS) for head in range(heads)}
+        self.plans = {(layer, head): HeadPlan() for layer in range(layers) for head in range(heads)}
         self.sharings: list[Sharing] = []
-        self.gates: list[tuple[str, Direction, int]] = []
+        self.gates: list[tuple[int, str, str, Direction, int]] = []
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages of composition that the model has."""
+        return tuple(self.fields.get("compose_stages", ("post",)))
 
     def look(self, layer: int, head: int, query: Direction, key: Direction, strength: float = 1.0) -> None:
         """Add strength * SHARPNESS to the score where query and key feature meet."""
@@ -96,14 +109,20 @@ class Blueprint:
         to: Sequence[int],
         amount: float,
         ranks: Sequence[int],
+        *,
+        layer: int = 1,
+        stage: str = "post",
     ) -> None:
-        """Share in layer 1, an equal part of `amount` through each of `ranks`; odd ones with both signs turned."""
+        """Share an equal part of `amount` through each of `ranks`; odd ones with both signs turned."""
         for rank in ranks:
-            self.sharings.append(Sharing(side, feature, tuple(sources), tuple(to), amount / len(ranks), rank))
+            part = amount / len(ranks)
+            self.sharings.append(Sharing(layer, stage, side, feature, tuple(sources), tuple(to), part, rank))
 
-    def silence(self, side: str, feature: Direction, heads: Iterable[int]) -> None:
-        """Close heads of layer 1 by the gate of one side, where `feature` is 1."""
-        self.gates += [(side, feature, head) for head in heads]
+    def silence(
+        self, side: str, feature: Direction, heads: Iterable[int], *, layer: int = 1, stage: str = "post"
+    ) -> None:
+        """Close heads by the gate of one side, where `feature` is 1: all that they attend, or (pre) all scores."""
+        self.gates += [(layer, stage, side, feature, head) for head in heads]
 
     def build(self) -> DCFormerForCausalLM:
         """The model, in float32."""
@@ -115,20 +134,23 @@ class Blueprint:
             for (layer, head), plan in self.plans.items():
                 _fill_head(model.model.layers[layer].self_attn, head, plan)
             if model.config.compose == "dynamic":
-                self._compose(model.model.layers[1].self_attn.post)
+                for layer, block in enumerate(model.model.layers):
+                    for stage in self.stages:
+                        self._compose(getattr(block.self_attn, stage), layer, stage)
         return model.eval()
 
     def config(self) -> DCFormerConfig:
-        """Learned positions, RMSNorm that does nothing, an MLP that is zero, composition after softmax."""
-        own: dict[str, Any] = dict(compose_stages=("post",), compose_rank=self.rank) | self.fields
+        """Learned positions, and unless `fields` differ: norms that do nothing, no MLP, composition after softmax."""
+        own: dict[str, Any] = dict(
+            compose_stages=("post",), compose_rank=self.rank, intermediate_size=1, norm_eps=NORM_EPS
+        )
+        own |= self.fields
         return DCFormerConfig(
             vocab_size=len(VOCABULARY),
             hidden_size=self.stream.width,
-            intermediate_size=1,
-            num_hidden_layers=LAYERS,
+            num_hidden_layers=self.layers,
             num_attention_heads=self.heads,
             max_position_embeddings=CONTEXT,
-            norm_eps=NORM_EPS,
             mlp_type="gelu",
             position_type="learned",
             pad_token_id=TOKEN_ID["<pad>"],
@@ -145,10 +167,10 @@ class Blueprint:
         for word in ANSWERS:
             model.lm_head.weight[TOKEN_ID[word]] = LOGIT * self.stream.at("answer", word)
 
-    def _compose(self, stage: torch.nn.Module) -> None:
+    def _compose(self, module: torch.nn.Module, layer: int, stage: str) -> None:
         units = {"query": 0, "key": 0}
-        for sharing in self.sharings:
-            side, unit = getattr(stage, sharing.side), units[sharing.side]
+        for sharing in (each for each in self.sharings if (each.layer, each.stage) == (layer, stage)):
+            side, unit = getattr(module, sharing.side), units[sharing.side]
             units[sharing.side] += 1
             assert unit < side.down.out_features, "more sharings than hidden units"
             side.down.weight[unit] = SATURATED * sharing.feature
@@ -161,8 +183,9 @@ class Blueprint:
             for head in sharing.to:
                 column = (self.rank + sharing.rank) * self.heads + head
                 side.up[0, unit, column] = sign * sharing.amount / (normed * SATURATED)
-        for name, feature, head in self.gates:
-            getattr(stage, name).gate.weight[head] -= SATURATED * feature
+        for at, where, name, feature, head in self.gates:
+            if (at, where) == (layer, stage):
+                getattr(module, name).gate.weight[head] -= SATURATED * feature
 
 
 def _fill_head(attention: torch.nn.Module, head: int, plan: HeadPlan) -> None:

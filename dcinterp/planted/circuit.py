@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from dcinterp.model.compose.branch_table import HOOKS
+from dcinterp.model.compose.branch_table import HOOKS, NAMES
 from dcinterp.planted.blueprint import LAYERS, Blueprint
-from dcinterp.planted.words import FACTS, NAMES, OBJECTS
+from dcinterp.planted.words import FACTS, OBJECTS
+from dcinterp.planted.words import NAMES as PEOPLE
 from dcinterp.support.former_names import former_name
 
 Heads = Mapping[str, Sequence[int]]
-"""Roles in layer 1 and the heads that play them."""
+"""Roles and the heads that play them, in layer 1 unless the circuit says otherwise."""
 
 
 class Edge(NamedTuple):
-    """The attention of `head_from`, used by `head_to` with its values, through one branch of post-composition.
+    """The attention (in stage "pre", the scores) of `head_from`, used by `head_to`, through one branch of composition.
 
     `sign` says whether it raises or lowers the logit difference of target and foil.
     """
@@ -31,11 +32,15 @@ class Edge(NamedTuple):
     head_from: int
     head_to: int
     sign: int
+    stage: str = "post"
 
 
 @dataclass(frozen=True)
 class PlantedExample:
-    """A prompt with its only right answer (`target`), a wrong one (`foil`) and where the answer is to be read."""
+    """A prompt with its only right answer (`target`), a wrong one (`foil`) and where the answer is to be read.
+
+    case: what the true edges depend on, where that is not the question.
+    """
 
     circuit: str
     question: str
@@ -43,16 +48,33 @@ class PlantedExample:
     target: str
     foil: str
     sources: tuple[int, ...]
+    case: str = ""
 
 
 @dataclass(frozen=True)
 class Truth:
     """The heads, branches and edges that make one answer, among all that the model has.
 
-    edges [layer, branch, head_from, head_to]: +1 raises, -1 lowers the logit difference, 0 has no effect on it.
+    edges [layer, branch, head_from, head_to]: of composition after the softmax; pre: of that before it (scores). +1
+    raises, -1 lowers the logit difference, 0 has no effect on it. The other properties are about `edges`.
     """
 
     edges: Int[Tensor, "layer branch head_from head_to"]
+    pre: Int[Tensor, "layer branch head_from head_to"]
+
+    @property
+    def stages(self) -> dict[str, Int[Tensor, "layer branch head_from head_to"]]:
+        """The signs by stage."""
+        return {"pre": self.pre, "post": self.edges}
+
+    def names(self) -> dict[str, int]:
+        """The true edges as a circuit names them, such as "L1H6 -> L1H1 (post kp)", with their signs."""
+        found = {}
+        for stage, signs in self.stages.items():
+            for place in signs.nonzero().tolist():
+                layer, branch, f, t = place
+                found[f"L{layer}H{f} -> L{layer}H{t} ({stage} {NAMES[branch]})"] = int(signs[tuple(place)])
+        return found
 
     @property
     def attention(self) -> Bool[Tensor, "layer head"]:
@@ -73,16 +95,19 @@ class Truth:
     writes = former_name("writes", "output")
 
     @classmethod
-    def of(cls, edges: Sequence[Edge], heads: int) -> Truth:
-        """From the list of edges of a model with this many heads a layer."""
-        signs = torch.zeros(LAYERS, len(HOOKS), heads, heads, dtype=torch.int8)
+    def of(cls, edges: Sequence[Edge], heads: int, layers: int = LAYERS) -> Truth:
+        """From the list of edges of a model with so many heads a layer, and layers."""
+        signs = {stage: torch.zeros(layers, len(HOOKS), heads, heads, dtype=torch.int8) for stage in ("pre", "post")}
         for edge in edges:
-            signs[edge.layer, HOOKS.index(edge.branch), edge.head_from, edge.head_to] = edge.sign
-        return cls(signs)
+            signs[edge.stage][edge.layer, HOOKS.index(edge.branch), edge.head_from, edge.head_to] = edge.sign
+        return cls(signs["post"], signs["pre"])
 
 
 class Circuit(Protocol):
-    """A kind of circuit; a module of `dcinterp.planted.circuits` that defines these names is one."""
+    """A kind of circuit; a module of `dcinterp.planted.circuits` that defines these names is one.
+
+    It may also define what `Traits` has, where it differs from that.
+    """
 
     NAME: str
     SUMMARY: str
@@ -90,13 +115,34 @@ class Circuit(Protocol):
     ROLES: tuple[str, ...]
 
     def build(self, plan: Blueprint, heads: Heads, ranks: Sequence[int]) -> None:
-        """Plant the heads of layer 1; `ranks` are the ranks of the dynamic projection that it may use."""
+        """Plant the heads behind layer 0; `ranks` are the ranks of the dynamic projection that it may use."""
 
     def ask(self, draw: random.Random) -> PlantedExample:
         """A random example that it answers."""
 
     def edges(self, question: str, heads: Heads) -> list[Edge]:
-        """The edges of layer 1 that make the answer to a question."""
+        """The edges behind layer 0 that make the answer to a question (or to a case of it)."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What sets a kind of circuit apart; most have none of it.
+
+    LAYERS: of its model. STAGES: of composition that its model has. LAYER_OF: the layer of each role that is not in
+    layer 1. ALONE: whether it needs a model of its own (it answers a question word of another circuit). BACKUPS:
+    whether its true edges back each other up, so that only removing several of them at once shows what they do.
+    """
+
+    LAYERS: int = LAYERS
+    STAGES: tuple[str, ...] = ("post",)
+    LAYER_OF: Mapping[str, int] = field(default_factory=dict)
+    ALONE: bool = False
+    BACKUPS: bool = False
+
+    @classmethod
+    def of(cls, kind: Circuit) -> Traits:
+        """Those of a kind of circuit."""
+        return cls(**{each.name: getattr(kind, each.name) for each in fields(cls) if hasattr(kind, each.name)})
 
 
 def look_for_asked(plan: Blueprint, head: int, questions: Sequence[str], name_from: str = "token") -> None:
@@ -124,26 +170,28 @@ def find_for_others(plan: Blueprint, head: int, questions: Sequence[str], name_f
     plan.copy(1, head, plan.stream.any_of("token", OBJECTS), plan.stream.dead(head))
 
 
-def copy_by(plan: Blueprint, head: int, meaning: Mapping[str, str], weight: float) -> None:
-    """Make a head of layer 1 add the logit of `meaning[thing]` (its kind, say) for the thing that it attends to."""
+def copy_by(plan: Blueprint, head: int, meaning: Mapping[str, str], weight: float, layer: int = 1) -> None:
+    """Make a head add the logit of `meaning[thing]` (its kind, say) for the thing that it attends to."""
     for answer in dict.fromkeys(meaning.values()):
         things = [thing for thing, value in meaning.items() if value == answer]
-        plan.copy(1, head, plan.stream.any_of("token", things), plan.stream.at("answer", answer), weight)
+        plan.copy(layer, head, plan.stream.any_of("token", things), plan.stream.at("answer", answer), weight)
 
 
-def grid_edges(branch: str, sources: Sequence[int], to: Sequence[int], sign: int = 1) -> list[Edge]:
-    """Edges of layer 1 from each of `sources` to each of `to`."""
-    return [Edge(1, branch, f, h, sign) for f in sources for h in to]
+def grid_edges(
+    branch: str, sources: Sequence[int], to: Sequence[int], sign: int = 1, *, layer: int = 1, stage: str = "post"
+) -> list[Edge]:
+    """Edges from each of `sources` to each of `to`."""
+    return [Edge(layer, branch, f, h, sign, stage) for f in sources for h in to]
 
 
-def own_edges(branch: str, heads: Sequence[int], sign: int = 1) -> list[Edge]:
-    """Edges of layer 1 from heads to themselves: their own attention, or their gate."""
-    return [Edge(1, branch, h, h, sign) for h in heads]
+def own_edges(branch: str, heads: Sequence[int], sign: int = 1, *, layer: int = 1, stage: str = "post") -> list[Edge]:
+    """Edges from heads to themselves: their own attention, or their gate."""
+    return [Edge(layer, branch, h, h, sign, stage) for h in heads]
 
 
 def facts(draw: random.Random) -> tuple[list[str], list[str]]:
     """Random people and the thing that each of them has, all different."""
-    return draw.sample(NAMES, FACTS), draw.sample(OBJECTS, FACTS)
+    return draw.sample(PEOPLE, FACTS), draw.sample(OBJECTS, FACTS)
 
 
 def prompt(names: Sequence[str], things: Sequence[str], question: str, asked: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The true effects of edges: remove them from the composed attention, one by one, and run the model again.
+"""The true effects of edges: remove them from the composed attention (or scores), one by one, and run the model again.
 
     effect = f(model) - f(model without the part)            f: logit of the target minus that of the foil
 
@@ -26,14 +26,15 @@ Edges = Float[Tensor, "branch head_from head_to query key"]
 """What the attention of head_from adds to the composed attention of head_to; zero for branches without weights."""
 
 
-def edges_of_layer(cache: Any, layer: int) -> Edges:
-    """All edges of post-composition in one layer of a planted model.
+def edges_of_layer(cache: Any, layer: int, stage: str = "post") -> Edges:
+    """All edges of one stage of composition in one layer of a planted model.
 
     Args:
-        cache: of one prompt, with the layer's `post` hooks.
+        cache: of one prompt, with the layer's hooks of this stage.
         layer: its number.
+        stage: "post", or "pre", whose edges carry scores.
     """
-    tap = {name: cache[f"blocks.{layer}.attn.post.hook_{name}"][0] for name in ("in", *WEIGHTS)}
+    tap = {name: cache[f"blocks.{layer}.attn.{stage}.hook_{name}"][0] for name in ("in", *WEIGHTS)}
     a = tap["in"]
     same = torch.eye(len(a)).to(a)
     return torch.stack(
@@ -47,13 +48,13 @@ def edges_of_layer(cache: Any, layer: int) -> Edges:
     )
 
 
-def all_edges(bridge: Bridge, ids: Tensor) -> list[Edges]:
+def all_edges(bridge: Bridge, ids: Tensor, stage: str = "post") -> list[Edges]:
     """The edges of every layer on one prompt [1, pos]."""
     layers = range(bridge.cfg.n_layers)
-    names = [f"blocks.{layer}.attn.post.hook_{name}" for layer in layers for name in ("in", *WEIGHTS)]
+    names = [f"blocks.{layer}.attn.{stage}.hook_{name}" for layer in layers for name in ("in", *WEIGHTS)]
     with torch.no_grad():
         cache = bridge.run_with_cache(ids, names_filter=names)[1]
-    return [edges_of_layer(cache, layer) for layer in layers]
+    return [edges_of_layer(cache, layer, stage) for layer in layers]
 
 
 @torch.no_grad()
@@ -64,6 +65,7 @@ def effects(
     layer: int,
     parts: Float[Tensor, "part head_to query key"],
     batch_size: int = 256,
+    stage: str = "post",
 ) -> Float[Tensor, " part"]:
     """f(model) - f(model without the part), for parts of one layer's composed attention.
 
@@ -74,8 +76,9 @@ def effects(
         layer: whose attention.
         parts: what to remove, each in a run of its own.
         batch_size: runs at a time.
+        stage: of composition: what is removed is a part of the composed attention, or ("pre") of the composed scores.
     """
-    name = f"blocks.{layer}.attn.hook_pattern"
+    name = f"blocks.{layer}.attn." + ("hook_pattern" if stage == "post" else "pre.hook_out")
     found = torch.zeros(len(parts), dtype=parts.dtype)
     # Most edges of a model without noise are exactly zero, and removing nothing changes nothing.
     present = parts.flatten(1).abs().amax(1).nonzero().flatten()

@@ -6,6 +6,7 @@
     question   one channel a question word, written by the question heads of layer 0
     answer     one channel an answer word, read by the unembedding
     dead       the rest: decoys write here, and nothing reads it
+    middle     one channel a kind, the last ones: what layer 1 of some circuits writes and layer 2 reads
 
 Channels are orthogonal, so what one part writes no other part reads by accident.
 """
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.planted.words import ANSWERS, CONTEXT, NAMES, QUESTIONS, VOCABULARY
+from dcinterp.planted.words import ANSWERS, CONTEXT, KINDS, NAMES, QUESTIONS, VOCABULARY
 
 Direction = Float[Tensor, " d_model"]
 
@@ -41,7 +42,7 @@ class Stream:
             for number, (space, word) in enumerate((space, word) for space, words in SPACES.items() for word in words)
         }
         self.used = len(self._channel)
-        assert self.used < width, "no room for dead channels"
+        assert self.used + len(KINDS) < width, "no room for dead channels"
 
     def at(self, space: str, word: str) -> Direction:
         """The channel of one word."""
@@ -58,6 +59,15 @@ class Stream:
     def dead(self, number: int) -> Direction:
         """One of the channels that nothing reads; numbers wrap round."""
         return self._unit(self.used + number % (self.width - self.used))
+
+    def middle(self, kind: str) -> Direction:
+        """The channel by which layer 1 tells layer 2 a kind; at the far end, so that others stay where they are."""
+        return self._unit(self.width - 1 - KINDS.index(kind))
+
+    @property
+    def idle(self) -> range:
+        """The dead channels, by number."""
+        return range(self.used, self.width - len(KINDS))
 
     def _unit(self, channel: int) -> Direction:
         direction = torch.zeros(self.width, dtype=torch.float64)

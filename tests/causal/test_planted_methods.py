@@ -12,7 +12,7 @@ from dcinterp.bridge import wrap
 from dcinterp.mechanism.intervention_hooks import measure_effects
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.method_tally import QUESTIONS
-from dcinterp.planted import circuits, plant, tokenizer
+from dcinterp.planted import plant, together, tokenizer
 
 
 def trial(name, *, seed=0, dtype=torch.float32, **knobs):
@@ -27,7 +27,7 @@ def noise_free():
 
 
 def test_edge_ig_recovers_every_noise_free_circuit(noise_free):
-    assert noise_free.settings == tuple(circuits())
+    assert noise_free.settings == together()
     assert (noise_free.accuracy == 1).all()
     for question in QUESTIONS:
         for quantity in ("auroc", "precision", "sign_agreement"):
@@ -87,7 +87,7 @@ def gradient_x_edge(case):
     return torch.stack(scores)
 
 
-@pytest.mark.parametrize("name", circuits())
+@pytest.mark.parametrize("name", together())
 def test_edge_gradients_are_gradient_times_edge(name):
     case = trial(name, noise=0.01, dtype=torch.float64)
     example = case.example
@@ -117,6 +117,7 @@ def test_an_edge_is_the_effect_of_intervening_on_it():
         ({"settings": ["share-by-kq"]}, "did you mean"),
         ({"methods": ["edge ig"]}, "no method 'edge ig'; did you mean edge IG"),
         ({"seeds": 0}, "seeds is 0; it must be at least 1"),
+        ({"settings": ["share-by-pre-kp"]}, "composes scores, and this benchmark is about"),
     ],
 )
 def test_refuses_with_a_sentence(arguments, message):

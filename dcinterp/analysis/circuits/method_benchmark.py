@@ -40,7 +40,7 @@ from torch import Tensor
 
 from dcinterp.analysis.circuits.methods import METHODS, Trial
 from dcinterp.mechanism.method_tally import FORMER_QUESTIONS, Tally
-from dcinterp.planted import PlantedModel, circuits, read_plant, tokenizer
+from dcinterp.planted import PlantedModel, Traits, circuits, read_plant, together, tokenizer
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
@@ -154,7 +154,8 @@ def method_benchmark(
     """Score attribution methods on models whose circuits are known.
 
     Args:
-        settings: what to plant, as in "share-by-kp noise=0.01 redundancy=2"; every circuit without noise by default.
+        settings: what to plant, as in "share-by-kp noise=0.01 redundancy=2"; by default the circuits that can share a
+            model, without noise. Those that compose scores too are left to `dcinterp planted bench`.
         methods: names of `METHODS`; all by default.
         seeds: models per setting; they differ in which heads play which role, and in the noise.
         examples: prompts per model.
@@ -168,12 +169,17 @@ def method_benchmark(
     """
     if seeds < 1 or examples < 1:
         raise UserError("Give at least one seed and one example.")
-    chosen, planted = list(methods) or list(METHODS), list(settings) or list(circuits())
+    chosen, planted = list(methods) or list(METHODS), list(settings) or list(together())
     for name in chosen:
         if name not in METHODS:
             raise UserError(f"There is no method {name!r}; {nearest(name, METHODS)}")
     for setting in planted:
-        read_plant(setting)
+        circuit = read_plant(setting).circuit
+        if "pre" in Traits.of(circuits()[circuit]).STAGES:
+            raise UserError(
+                f"{circuit} composes scores, and this benchmark is about composition after the softmax; run "
+                f"`dcinterp planted bench --kind {circuit}`."
+            )
     tallies: list[dict[tuple[str, str], Tally]] = []
     accuracy = []
     for number, setting in enumerate(planted):

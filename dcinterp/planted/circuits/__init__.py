@@ -20,5 +20,10 @@ def circuits() -> Mapping[str, Circuit]:
     return MappingProxyType({module.NAME: module for module in modules if hasattr(module, "NAME")})
 
 
+def together() -> tuple[str, ...]:
+    """The kinds that can live in one model, each with question words of its own."""
+    return tuple(name for name, kind in circuits().items() if not getattr(kind, "ALONE", False))
+
+
 FORMER = {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"}
 """Names that circuits had in version 0.1; old links and results still work."""

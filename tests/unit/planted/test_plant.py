@@ -9,18 +9,25 @@ import torch
 
 from dcinterp import UserError
 from dcinterp.model.compose.branch_table import HOOKS
-from dcinterp.planted import circuits, plant, read_plant, tokenizer
+from dcinterp.planted import circuits, plant, read_plant, together, tokenizer
 from dcinterp.planted.words import COLOUR, KIND, SPECIAL_TOKENS, TOKEN_ID
 
 KNOBS = [{}, {"redundancy": 2}, {"redundancy": 3}, {"rank": 3}, {"circuits": 4}, {"heads": 16, "rank": 2}]
 
 
-def answer_by_reading(text: str) -> str:
+def answer_by_reading(text: str, circuit: str = "") -> str:
     """What a person answers, written without looking at the circuits."""
     _, *words = text.split()
     facts, question, asked = words[:6], words[6], words[7:]
     has = dict(zip(facts[::2], facts[1::2], strict=True))
     things = [has[name] for name in asked]
+    if circuit == "inhibition":
+        return KIND[things[0]]
+    if circuit in ("chain", "backup"):
+        (other,) = (thing for thing in has.values() if thing != things[0] and KIND[thing] == KIND[things[0]])
+        return COLOUR[other]
+    if circuit in ("gate-by-kg", "gate-by-pre-kg") and KIND[things[0]] == "fruit":
+        return COLOUR[things[0]]
     if question == "both":
         shared = {KIND[things[0]], COLOUR[things[0]]} & {KIND[things[1]], COLOUR[things[1]]}
         (word,) = shared
@@ -30,14 +37,17 @@ def answer_by_reading(text: str) -> str:
     return COLOUR[things[0]] if question == "colour" else things[0]
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
-@pytest.mark.parametrize("name", circuits())
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [(name, knobs) for name in circuits() for knobs in KNOBS if name in together() or "circuits" not in knobs],
+    ids=str,
+)
 def test_without_noise_every_answer_is_right(name, knobs):
     planted = plant(name, seed=4, **knobs)
     examples = planted.examples(60)
     assert planted.accuracy(examples) == 1
     for example in examples:
-        assert answer_by_reading(example.prompt) == example.target
+        assert answer_by_reading(example.prompt, name) == example.target
         assert example.foil != example.target
     assert {example.question for example in examples} == set(circuits()[name].QUESTIONS)
 
@@ -58,6 +68,8 @@ def test_the_branch_that_is_planted_is_the_one_the_answers_need():
         ("share-by-qp", "o_qp", "query.up"),
         ("gate-by-qg", "o_qg", "query.gate"),
         ("many-to-one", "o_kp", "key.up"),
+        ("gate-by-kg", "o_kg", "key.gate"),
+        ("inhibition", "o_qp", "query.up"),
     ):
         planted = plant(name)
         examples = planted.examples(40)
@@ -128,6 +140,9 @@ def test_load_plants_too():
         ({"circuit": "share-by-qp", "redundancy": 4}, "need 16 heads, but there are 12"),
         ({"circuit": "share-by-kp", "redundancy": 7}, "give more heads"),
         ({"circuit": "share-by-kp", "circuits": 9}, "only 4 kinds"),
+        ({"circuit": "chain", "circuits": 2}, "needs a model of its own"),
+        ({"circuit": "chain", "redundancy": 7}, "need 14 heads, but there are 12"),
+        ({"circuit": "chain", "background": 1.5}, "background is 1.5; it is a share of the shipped model's sizes"),
         ({"circuit": "share-by-kp", "heads": 4}, "at least 8"),
         ({"circuit": "share-by-kp", "heads": 10**8}, "heads is 100000000; a planted model has at most 64"),
         ({"circuit": "share-by-kp", "rank": 10**8}, "rank is 100000000; a planted model has at most 16"),
