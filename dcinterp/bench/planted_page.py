@@ -1,0 +1,119 @@
+"""The page of `dcinterp planted bench`: its numbers as tables, and in words what fails where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from dcinterp.bench.planted import ABOUT, ENOUGH, NUMBERS, Mean, summarise
+
+HEAD = """# Which methods find circuits that are known
+
+`dcinterp planted bench {file} --page {page}` measures and writes this page:
+{methods} ways of scoring edges, on {settings} settings ({models} models). Two kinds of truth are in it.
+
+**Planted** models are set by hand ([planted circuits](analyses/planted.md)), so every edge that matters is known. With
+`background=0.05` the same circuit has real norms and stands among random weights, of a twentieth of the size that the
+activations of the shipped model have. **Trained** models have learnt, by interchange interventions, to answer by a
+stated circuit and by nothing else ([fixtures](fixtures.md)). Nothing in them was set by hand, so that what favours
+linear methods in planted weights is not there.
+
+An edge here is one of composition: the attention (or, before the softmax, the scores) of one head, used by another or
+by itself, through one branch. Numbers are means over models, with their 95 % interval where it is wider than 0.005;
+over so few models these are rough. Of a trained circuit there is one model, and its interval is over sets of prompts.
+
+| method | what it is |
+| --- | --- |
+{about}
+
+A score is the mean over half of the prompts, by size; a score below a hundredth of the largest counts as zero.
+
+"""
+
+QUANTITIES = {
+    "auroc": "AUROC: the chance that a true edge scores above another one; ties count half",
+    "top5": "Top-5 precision: true edges among the five highest (or among as many as are true, where these are fewer)",
+    "cmd": "CMD: the area between f and 1, over the edges of composition; 0 is best",
+    "cpr": "CPR: the area under f; 1 is a circuit that does what the model does at every size",
+    "rank": "Rank correlation with the measured effect of patching each edge alone",
+}
+
+
+def page_of(rows: Sequence[dict[str, Any]], file: str = "docs/planted-bench.jsonl") -> str:
+    """The whole page, in Markdown."""
+    found = summarise(rows)
+    methods = list(dict.fromkeys(method for by in found.values() for method in by))
+    about = "\n".join(f"| {method} | {ABOUT[method]} |" for method in methods)
+    text = HEAD.format(
+        file=file,
+        page="docs/planted-bench.md",
+        methods=len(methods),
+        settings=len(found),
+        models=len(rows),
+        about=about,
+    )
+    text += "## What fails where\n\n" + "\n".join(f"- {line}" for line in findings(found)) + "\n\n"
+    text += "## All settings together\n\n" + overall(found) + "\n"
+    for number, title in QUANTITIES.items():
+        text += f"\n## {title.split(':')[0]}\n\n{title}.\n\n{by_setting(rows, number)}\n"
+    return text
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
+    """AUROC by setting and method, and all numbers by method."""
+    return f"{by_setting(rows, 'auroc')}\n\n{overall(summarise(rows))}"
+
+
+def by_setting(rows: Sequence[dict[str, Any]], number: str) -> str:
+    """One number as a table of settings and methods."""
+    found = summarise(rows)
+    methods = list(dict.fromkeys(method for by in found.values() for method in by))
+    lines = [["circuit", "right", *methods], ["---"] * (len(methods) + 2)]
+    for setting, by in found.items():
+        right = fmean(row["right"] for row in rows if row["setting"] == setting)
+        cells = [str(by[method][number]) if method in by else "" for method in methods]
+        lines.append([setting, f"{right:.0%}", *cells])
+    return _table(lines)
+
+
+def overall(found: Mapping[str, Mapping[str, Mapping[str, Mean]]]) -> str:
+    """Every number of every method, means over settings."""
+    methods = list(dict.fromkeys(method for by in found.values() for method in by))
+    lines = [["method", *NUMBERS, f"settings with AUROC below {ENOUGH}"], ["---"] * (len(NUMBERS) + 2)]
+    for method in methods:
+        some = [by[method] for by in found.values() if method in by]
+        cells = [f"{fmean(each[number].value for each in some):.{1 if 'ward' in number else 2}f}" for number in NUMBERS]
+        below = sum(each["auroc"].value < ENOUGH for each in some)
+        lines.append([method, *cells, f"{below} of {len(some)}"])
+    return _table(lines)
+
+
+def findings(found: Mapping[str, Mapping[str, Mapping[str, Mean]]]) -> list[str]:
+    """In words: for every method, the settings on which it is below the mark; and settings that nothing finds."""
+    lines = []
+    methods = list(dict.fromkeys(method for by in found.values() for method in by))
+    for method in methods:
+        if method == "random":
+            continue
+        low = {s: by[method]["auroc"].value for s, by in found.items() if method in by}
+        low = {setting: value for setting, value in low.items() if value < ENOUGH}
+        of = len([by for by in found.values() if method in by])
+        if not low:
+            lines.append(f"**{method}** has an AUROC of at least {ENOUGH} on all {of} settings.")
+            continue
+        worst = sorted(low.items(), key=lambda each: each[1])
+        named = ", ".join(f"{setting} ({value:.2f})" for setting, value in worst)
+        lines.append(f"**{method}** is below {ENOUGH} on {len(low)} of {of} settings: {named}.")
+
+    def able(by: Mapping[str, Mapping[str, Mean]]) -> list[str]:
+        return [method for method, numbers in by.items() if numbers["auroc"].value >= ENOUGH]
+
+    none = [setting for setting, by in found.items() if not able(by)]
+    if none:
+        lines.append(f"No method reaches {ENOUGH} on {', '.join(none)}.")
+    return lines
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
