@@ -397,7 +397,8 @@ def measure(
     with file.open("a", encoding="utf-8") as out:
         for setting, seed in todo:
             specimen = specimen_of(setting, seed, prompts)
-            row: dict[str, Any] = {"key": f"{setting} seed={seed}", "setting": setting, "right": specimen.right}
+            row: dict[str, Any] = {"key": f"{setting} seed={seed}", "setting": setting, "seed": seed}
+            row |= {"prompts": prompts, "right": specimen.right}
             row |= {"edges": len(specimen.places), "true": int(specimen.labels.sum())}
             row["methods"] = {method: measure_one(specimen, method) for method in methods}
             out.write(json.dumps(row) + "\n")

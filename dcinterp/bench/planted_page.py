@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from dcinterp.bench.planted import ABOUT, ENOUGH, NUMBERS, Mean, summarise
+from dcinterp.bench.planted import ABOUT, BOUNDS, ENOUGH, NUMBERS, Mean, summarise
 
 HEAD = """# Which methods find circuits that are known
 
-`dcinterp planted bench {file} --page {page}` measures and writes this page:
-{methods} ways of scoring edges, on {settings} settings ({models} models). Two kinds of truth are in it.
+    dcinterp planted bench {file} --seeds {seeds} --prompts {prompts} --page {page}
+
+measures and writes this page: {methods} ways of scoring edges, on {settings} settings ({models} models or prompt sets).
+Two kinds of truth are in it.
 
 **Planted** models are set by hand ([planted circuits](analyses/planted.md)), so every edge that matters is known. With
 `background=0.05` the same circuit has real norms and stands among random weights, of a twentieth of the size that the
@@ -20,8 +22,9 @@ stated circuit and by nothing else ([fixtures](fixtures.md)). Nothing in them wa
 linear methods in planted weights is not there.
 
 An edge here is one of composition: the attention (or, before the softmax, the scores) of one head, used by another or
-by itself, through one branch. Numbers are means over models, with their 95 % interval where it is wider than 0.005;
-over so few models these are rough. Of a trained circuit there is one model, and its interval is over sets of prompts.
+by itself, through one branch. The numbers of a setting are means over its models, and where there are several (of a
+trained circuit, which is one model: several sets of prompts) with their 95 % interval, if it is wider than 0.005. Means
+over all settings have intervals over settings.
 
 | method | what it is |
 | --- | --- |
@@ -31,6 +34,7 @@ A score is the mean over half of the prompts, by size; a score below a hundredth
 
 """
 
+COSTS = ("seconds", "forward", "backward")
 QUANTITIES = {
     "auroc": "AUROC: the chance that a true edge scores above another one; ties count half",
     "top5": "Top-5 precision: true edges among the five highest (or among as many as are true, where these are fewer)",
@@ -48,6 +52,8 @@ def page_of(rows: Sequence[dict[str, Any]], file: str = "docs/planted-bench.json
     text = HEAD.format(
         file=file,
         page="docs/planted-bench.md",
+        seeds=1 + max(row["seed"] for row in rows),
+        prompts=rows[0]["prompts"],
         methods=len(methods),
         settings=len(found),
         models=len(rows),
@@ -78,12 +84,13 @@ def by_setting(rows: Sequence[dict[str, Any]], number: str) -> str:
 
 
 def overall(found: Mapping[str, Mapping[str, Mapping[str, Mean]]]) -> str:
-    """Every number of every method, means over settings."""
+    """Every number of every method, means over settings with intervals; the cost is of a prompt."""
     methods = list(dict.fromkeys(method for by in found.values() for method in by))
     lines = [["method", *NUMBERS, f"settings with AUROC below {ENOUGH}"], ["---"] * (len(NUMBERS) + 2)]
     for method in methods:
         some = [by[method] for by in found.values() if method in by]
-        cells = [f"{fmean(each[number].value for each in some):.{1 if 'ward' in number else 2}f}" for number in NUMBERS]
+        means = {number: Mean.of([each[number].value for each in some], BOUNDS.get(number)) for number in NUMBERS}
+        cells = [f"{mean.value:.2f}" if number in COSTS else str(mean) for number, mean in means.items()]
         below = sum(each["auroc"].value < ENOUGH for each in some)
         lines.append([method, *cells, f"{below} of {len(some)}"])
     return _table(lines)

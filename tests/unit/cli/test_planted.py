@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from typer.testing import CliRunner
 
 from dcinterp.analysis.circuits.method_benchmark import MethodScores
@@ -44,3 +46,37 @@ def test_a_misspelt_circuit_is_refused():
     done = runner.invoke(verbs, ["planted", "show", "share-by-kq"])
     assert done.exit_code != 0
     assert "did you mean" in str(done.exception)
+
+
+def test_bench_prints_and_writes_what_it_measured(tmp_path):
+    rows, page = tmp_path / "rows.jsonl", tmp_path / "page.md"
+    line = [
+        "planted",
+        "bench",
+        str(rows),
+        "--kind",
+        "lookup-post-kp",
+        "--short",
+        "--method",
+        "EAP",
+        "--method",
+        "random",
+    ]
+    done = runner.invoke(verbs, [*line, "--page", str(page), "--json"])
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)["lookup-post-kp"]
+    assert set(found) == {"EAP", "random"}
+    assert found["EAP"]["auroc"]["value"] > 0.9
+    assert "| lookup-post-kp | 100% |" in page.read_text()
+    again = runner.invoke(verbs, line)
+    assert "0 more rows" in again.stderr
+    assert "| EAP |" in again.stdout
+
+
+def test_names_of_the_bench_are_checked(tmp_path):
+    for option, says in (("--kind", "There is no kind 'chian'"), ("--method", "There is no method 'chian'")):
+        done = runner.invoke(verbs, ["planted", "bench", str(tmp_path / "rows"), option, "chian"])
+        assert done.exit_code != 0
+        assert says in str(done.exception)
+    done = runner.invoke(verbs, ["planted", "train-truth", "lookup", str(tmp_path / "out")])
+    assert "There is no stated circuit 'lookup'" in str(done.exception)

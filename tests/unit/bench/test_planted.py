@@ -1,0 +1,146 @@
+"""The bench of methods: its numbers by hand, and rows that are made once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from dcinterp.bench.planted import (
+    METHODS,
+    Mean,
+    measure,
+    measure_one,
+    rank_correlation,
+    read_rows,
+    settings_of,
+    specimen_of,
+    summarise,
+    top_few,
+)
+from dcinterp.bench.planted_page import findings, page_of
+from dcinterp.bench.trained_truth import Draws, train_truth
+from dcinterp.planted import circuits
+from dcinterp.planted.fixtures import trained
+from dcinterp.planted.stated import Hop, Stated
+
+
+def test_numbers_by_hand():
+    scores, labels = torch.tensor([9.0, 8, 7, 6, 6, 1]), torch.tensor([1, 0, 1, 1, 0, 0], dtype=torch.bool)
+    assert top_few(scores, labels) == pytest.approx(2 / 3)  # of the three highest two are true
+    assert top_few(scores, labels, few=2) == 0.5
+    tied = torch.tensor([9.0, 5, 5, 5, 0, 0])
+    assert top_few(tied, labels, few=2) == pytest.approx((1 + 2 / 3) / 2)  # one place left, two of three tied are true
+    assert rank_correlation(scores, scores * 3) == pytest.approx(1)
+    assert rank_correlation(scores, torch.zeros(6)) == 0
+    from scipy.stats import spearmanr
+
+    other = torch.tensor([3.0, 1, 1, 7, 0, 5])
+    assert rank_correlation(scores, other) == pytest.approx(spearmanr(scores, other).statistic)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    return specimen_of("share-by-kp heads=8", 0, prompts=2)
+
+
+def test_a_specimen_has_its_truth_and_exact_patching_finds_it(planted):
+    assert planted.right == 1
+    assert len(planted.places) == 8 + 2 * 64 + 2 * 8  # skip, two projections, two gates of layer 1
+    assert planted.labels.sum() == 1
+    effects = planted.effects
+    assert effects[planted.labels].abs().min() > 5
+    assert effects[~planted.labels].abs().max() < 1e-3
+    found = measure_one(planted, "exact patching")
+    assert (found["auroc"], found["top5"], found["rank"]) == (1, 1, 1)
+    assert found["cmd"] < 0.01 < 0.99 < found["cpr"]
+    assert found["forward"] >= len(planted.places)
+    assert found["backward"] == 0
+    # One edge among so many: a random order needs half of them until it has it.
+    assert measure_one(planted, "random")["cmd"] > 0.1
+    assert measure_one(planted, "EAP")["backward"] == 1
+
+
+def test_every_method_answers_and_a_rerun_makes_no_row_twice(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    wanted = [("lookup-post-kp", 0)]
+    told = []
+    assert measure(wanted, file, prompts=2, progress=lambda *a: told.append(a)) == 1
+    assert told == [(1, 1, "lookup-post-kp")]
+    assert measure(wanted, file, prompts=2) == 0
+    (row,) = read_rows(file)
+    assert set(row["methods"]) == set(METHODS)
+    for method in ("exact patching", "EAP-IG", "edge IG"):
+        assert row["methods"][method]["auroc"] > 0.95, method
+    assert row["methods"]["random"]["auroc"] < 0.9
+    assert row["true"] == 2
+
+
+def test_the_page_says_what_fails():
+    def row(setting, seed, **auroc):
+        numbers = dict.fromkeys(("top5", "rank", "cmd", "cpr", "seconds", "forward", "backward"), 0.5)
+        methods = {method: numbers | {"auroc": value} for method, value in auroc.items()}
+        own = {"key": f"{setting} seed={seed}", "setting": setting, "seed": seed, "prompts": 4}
+        return own | {"right": 1.0, "methods": methods}
+
+    rows = [
+        row("chain", 0, EAP=0.8, gates=1.0),
+        row("chain", 1, EAP=0.9, gates=1.0),
+        row("backup", 0, EAP=0.6, gates=0.7),
+    ]
+    found = summarise(rows)
+    assert found["chain"]["EAP"]["auroc"].value == pytest.approx(0.85)
+    assert findings(found) == [
+        "**EAP** is below 0.95 on 2 of 2 settings: backup (0.60), chain (0.85).",
+        "**gates** is below 0.95 on 1 of 2 settings: backup (0.70).",
+        "No method reaches 0.95 on backup.",
+    ]
+    text = page_of(rows)
+    assert "| EAP | 0.72 (" in text
+    assert "2 settings (3 models" in text
+    assert "--seeds 2 --prompts 4" in text
+    assert str(Mean(0.5, 0.25, 0.75, 4)) == "0.50 (0.25-0.75)"
+
+
+def test_everything_known_is_asked_for():
+    wanted = settings_of()
+    assert {setting.split()[0] for setting, _ in wanted} == {*circuits(), *trained()}
+    assert wanted == [*dict.fromkeys(wanted)]
+
+
+TINY = Stated("tiny", "lookup", (Hop(0, "post", "kp", 0, 1),), layers=1, heads=2, width=16)
+
+
+def test_training_goes_on_where_it_stopped_and_can_be_cancelled(tmp_path):
+    from dcinterp.support.progress import Cancelled
+
+    def stop(*told):
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        train_truth(TINY, tmp_path, steps=300, progress=stop)
+    record = json.loads((tmp_path / "circuit.json").read_text(encoding="utf-8"))
+    assert record["steps"] == 100
+    assert Stated.from_json(json.dumps({k: v for k, v in record.items() if k not in ("marks", "steps")})) == TINY
+    steps = []
+    marks = train_truth(TINY, tmp_path, steps=101, progress=lambda done, *_: steps.append(done))
+    assert steps == [101]
+    assert marks.accuracy > 0.3, "a value by chance is right in a fifth of the prompts"
+
+
+def test_what_is_outside_is_everything_but_the_circuit():
+    from dcinterp.bench.trained_truth import new_model
+    from dcinterp.bridge import wrap
+    from dcinterp.mechanism.circuit_run import CircuitRun
+    from dcinterp.planted.stated import words_of_stated
+
+    run = CircuitRun(wrap(new_model(TINY), words_of_stated()))
+    draws = Draws(TINY, run, 0)
+    names = [name for name, out in zip(run.graph.names, draws.outside.tolist(), strict=True) if not out]
+    assert set(names) == {*TINY.edges(), *TINY.inside()}
+    ids, others, gates, answers = draws.training(64)
+    assert ids.shape == others.shape == (64, 6)
+    inside = [p for p, out in enumerate(draws.outside.tolist()) if not out and run.graph.edges[p].kind == "stream"]
+    assert gates[:, inside].min() == 1, "the stream between the circuit's own nodes is not patched"
+    assert len(answers) == 64
