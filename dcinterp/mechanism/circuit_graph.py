@@ -17,7 +17,7 @@ A position in a list of all edges names an edge; gates [batch, edge] say for eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -186,26 +186,36 @@ class CircuitGraph:
     @cached_property
     def inner_edges(self) -> tuple[tuple[str, str], ...]:
         """What carries a signal and cannot be cut: from the inputs of a node to what it computes."""
-        found = []
-        for layer in range(self.layers):
-            for head in range(self.heads):
-                name, shared = f"L{layer}H{head}", f"L{layer}H{head // (self.heads // self.kv_heads)}"
-                first = f"{name} scores" if "pre" in self.stages else f"{name} attention"
-                found += [(f"{name}.q", first), (f"{shared}.k", first), (f"{shared}.v", name)]
-                if "pre" in self.stages:
-                    found += [(f"L{layer} pre weights", f"{name} attention")]
-                if "post" in self.stages:
-                    found += [(f"L{layer} post weights", name)]
-        return tuple(found)
+        return inner_links(self.layers, self.heads, self.kv_heads, self.stages)
 
     def connected(self, kept: Bool[Tensor, " edge"]) -> Bool[Tensor, " edge"]:
         """The kept edges on a path of kept edges from the embedding to the logits; the others carry no difference."""
-        chosen = [edge for edge, keep in zip(self.edges, kept.tolist(), strict=True) if keep]
-        links = [edge.nodes for edge in chosen] + list(self.inner_edges)
-        after = _reached({"embedding"}, links)
-        before = _reached({"logits"}, [(b, a) for a, b in links])
-        on = iter([edge.nodes[0] in after and edge.nodes[1] in before for edge in chosen])
-        return torch.tensor([bool(keep) and next(on) for keep in kept.tolist()], dtype=torch.bool)
+        return torch.tensor(on_paths(self.edges, self.inner_edges, kept.tolist()), dtype=torch.bool)
+
+
+def inner_links(layers: int, heads: int, kv_heads: int, stages: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """What carries a signal and cannot be cut in a model of this size: (an input of a node, the node)."""
+    found = []
+    for layer in range(layers):
+        for head in range(heads):
+            name, shared = f"L{layer}H{head}", f"L{layer}H{head // (heads // kv_heads)}"
+            first = f"{name} scores" if "pre" in stages else f"{name} attention"
+            found += [(f"{name}.q", first), (f"{shared}.k", first), (f"{shared}.v", name)]
+            if "pre" in stages:
+                found += [(f"L{layer} pre weights", f"{name} attention")]
+            if "post" in stages:
+                found += [(f"L{layer} post weights", name)]
+    return tuple(found)
+
+
+def on_paths(edges: Sequence[Edge], inner: Sequence[tuple[str, str]], kept: Sequence[bool]) -> list[bool]:
+    """Which kept edges are on a path of kept edges, and of what cannot be cut, from the embedding to the logits."""
+    chosen = [edge for edge, keep in zip(edges, kept, strict=True) if keep]
+    links = [edge.nodes for edge in chosen] + list(inner)
+    after = _reached({"embedding"}, links)
+    before = _reached({"logits"}, [(b, a) for a, b in links])
+    on = iter([edge.nodes[0] in after and edge.nodes[1] in before for edge in chosen])
+    return [bool(keep) and next(on) for keep in kept]
 
 
 def decoder_of(bridge: Bridge) -> DCFormerForCausalLM:

@@ -108,6 +108,23 @@ def batches(pairs: Sequence[Pair], size: int) -> Iterator[PairBatch]:
             )
 
 
+def ranked_and_measured(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """The pairs in two halves without common facts: one to rank edges on, the other to measure circuits on.
+
+    Raises:
+        UserError: all pairs share their facts.
+    """
+    groups = list(dict.fromkeys(pair.repeats for pair in pairs))
+    first = set(groups[::2])
+    ranked, measured = ([p for p in pairs if (p.repeats in first) == half] for half in (True, False))
+    if not measured:
+        raise UserError(
+            "Edges are ranked on one half of the prompts and measured on the other, and these share all their facts; "
+            "give more examples."
+        )
+    return ranked, measured
+
+
 def _pair(bridge: Bridge, each: Any, kind: str, place: int) -> Pair | None:
     """The pair of one example, (example, its prompt with shots), or a pair of one's own; None where there is none."""
     prompt = None

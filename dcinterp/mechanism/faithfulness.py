@@ -141,10 +141,3 @@ def idle_edges(graph: CircuitGraph, kept: Float[Tensor, " edge"]) -> int:
     """How many kept edges lie on no path of kept edges from the embedding to the logits: they change nothing."""
     chosen: Bool[Tensor, " edge"] = kept.bool()
     return int(chosen.sum() - graph.connected(chosen).sum())
-
-
-def halves(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """The pairs in two halves without common facts: one to rank edges on, the other to measure circuits on."""
-    groups = list(dict.fromkeys(pair.repeats for pair in pairs))
-    first = set(groups[::2])
-    return [p for p in pairs if p.repeats in first], [p for p in pairs if p.repeats not in first]

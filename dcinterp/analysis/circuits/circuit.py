@@ -24,8 +24,11 @@ Identity that the tests assert: "exact" is a hand-written hook; "eap" is the der
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -33,15 +36,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.circuit_graph import CircuitGraph
-from dcinterp.mechanism.circuit_pairs import Counterfactual, read_pairs
+from dcinterp.mechanism.attribution_graph import attribution_graph, write_attribution_graph
+from dcinterp.mechanism.circuit_drawing import CircuitNotes, Drawing, Shape, draw_circuit
+from dcinterp.mechanism.circuit_graph import CircuitGraph, Edge
+from dcinterp.mechanism.circuit_pairs import Counterfactual, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import FROM, Contrast, Others, ScoreMethod, Scoring, score_edges
 from dcinterp.mechanism.dataset import Examples
 from dcinterp.mechanism.faithfulness import edges_kept, faithfulness_of, keep_top, measure_circuits
+from dcinterp.mechanism.prompt import str_tokens
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level
 
@@ -53,11 +60,13 @@ TOLERANCE = 0.05
 class CircuitScores(Result):
     """The scores of all edges over n prompts, in logits.
 
+    held_out: whether the prompts that the circuit is measured on (`prompts`) are others than those n.
     edges: their names; sources, targets: the nodes that they join; edge_kinds: "stream", or stage and branch, as in
     "post kp". mean, low, high [edge]: of the score over prompts, with its interval. kept [edge]: the circuit, the
     `size` edges of largest mean in size; connected [edge]: those of them on a path of kept edges from the embedding to
     the logits.
     metric, patched, alone [example]: m of the model, with all edges patched, and with the circuit's edges alone kept.
+    tokens: of the first of the prompts.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -86,14 +95,79 @@ class CircuitScores(Result):
     metric: Float[Tensor, " example"]
     patched: Float[Tensor, " example"]
     alone: Float[Tensor, " example"]
+    held_out: bool = False
+    tokens: tuple[str, ...] = ()
 
     def labels(self, axis: str) -> list[str] | None:
         return {"edge": list(self.edges), "example": list(self.prompts)}.get(axis)
 
     @property
     def faithfulness(self) -> float:
-        """f of the circuit, on the prompts that its edges were ranked on."""
+        """f of the circuit, on the prompts that it is measured on."""
         return float(faithfulness_of(self.alone, self.patched, self.metric))
+
+    @cached_property
+    def edge_list(self) -> tuple[Edge, ...]:
+        """All edges, in the order of the scores."""
+        return tuple(map(Edge, self.sources, self.targets, self.edge_kinds))
+
+    def highest(self, size: int, switched: Collection[str] = ()) -> Bool[Tensor, " edge"]:
+        """The circuit of the `size` edges of largest mean, in size, with some edges by name put in or taken out.
+
+        Raises:
+            UserError: there is no edge of one of these names.
+        """
+        kept = torch.zeros(len(self.edges), dtype=torch.bool)
+        kept[self.mean.abs().argsort(descending=True, stable=True)[:size]] = True
+        for name in switched:
+            if name not in self.edges:
+                raise UserError(f"There is no edge {name!r} in this model; {nearest(name, self.edges)}")
+            kept[self.edges.index(name)] ^= True
+        return kept
+
+    def drawing(self, kept: Bool[Tensor, " edge"] | None = None, notes: CircuitNotes | None = None) -> Drawing:
+        """The circuit as nodes with places and the edges between them.
+
+        Args:
+            kept: the edges of the circuit; by default that of the result.
+            notes: pinned nodes, groups, and names of nodes.
+        """
+        chosen = self.kept if kept is None else kept
+        return draw_circuit(self.edge_list, self.mean.tolist(), chosen.tolist(), notes)
+
+    def to_attribution_graph(
+        self,
+        path: str | Path | None = None,
+        *,
+        kept: Bool[Tensor, " edge"] | None = None,
+        notes: CircuitNotes | None = None,
+        slug: str = "circuit",
+    ) -> dict[str, Any]:
+        """The circuit as the JSON that the viewers of circuit-tracer and Neuronpedia read; weights are mean scores.
+
+        Args:
+            path: a file to write it to as well.
+            kept, notes: as of `drawing`; groups become supernodes.
+            slug: the name of the graph.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        notes = notes or CircuitNotes()
+        graph = attribution_graph(
+            self.drawing(kept, CircuitNotes(pinned=notes.pinned, names=notes.names)),
+            Shape.of(self.edge_list),
+            slug=slug,
+            model=Path(self.call.model).name if self.call is not None and self.call.model else "unknown",
+            tokens=self.tokens or self.prompts[0].split(),
+            prompt=self.prompts[0],
+            answer="logit of the answer minus that of the counterfactual's answer",
+            notes=notes,
+            about=f"Weights are scores of edges by {self.method!r}, in logits, means over {self.n} prompts.",
+        )
+        if path is not None:
+            write_attribution_graph(graph, path)
+        return graph
 
     def table(self) -> pd.DataFrame:
         """One row per edge, the largest means (in size) first."""
@@ -115,22 +189,30 @@ class CircuitScores(Result):
             f"others patched from {FROM[self.contrast]}, the mean of m (logit of the answer minus that of the "
             f"counterfactual's answer) is {float(self.alone.mean()):+.2f}; with all edges it is "
             f"{float(self.metric.mean()):+.2f}, with none {float(self.patched.mean()):+.2f}: "
-            f"{self.faithfulness:.0%} of the way, on the prompts that the edges were ranked on."
+            f"{self.faithfulness:.0%} of the way, on {self._where}."
+        )
+
+    @property
+    def _where(self) -> str:
+        return (
+            f"{len(self.prompts)} prompts that the edges were not ranked on"
+            if self.held_out
+            else "the prompts that the edges were ranked on"
         )
 
     def warnings(self) -> list[str]:
-        sentences = few_examples(self.n)
+        sentences = few_examples(min(self.n, len(self.prompts)))
         wrong = int((self.metric <= 0).sum())
         if wrong:
             sentences.append(
-                f"In {wrong} of {self.n} prompts the model prefers the counterfactual's answer: the scores are of m "
-                "all the same, not of what the model answers."
+                f"In {wrong} of {len(self.prompts)} prompts the model prefers the counterfactual's answer: the scores "
+                "are of m all the same, not of what the model answers."
             )
         if self.without:
             sentences.append(f"{self.without} examples have no such counterfactual and are left out.")
         span = float((self.metric - self.patched).mean())
         gap = float(self.mean.double().sum()) - span
-        if self.method == "gates" and abs(gap) > TOLERANCE * abs(span):
+        if self.method == "gates" and not self.held_out and abs(gap) > TOLERANCE * abs(span):
             sentences.append(f"The scores add up to {span + gap:+.2f}, but m changes by {span:+.2f}: raise steps.")
         idle = int(self.kept.sum() - self.connected.sum())
         if idle:
@@ -155,6 +237,7 @@ def circuit(
     contrast: Contrast = "counterfactual",
     method: ScoreMethod = "gates",
     fraction: Level = 0.05,
+    held_out: bool = False,
     steps: Count = 5,
     level: Level = 0.95,
     seed: int = 0,
@@ -173,6 +256,7 @@ def circuit(
             of the set of the same length.
         method: "gates", "eap-ig" and "eap" predict by gradients; "exact" patches every edge in turn.
         fraction: the circuit's share of all edges.
+        held_out: rank the edges on one half of the prompts and run the circuit on the other, as `faithfulness` does.
         steps: points of the integral, for "gates" and "eap-ig".
         level: confidence level of the intervals over prompts.
         seed: seed of the bootstrap.
@@ -183,17 +267,19 @@ def circuit(
     as there are edges (1,774 in `dcformer++`).
 
     Raises:
-        UserError: the model is not a decoder of dcinterp, no example has a counterfactual, or one does not fit.
+        UserError: the model is not a decoder of dcinterp, no example has a counterfactual, or one does not fit; with
+            `held_out`, all prompts share their facts.
     """
     run = CircuitRun(bridge)
-    pairs, without = read_pairs(bridge, examples, counterfactual)
-    others = Others(run, pairs, contrast, batch_size)
+    every, without = read_pairs(bridge, examples, counterfactual)
+    pairs, measured = ranked_and_measured(every) if held_out else (every, every)
     scores = score_edges(run, pairs, Scoring(method, contrast, steps), batch_size=batch_size, progress=progress)
     low, high = bootstrap_interval(scores, level=level, seed=seed, groups=[pair.repeats for pair in pairs])
     mean = scores.mean(0)
     (kept,) = keep_top(mean.abs(), [fraction])
+    others = Others(run, measured, contrast, batch_size)
     m = measure_circuits(
-        run, pairs, others, torch.stack([torch.ones_like(kept), 0 * kept, kept]), batch_size=batch_size
+        run, measured, others, torch.stack([torch.ones_like(kept), 0 * kept, kept]), batch_size=batch_size
     )
     graph: CircuitGraph = run.graph
     return CircuitScores(
@@ -204,8 +290,8 @@ def circuit(
         counterfactual=counterfactual,
         level=level,
         size=edges_kept(fraction, graph.size),
-        prompts=tuple(pair.prompt for pair in pairs),
-        counterfactuals=tuple(pair.counterfactual for pair in pairs),
+        prompts=tuple(pair.prompt for pair in measured),
+        counterfactuals=tuple(pair.counterfactual for pair in measured),
         edges=graph.names,
         sources=tuple(edge.source for edge in graph.edges),
         targets=tuple(edge.target for edge in graph.edges),
@@ -218,4 +304,6 @@ def circuit(
         metric=m[0],
         patched=m[1],
         alone=m[2],
+        held_out=held_out,
+        tokens=tuple(str_tokens(bridge, measured[0].ids)),
     )

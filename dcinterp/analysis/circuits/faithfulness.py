@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.circuit_pairs import Counterfactual, read_pairs
+from dcinterp.mechanism.circuit_pairs import Counterfactual, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import FROM, Contrast, Others, ScoreMethod, Scoring, score_edges
 from dcinterp.mechanism.dataset import Examples
@@ -45,7 +45,6 @@ from dcinterp.mechanism.faithfulness import (
     edges_kept,
     faithfulness_interval,
     faithfulness_of,
-    halves,
     idle_edges,
     keep_top,
     measure_circuits,
@@ -55,7 +54,6 @@ from dcinterp.mechanism.faithfulness import (
 from dcinterp.mechanism.statistics import few_examples
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level
 
@@ -214,12 +212,7 @@ def faithfulness(
     """
     run = CircuitRun(bridge)
     pairs, without = read_pairs(bridge, examples, counterfactual)
-    ranked, measured = halves(pairs)
-    if not measured:
-        raise UserError(
-            "Edges are ranked on one half of the prompts and measured on the other, and these share all their facts; "
-            "give more examples."
-        )
+    ranked, measured = ranked_and_measured(pairs)
     total, ranking_others = len(pairs), Others(run, measured, contrast, batch_size)
     scores = score_edges(
         run,

@@ -21,7 +21,9 @@ class Description:
 
 
 def describe(figure: go.Figure) -> Description:
-    """The words for any figure of `dcinterp.figures.plot`, read off its data."""
+    """The words for any figure of `dcinterp.figures.plot`: those that it brings in `layout.meta`, else off its data."""
+    if figure.layout.meta:
+        return Description(**figure.layout.meta)
     legends, texts = [], []
     for traces in _together(figure):
         legend, heading, text = _WORDS[traces[0].type](traces, figure)

@@ -7,6 +7,8 @@ import plotly.graph_objects as go
 from dcinterp.analysis.circuits.circuit import CircuitScores
 from dcinterp.figures.base.style import THEMES, common_layout, see_through
 from dcinterp.figures.circuits.circuit_bars import colour_of
+from dcinterp.mechanism.circuit_drawing import Shape, drawn_ends
+from dcinterp.mechanism.circuit_graph import Edge
 
 RESULT = "CircuitScores"
 KIND = "flow"
@@ -25,7 +27,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
         k: how many edges at most, the largest first.
     """
     table = result.table()
-    composed = {f"{kind.split()[0]} {target}" for kind, target in zip(result.edge_kinds, result.targets, strict=True)}
+    stages = Shape.of(result.edge_list).stages
     rows = table[table["kept"] & table["connected"]].head(k)
     names: list[str] = []
 
@@ -36,7 +38,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
 
     links = []
     for row in rows.itertuples():
-        source, target = ends(str(row.source), str(row.target), str(row.kind), composed)
+        source, target = drawn_ends(Edge(str(row.source), str(row.target), str(row.kind)), stages)
         label = f"{row.edge}: {row.mean:+.3f}"
         links.append((place(source), place(target), abs(float(row.mean)), see_through(colour_of(str(row.kind))), label))  # type: ignore[arg-type]
     columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]
@@ -47,20 +49,3 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
         textfont={"color": THEMES[theme].text, "size": 12},
     )
     return go.Figure(flow, common_layout(theme, 200 + 14 * len(rows)))
-
-
-def ends(source: str, target: str, kind: str, composed: set[str]) -> tuple[str, str]:
-    """The nodes of the drawing that an edge joins.
-
-    composed: "stage head" of every head that composition edges lead to, which says what nodes there are.
-    """
-    if kind.startswith("pre"):
-        return f"{source} scores", f"{target} attention"
-    if kind.startswith("post"):
-        return f"{source} attention", target
-    head, _, side = target.rpartition(".")
-    if side not in ("q", "k", "v") or not head:
-        return source, target
-    if side == "v":
-        return source, head
-    return source, f"{head} scores" if f"pre {head}" in composed else f"{head} attention"
