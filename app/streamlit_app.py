@@ -18,6 +18,7 @@ PAGES = {
     "Test": {
         "interventions": "Interventions",
         "patching": "Patching",
+        "circuit": "Circuit",
         "compare": "Compare models",
         "planted": "Planted circuits",
     },

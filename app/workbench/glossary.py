@@ -66,6 +66,10 @@ TERMS = {
     "prompt (1). With noising the share lost is shown: 1 minus that.",
     "denoising": "Denoising runs the counterfactual and puts in values of the clean prompt: what is enough to restore "
     "the answer? Noising runs the clean prompt and puts in values of the counterfactual: what is needed for it?",
+    "circuit": "The edges of the model with the highest scores. From one node to a later one through the residual "
+    "stream, or, within a layer, from the head that computes attention to the head that uses it.",
+    "faithfulness": "f = (m of the circuit - m with no edge) / (m of the model - m with no edge), where m is the logit "
+    "of the answer minus that of the counterfactual's answer: 1 is the model, 0 is none of it.",
     "counterfactual": "A prompt that differs from the example in exactly one thing, such as the name in the question, "
     "and so usually has another answer.",
     "OV circuit": "W_V W_O: what a head writes when it attends to a token, whatever made it attend there.",

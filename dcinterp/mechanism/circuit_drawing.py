@@ -23,6 +23,10 @@ KINDS = ("embedding", "scores", "attention", "head", "weights", "mlp", "logits")
 """Of nodes: `scores` and `attention` are of the head that computes them, `head` is what it reads and writes."""
 
 
+BESIDE = 0.9
+"""Columns from the last head to the dynamic weights."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A node and its place: x is the head (others stand beside the heads), y counts rows from the embedding upwards.
@@ -122,6 +126,12 @@ def drawn_ends(edge: Edge, stages: Collection[str]) -> tuple[str, str]:
     return source, f"{head} scores" if "pre" in stages else f"{head} attention"
 
 
+def all_nodes(edges: Sequence[Edge]) -> tuple[str, ...]:
+    """The nodes that drawings of a model's circuits can have."""
+    stages = Shape.of(edges).stages
+    return tuple(dict.fromkeys(name for edge in edges for name in drawn_ends(edge, stages)))
+
+
 def connected_edges(edges: Sequence[Edge], kept: Sequence[bool]) -> list[bool]:
     """Which kept edges are on a path of kept edges from the embedding to the logits."""
     shape = Shape.of(edges)
@@ -162,6 +172,12 @@ def rows(shape: Shape) -> tuple[str, ...]:
     return (*names, "logits")
 
 
+def across(edges: Sequence[Edge]) -> float:
+    """How far to the right a drawing of a model's circuits can go."""
+    shape = Shape.of(edges)
+    return shape.heads - 1 + (BESIDE if shape.stages else 0)
+
+
 def _place(name: str, shape: Shape) -> tuple[str, int, float, float]:
     """(kind, layer, x, y) of a node."""
     named, last = rows(shape), shape.heads - 1
@@ -175,7 +191,7 @@ def _place(name: str, shape: Shape) -> tuple[str, int, float, float]:
         layer, stage = int(name.split()[0][1:]), name.split()[1]
         # Weights make a head's attention from scores, or what it reads from attention: they stand beside the former.
         row = named.index(f"layer {layer} {'scores' if stage == 'pre' else 'attention'}")
-        return "weights", layer, last + 1.2, float(row)
+        return "weights", layer, last + BESIDE, float(row)
     found = HEAD.match(name)
     assert found is not None, name
     layer, head = int(found[1]), int(found[2])

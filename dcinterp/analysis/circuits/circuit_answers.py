@@ -182,6 +182,9 @@ def circuit_answers(
     kept[[graph.find(name) for name in dict.fromkeys(edges)]] = True
     found, whole, none = live.answer(kept), live.model, live.none
     groups = [pair.repeats for pair in live.pairs]
+    seen = {*whole.top_ids[:, 0].tolist(), *found.top_ids.flatten().tolist()}
+    seen |= {token for pair in live.pairs for token in (pair.target, pair.foil)}
+    word = {token: str(token_word(bridge, token)) for token in seen}
     f = faithfulness_of(found.metric[None], none.metric, whole.metric)
     ends = faithfulness_interval(found.metric[None], none.metric, whole.metric, level=level, seed=seed, groups=groups)
     return CircuitAnswers(
@@ -191,10 +194,10 @@ def circuit_answers(
         idle=int((kept & ~graph.connected(kept)).sum()),
         edges=tuple(name for name, keep in zip(graph.names, kept.tolist(), strict=True) if keep),
         prompts=tuple(pair.prompt for pair in live.pairs),
-        answers=tuple(_word(bridge, pair.target) for pair in live.pairs),
-        foils=tuple(_word(bridge, pair.foil) for pair in live.pairs),
-        model_answers=tuple(_word(bridge, int(row[0])) for row in whole.top_ids),
-        top_tokens=tuple(tuple(_word(bridge, token) for token in row) for row in found.top_ids.tolist()),
+        answers=tuple(word[pair.target] for pair in live.pairs),
+        foils=tuple(word[pair.foil] for pair in live.pairs),
+        model_answers=tuple(word[token] for token in whole.top_ids[:, 0].tolist()),
+        top_tokens=tuple(tuple(word[token] for token in row) for row in found.top_ids.tolist()),
         metric=whole.metric,
         patched=none.metric,
         alone=found.metric,
@@ -219,7 +222,3 @@ def ready_circuit(
     """
     pairs, _ = read_pairs(bridge, examples, counterfactual)
     return LiveCircuit(bridge, ranked_and_measured(pairs)[1] if held_out else pairs, contrast, batch_size)
-
-
-def _word(bridge: Bridge, token: int) -> str:
-    return str(token_word(bridge, token))

@@ -120,20 +120,24 @@ def kind_name(edge: Drawn) -> str:
     return edge.kind.split()[1]
 
 
-def bent(drawing: Drawing, edge: Drawn) -> tuple[list[float], list[float]]:
-    """Points of an edge that leaves upwards and arrives from below, moved aside a little by its place in the list.
+def corners(drawing: Drawing, edge: Drawn) -> list[tuple[float, float]]:
+    """Corners of an edge as a cubic Bézier curve, which leaves upwards and arrives from below.
 
-    Edges that join the same nodes would lie on one another otherwise.
+    Edges that join the same nodes would lie on one another, and are moved aside by their place in the list.
     """
     start, end = drawing.node(edge.source), drawing.node(edge.target)
     rise, aside = 0.45 * (end.y - start.y), 0.09 * (edge.index % 5 - 2)
-    corners = [(start.x, start.y), (start.x + aside, start.y + rise), (end.x + aside, end.y - rise), (end.x, end.y)]
-    xs, ys = [], []
+    return [(start.x, start.y), (start.x + aside, start.y + rise), (end.x + aside, end.y - rise), (end.x, end.y)]
+
+
+def bent(drawing: Drawing, edge: Drawn) -> tuple[list[float], list[float]]:
+    """Points along an edge."""
+    four, xs, ys = corners(drawing, edge), [], []
     for step in range(BENT + 1):
         t = step / BENT
         weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
-        xs.append(sum(w * x for w, (x, _) in zip(weights, corners, strict=True)))
-        ys.append(sum(w * y for w, (_, y) in zip(weights, corners, strict=True)))
+        xs.append(sum(w * x for w, (x, _) in zip(weights, four, strict=True)))
+        ys.append(sum(w * y for w, (_, y) in zip(weights, four, strict=True)))
     return xs, ys
 
 

@@ -13,10 +13,15 @@ KIND = ""
 NAMES = {"edges": "highest edges", "nodes": "edges of the highest nodes", "random": "random edges"}
 
 
-def plot(result: FaithfulnessCurve, *, theme: str = "light") -> go.Figure:
+def plot(result: FaithfulnessCurve, *, theme: str = "light", mark: tuple[float, float] | None = None) -> go.Figure:
     """One line per ranking, with the interval over prompts as bars; 1 is the whole model, 0 the patched run.
 
     The shares are drawn on a logarithmic axis; CMD and CPR in the legend are areas on a linear one.
+
+    Args:
+        result: the curve.
+        theme: "light" or "dark".
+        mark: share and f of one more circuit of the same prompts, as a point.
     """
     figure = go.Figure()
     for number, name in enumerate(result.rankings):
@@ -37,6 +42,15 @@ def plot(result: FaithfulnessCurve, *, theme: str = "light") -> go.Figure:
             marker={"color": SERIES[number], "size": 7},
             customdata=result.kept.tolist(),
             hovertemplate=f"{NAMES[name]}<br>%{{customdata:,}} edges (%{{x:.1%}}): f = %{{y:.2f}}<extra></extra>",
+        )
+    if mark is not None:
+        figure.add_scatter(
+            x=[mark[0]],
+            y=[mark[1]],
+            name=f"this circuit: f = {mark[1]:.2f}",
+            mode="markers",
+            marker={"symbol": "diamond-open", "size": 15, "color": THEMES[theme].text, "line": {"width": 3}},
+            hovertemplate="this circuit (%{x:.2%}): f = %{y:.2f}<extra></extra>",
         )
     figure.add_hline(y=1, line_width=1, line_color=THEMES[theme].muted)
     figure.update_xaxes(title="share of the edges kept", type="log", tickformat=".1~%", tickvals=[0.001, 0.01, 0.1, 1])
