@@ -19,6 +19,7 @@ CONTRASTS = {"counterfactual": "the counterfactual prompt", "mean": "the mean ov
 METHODS = {
     "gates": "gates",
     "eap-ig": "EAP-IG (inputs)",
+    "eap-ig-activations": "EAP-IG (activations)",
     "eap": "EAP",
     "exact": "exact patching (slow)",
 }
@@ -50,12 +51,14 @@ number = links.number(
     where=across[1],
     help="Edges are ranked on one half of them, and circuits are run on the other half, which shares no facts with it.",
 )
-seed = links.number("Seed", 0, 9999, key="seed", default=0, where=across[2], help="Decides which prompts are drawn.")
+seed = links.number(
+    "Seed", 0, 9999, key="prompts_seed", default=0, where=across[2], help="Decides which prompts are drawn."
+)
 with st.expander("How edges are scored"):
     across = st.columns(3)
-    method = links.choose("Method", METHODS, key="method", format=METHODS.__getitem__, where=across[0])
+    method = links.choose("Method", METHODS, key="edge_method", format=METHODS.__getitem__, where=across[0])
     changes = links.choose(
-        "Counterfactual", COUNTERFACTUALS, key="change", format=COUNTERFACTUALS.__getitem__, where=across[1]
+        "Counterfactual", COUNTERFACTUALS, key="pair_change", format=COUNTERFACTUALS.__getitem__, where=across[1]
     )
     contrast = links.choose(
         "Patched edges carry", CONTRASTS, key="edge_contrast", format=CONTRASTS.__getitem__, where=across[2]
@@ -101,13 +104,14 @@ def choose_node(node):
 size = links.choose(
     "Size of the circuit (edges)",
     circuit_view.sizes(len(scores.edges), measured),
-    key="size",
+    key="edges_kept",
     default=scores.size,
     format=lambda edges: f"{edges:,} edges ({edges / len(scores.edges):.1%})",
     style="select_slider",
     help=tip("circuit"),
 )
-left, right = st.columns([3, 2])
+beside = st.grid(2, min_column_width=420)
+left, right = beside.container(), beside.container()
 with right:
     slot = st.container()
     curve_slot = st.container()
@@ -147,7 +151,7 @@ with slot:
 with left:
     chosen = st.session_state.get("node")
     legend = circuit_view.draw(
-        scores, kept, notes, key="circuit", look=theme(), chosen=chosen, on_edge=toggle, on_node=choose_node
+        scores, kept, notes, key="circuit-drawing", look=theme(), chosen=chosen, on_edge=toggle, on_node=choose_node
     )
     st.caption(f"Click an edge to take it out, a node to choose it. {legend}")
 
@@ -257,11 +261,11 @@ with below:
         chosen_task, *settings = str(opened.arguments.get("examples", "")).split()
         values = dict(each.split("=") for each in settings)
         st.session_state.task = chosen_task
-        st.session_state.prompts, st.session_state.seed = int(values.get("n", 12)), int(values.get("seed", 0))
-        st.session_state.method = opened.arguments.get("method", "gates")
-        st.session_state.change = opened.arguments.get("counterfactual", "any")
+        st.session_state.prompts, st.session_state.prompts_seed = int(values.get("n", 12)), int(values.get("seed", 0))
+        st.session_state.edge_method = opened.arguments.get("method", "gates")
+        st.session_state.pair_change = opened.arguments.get("counterfactual", "any")
         st.session_state.edge_contrast = opened.arguments.get("contrast", "counterfactual")
-        st.session_state.size = opened.size
+        st.session_state.edges_kept = opened.size
         st.session_state.switched = list(opened.notes.switched)
         st.session_state.notes = write_notes(opened.notes)
 

@@ -175,6 +175,18 @@ class CircuitGraph:
             raise UserError(f"There is no edge {name!r} in this model; {nearest(name, self.names)}")
         return self.names.index(name)
 
+    @cached_property
+    def by_source(self) -> dict[str, list[int]]:
+        """The places of all edges by what they come from: embedding, heads or MLP of a layer, attention of a stage."""
+        found: dict[str, list[int]] = {}
+        for place, edge in enumerate(self.edges):
+            layer, _, head = edge.source.partition("H")
+            source = (
+                (edge.source if not head else layer) if edge.kind == "stream" else f"{layer} {edge.kind.split()[0]}"
+            )
+            found.setdefault(source, []).append(place)
+        return found
+
     def stream(self, layer: int, reader: Reader) -> StreamEdges:
         """The edges into the attention or the MLP of a layer; the logits read after the last, at `layers`."""
         return next(g for g in self.groups if isinstance(g, StreamEdges) and (g.layer, g.reader) == (layer, reader))

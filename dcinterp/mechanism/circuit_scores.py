@@ -4,6 +4,9 @@ r"""How much every edge of the graph matters to m (see circuit_pairs), by gradie
     eap        (u - other u) . dm/d(input of v), on the prompt                   its first order: Syed et al. 2023
     eap-ig     the same difference, with the gradient averaged over runs whose embedding goes from the counterfactual's
                to the prompt's                                                   Hanna et al. 2024
+    eap-ig-activations   the same difference, with the gradient averaged over runs in which what the edge's source (the
+               embedding, the heads of a layer, an MLP, the attention of a stage) sends on goes from the other prompt's
+               values to the prompt's, all other sources as on the prompt        Hanna et al. 2024, over activations
     gates      dm/dg averaged while the gates of all edges together go from 0 to 1: the sum over all edges is
                m(model) - m(counterfactual), to the error of the integral        integrated gradients of the gates
 
@@ -28,7 +31,7 @@ from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 
-ScoreMethod = Literal["gates", "eap-ig", "eap", "exact"]
+ScoreMethod = Literal["gates", "eap-ig", "eap-ig-activations", "eap", "exact"]
 Contrast = Literal["counterfactual", "mean"]
 FROM = {"counterfactual": "the counterfactual prompts", "mean": "their means over the prompts"}
 """Where patched edges get their values, in words."""
@@ -86,7 +89,8 @@ def score_edges(
 ) -> Float[Tensor, "example edge"]:
     """The score of every edge for every pair, in logits; float32 on the CPU.
 
-    Cost: "exact": a run for every edge; "gates" and "eap-ig": `steps` runs forward and backward; "eap": one.
+    Cost: "exact": a run for every edge; "gates" and "eap-ig": `steps` runs forward and backward, "eap-ig-activations"
+    as many for every layer's heads, MLP and stages; "eap": one.
 
     Raises:
         UserError: there is no such method.
@@ -131,6 +135,19 @@ def _gates(run: CircuitRun, batch: PairBatch, other: Values, steps: int) -> Tens
         rows = other.rows(list(range(n)) * len(at))
         found = _gradient(run, batch, gates, lambda gates, rows=rows: Cut(gates, rows))  # type: ignore[misc]
         total += einsum("s,sbe->be", weights.to(total), found.unflatten(0, (len(at), n)))
+    return total
+
+
+def _eap_ig_activations(run: CircuitRun, batch: PairBatch, other: Values, steps: int) -> Tensor:
+    total, n = other.written.new_zeros(len(batch.ids), run.graph.size), len(batch.ids)
+    for own in run.graph.by_source.values():
+        for at, weights in _points(run, batch, steps):
+            gates = total.new_ones(len(at) * n, run.graph.size)
+            gates[:, own] = at.to(total).repeat_interleave(n)[:, None]
+            rows = other.rows(list(range(n)) * len(at))
+            found = _gradient(run, batch, gates, lambda gates, rows=rows: Cut(gates, rows))  # type: ignore[misc]
+            share = einsum("s,sbe->be", weights.to(total), found.unflatten(0, (len(at), n)))
+            total[:, own] += share[:, own]
     return total
 
 
@@ -189,4 +206,10 @@ def _points(run: CircuitRun, batch: PairBatch, steps: int) -> Iterator[tuple[Ten
         yield (at[some] + 1) / 2, weights[some] / 2
 
 
-METHODS = {"gates": _gates, "eap-ig": _eap_ig, "eap": _eap, "exact": _exact}
+METHODS = {
+    "gates": _gates,
+    "eap-ig": _eap_ig,
+    "eap-ig-activations": _eap_ig_activations,
+    "eap": _eap,
+    "exact": _exact,
+}

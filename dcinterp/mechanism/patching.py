@@ -21,6 +21,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -29,6 +30,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.objective import Explanation, explain
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids, token_word
 from dcinterp.mechanism.stream import Stream, layer_of, metric_of
+from dcinterp.results.result import Result
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.progress import Progress, silent
@@ -95,6 +97,68 @@ class Pair:
             "clean_answer": self.clean_answer,
             "corrupted_answer": self.corrupted_answer,
         }
+
+
+@dataclass(frozen=True)
+class PairPatching(Result, shared=True):
+    """What results of patching have in common: the two prompts, and what each patch does.
+
+    tokens, counterfactual_tokens: of the clean prompt and of the other. position: whose next token is the answer.
+    clean, corrupted: f of the two prompts; clean_answer, corrupted_answer: what the model says to them.
+    logit_difference: f of the patched run; share: the same with the counterfactual at 0 and the clean prompt at 1.
+    """
+
+    tokens: tuple[str, ...]
+    counterfactual_tokens: tuple[str, ...]
+    position: int
+    target: str
+    foil: str
+    direction: str
+    clean: float
+    corrupted: float
+    clean_answer: str
+    corrupted_answer: str
+    logit_difference: Tensor
+    share: Tensor
+
+    @property
+    def effect(self) -> Tensor:
+        """The share restored (denoising) or lost (noising): 0 where a patch does nothing."""
+        return self.share if self.direction == "denoising" else 1 - self.share
+
+    def token_pairs(self) -> list[str]:
+        """The tokens of both prompts by position, as one name where they are the same."""
+        pairs = zip(self.tokens, self.counterfactual_tokens, strict=True)
+        return [mine if mine == other else f"{mine}|{other}" for mine, other in pairs]
+
+    def table(self) -> pd.DataFrame:
+        """One row a patch, the largest effects first."""
+        frame = self.to_dataframe("share")
+        named = {column: column.removesuffix("_label") for column in frame if str(column).endswith("_label")}
+        # A token says less than its position; other names say all.
+        frame = frame.drop(columns=[name for name in named.values() if name != "pos"])
+        frame = frame.rename(columns=named | {"pos_label": "token"})
+        frame["effect"] = self.effect.flatten().tolist()
+        return frame.sort_values("effect", key=abs, ascending=False, ignore_index=True)
+
+    def sentence(self) -> str:
+        return (
+            f'The logit of "{self.target.strip()}" minus that of "{self.foil.strip()}" is {self.clean:z.2f} on the '
+            f"prompt (share 1) and {self.corrupted:z.2f} on the counterfactual (share 0)."
+        )
+
+    def warnings(self) -> list[str]:
+        sentences = []
+        answers = ((self.clean_answer, self.target, "prompt"), (self.corrupted_answer, self.foil, "counterfactual"))
+        for said, wanted, where in answers:
+            if said.strip() != wanted.strip():
+                sentences.append(f'To the {where} the model answers "{said.strip()}", not "{wanted.strip()}".')
+        if abs(self.clean - self.corrupted) < SMALL:
+            sentences.append(
+                f"The logit difference of the two prompts differs by {abs(self.clean - self.corrupted):.2f} only, so "
+                "that shares make small effects look large; read the logits."
+            )
+        return sentences
 
 
 class NothingToRestore(UserError):
@@ -256,26 +320,3 @@ def patch_hooks(patches: Sequence[Patch], source: Mapping[str, Tensor]) -> list[
 def cost(patches: int, length: int) -> str:
     """What a sweep takes, to be said before it begins."""
     return f"{patches:,} rows of {length:,} tokens forward, each from its layer on: at most {patches * length:,} tokens"
-
-
-def pair_warnings(result: Any) -> list[str]:
-    """What to know of the two prompts before believing shares; `result` has the fields of `Pair.record`."""
-    sentences = []
-    answers = ((result.clean_answer, result.target, "prompt"), (result.corrupted_answer, result.foil, "counterfactual"))
-    for said, wanted, where in answers:
-        if said.strip() != wanted.strip():
-            sentences.append(f'To the {where} the model answers "{said.strip()}", not "{wanted.strip()}".')
-    if abs(result.clean - result.corrupted) < SMALL:
-        sentences.append(
-            f"The logit difference of the two prompts differs by {abs(result.clean - result.corrupted):.2f} only, so "
-            "that shares make small effects look large; read the logits."
-        )
-    return sentences
-
-
-def pair_sentence(result: Any) -> str:
-    """The two prompts in one sentence; `result` has the fields of `Pair.record`."""
-    return (
-        f'The logit of "{result.target.strip()}" minus that of "{result.foil.strip()}" is {result.clean:z.2f} on the '
-        f"prompt (share 1) and {result.corrupted:z.2f} on the counterfactual (share 0)."
-    )

@@ -54,9 +54,11 @@ class Result:
 
     call: Call | None = field(default=None, kw_only=True, compare=False, repr=False)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, shared: bool = False, **kwargs: Any) -> None:
+        """`shared`: a base of several kinds, which is no kind of result itself."""
         super().__init_subclass__(**kwargs)
-        Result.kinds[cls.__name__] = cls
+        if not shared:
+            Result.kinds[cls.__name__] = cls
         # A dataclass would write its own, which print every number and cannot compare tensors, but keeps what is there.
         for name in ("__repr__", "__eq__", "__hash__"):
             if name not in vars(cls):

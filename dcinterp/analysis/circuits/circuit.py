@@ -254,10 +254,10 @@ def circuit(
             "polarity", or "any", the first of these that exists.
         contrast: what patched edges carry: their values on the "counterfactual" prompt, or the "mean" over all prompts
             of the set of the same length.
-        method: "gates", "eap-ig" and "eap" predict by gradients; "exact" patches every edge in turn.
+        method: "gates", "eap-ig", "eap-ig-activations" and "eap" predict by gradients; "exact" patches every edge.
         fraction: the circuit's share of all edges.
         held_out: rank the edges on one half of the prompts and run the circuit on the other, as `faithfulness` does.
-        steps: points of the integral, for "gates" and "eap-ig".
+        steps: points of the integral, for "gates" and both kinds of "eap-ig".
         level: confidence level of the intervals over prompts.
         seed: seed of the bootstrap.
         batch_size: prompts of one gradient run; bounds the memory.

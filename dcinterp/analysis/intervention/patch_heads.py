@@ -31,16 +31,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import BRANCHES, DYNAMIC_WEIGHTS
-from dcinterp.mechanism.patching import Direction, Index, Patch, pair_sentence, pair_warnings, read_pair, sweep
+from dcinterp.mechanism.patching import Direction, Index, PairPatching, Patch, read_pair, sweep
 from dcinterp.mechanism.prompt import Prompt, Token
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
-from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
@@ -50,12 +48,11 @@ GROUPED = ("k", "v")
 
 
 @dataclass(frozen=True)
-class HeadPatching(Result):
+class HeadPatching(PairPatching):
     """What one site does in one head.
 
-    logit_difference [site, layer, head]: f of the patched run; share: the same with the counterfactual at 0 and the
-    clean prompt at 1. all_heads [site, layer]: the share with all heads of the layer patched together. clean,
-    corrupted: f of the two prompts; clean_answer, corrupted_answer: what the model says to them.
+    logit_difference, share [site, layer, head]: as of all patching (dcinterp.mechanism.patching.PairPatching).
+    all_heads [site, layer]: the share with all heads of the layer patched together.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -64,40 +61,11 @@ class HeadPatching(Result):
         "all_heads": ("site", "layer"),
     }
 
-    tokens: tuple[str, ...]
-    counterfactual_tokens: tuple[str, ...]
-    position: int
-    target: str
-    foil: str
-    direction: str
-    clean: float
-    corrupted: float
-    clean_answer: str
-    corrupted_answer: str
     sites: tuple[str, ...]
-    logit_difference: Float[Tensor, "site layer head"]
-    share: Float[Tensor, "site layer head"]
     all_heads: Float[Tensor, "site layer"]
-
-    @property
-    def effect(self) -> Float[Tensor, "site layer head"]:
-        """The share restored (denoising) or lost (noising): 0 where a patch does nothing."""
-        return self.share if self.direction == "denoising" else 1 - self.share
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.sites) if axis == "site" else None
-
-    def table(self) -> pd.DataFrame:
-        """One row a patch, the largest effects first."""
-        frame = self.to_dataframe("share").drop(columns="site").rename(columns={"site_label": "site"})
-        frame["effect"] = self.effect.flatten().tolist()
-        return frame.sort_values("effect", key=abs, ascending=False, ignore_index=True)
-
-    def sentence(self) -> str:
-        return pair_sentence(self)
-
-    def warnings(self) -> list[str]:
-        return pair_warnings(self)
 
 
 @analysis(

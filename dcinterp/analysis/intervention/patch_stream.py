@@ -27,15 +27,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.patching import Direction, Patch, pair_sentence, pair_warnings, read_pair, sweep
+from dcinterp.mechanism.patching import Direction, PairPatching, Patch, read_pair, sweep
 from dcinterp.mechanism.prompt import Prompt, Token
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
-from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
@@ -44,12 +42,11 @@ SITES = ("resid_pre", "attn_out", "mlp_out")
 
 
 @dataclass(frozen=True)
-class StreamPatching(Result):
+class StreamPatching(PairPatching):
     """What one site of one layer does at one position.
 
-    logit_difference [site, layer, pos]: f of the patched run; share: the same with the counterfactual at 0 and the
-    clean prompt at 1. all_positions [site, layer]: the share with all positions patched together. clean, corrupted: f
-    of the two prompts; clean_answer, corrupted_answer: what the model says to them.
+    logit_difference, share [site, layer, pos]: as of all patching (dcinterp.mechanism.patching.PairPatching).
+    all_positions [site, layer]: the share with all positions patched together.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -58,44 +55,11 @@ class StreamPatching(Result):
         "all_positions": ("site", "layer"),
     }
 
-    tokens: tuple[str, ...]
-    counterfactual_tokens: tuple[str, ...]
-    position: int
-    target: str
-    foil: str
-    direction: str
-    clean: float
-    corrupted: float
-    clean_answer: str
-    corrupted_answer: str
     sites: tuple[str, ...]
-    logit_difference: Float[Tensor, "site layer pos"]
-    share: Float[Tensor, "site layer pos"]
     all_positions: Float[Tensor, "site layer"]
 
-    @property
-    def effect(self) -> Float[Tensor, "site layer pos"]:
-        """The share restored (denoising) or lost (noising): 0 where a patch does nothing."""
-        return self.share if self.direction == "denoising" else 1 - self.share
-
     def labels(self, axis: str) -> list[str] | None:
-        pairs = zip(self.tokens, self.counterfactual_tokens, strict=True)
-        both = [mine if mine == other else f"{mine}|{other}" for mine, other in pairs]
-        return {"site": list(self.sites), "pos": both}.get(axis)
-
-    def table(self) -> pd.DataFrame:
-        """One row a patch, the largest effects first."""
-        frame = (
-            self.to_dataframe("share").drop(columns="site").rename(columns={"site_label": "site", "pos_label": "token"})
-        )
-        frame["effect"] = self.effect.flatten().tolist()
-        return frame.sort_values("effect", key=abs, ascending=False, ignore_index=True)
-
-    def sentence(self) -> str:
-        return pair_sentence(self)
-
-    def warnings(self) -> list[str]:
-        return pair_warnings(self)
+        return {"site": list(self.sites), "pos": self.token_pairs()}.get(axis)
 
 
 @analysis(
