@@ -145,3 +145,83 @@ if patched is not None:
         table=False,
         caption="All sites of this group and all heads. Click a cell to choose both.",
     )
+
+st.subheader("By head and token", anchor=False, help=tip("head", "share restored"))
+try:
+    placed = analyses.long(
+        "patch_head_positions",
+        name,
+        title="Patch each head at each token",
+        key="head-positions",
+        cost=f"{layers * heads * length:,} runs of {length} tokens",
+        prompt=question.prompt,
+        site=site if patched is not None else "z",
+        **pair,
+    )
+except UserError as problem:
+    inputs.refuse(problem)
+if placed is not None:
+    rows = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+
+    def follow_head_at(row, column):
+        st.session_state.cell, st.session_state.at = rows[row], column
+
+    view(
+        placed,
+        "head-positions",
+        selected=(rows.index(st.session_state.cell), st.session_state.at) if "at" in st.session_state else None,
+        on_pick=follow_head_at,
+        warnings=False,
+        caption=f"Each cell is one run: {patching_form.site_label(placed.site)} of this head, at this token alone, "
+        "comes from the other prompt. Click a cell to choose the head and the token above.",
+    )
+
+st.subheader("Along a path", anchor=False, help=tip("path patching", "composition"))
+try:
+    graph = patching_form.graph_of(name)
+except UserError as problem:
+    st.info(str(problem), icon=":material/info:")
+    links.end_page()
+receivers = list(dict.fromkeys(edge.nodes[1] for edge in graph.edges))
+across = st.columns([1, 2])
+receiver = links.choose(
+    "What reads",
+    receivers,
+    key="receiver",
+    default="logits",
+    where=across[0],
+    help="A query, key or value, dynamic weights, an MLP, the logits; a head that uses another head's attention, or "
+    "attention made of other heads' scores.",
+)
+through = links.several(
+    "And then along these edges alone", graph.names, key="through", where=across[1], help=tip("path patching")
+)
+try:
+    path = analyses.long(
+        "patch_path",
+        name,
+        title="Patch the path",
+        key="path",
+        cost="a run for every edge into it",
+        at_once=True,
+        prompt=question.prompt,
+        receiver=receiver,
+        through=through or None,
+        **pair,
+    )
+except UserError as problem:
+    inputs.refuse(problem)
+if path is not None:
+    most = int(path.effect.abs().argmax())
+    together = path.together if pair["direction"] == "denoising" else 1 - path.together
+    st.markdown(
+        f"`{path.edges[most]}` {does} most: **{float(path.effect[most]):z.0%}**. All {len(path.edges)} edges into "
+        f"`{receiver}` together: {together:z.0%}."
+    )
+    view(
+        path,
+        "path",
+        warnings=False,
+        caption="Each bar is one run: the part on the left has its value of the other prompt where the receiver reads "
+        "it, and nowhere else.",
+    )

@@ -62,6 +62,8 @@ TERMS = {
     "ablation": "Putting something else in the place of a part (its mean over other prompts, zero, its value on "
     "another prompt) and measuring what changes.",
     "patching": "Replacing a part's value with the one it has on another prompt.",
+    "path patching": "A part's value of the other prompt goes to one reader alone, and all other parts read what they "
+    "read before. Further edges make it a path: the reader's new value then goes on along these alone.",
     "share restored": "Where the logit difference of the patched run lies between the counterfactual (0) and the clean "
     "prompt (1). With noising the share lost is shown: 1 minus that.",
     "denoising": "Denoising runs the counterfactual and puts in values of the clean prompt: what is enough to restore "

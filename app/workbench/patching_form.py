@@ -25,7 +25,7 @@ STANDARD = {
 
 def site_groups(name: str) -> dict[str, list[str]]:
     """The sites of a model's heads that can be patched, in groups by what they are."""
-    from dcinterp.analysis.intervention.patch_heads import head_sites
+    from dcinterp.mechanism.head_sites import head_sites
 
     groups = {"any attention": list(STANDARD)}
     for site in head_sites(models.model(name)):
@@ -35,6 +35,13 @@ def site_groups(name: str) -> dict[str, list[str]]:
                 site
             )
     return groups
+
+
+def graph_of(name: str) -> Any:
+    """The edges of a model; UserError if it has none that we know."""
+    from dcinterp.mechanism.circuit_graph import CircuitGraph
+
+    return CircuitGraph.of(models.model(name))
 
 
 def site_label(site: str) -> str:

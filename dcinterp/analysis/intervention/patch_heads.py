@@ -34,17 +34,14 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge, stages_of
-from dcinterp.mechanism.branches import BRANCHES, DYNAMIC_WEIGHTS
-from dcinterp.mechanism.patching import Direction, Index, PairPatching, Patch, read_pair, sweep
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.head_sites import head_index, head_sites
+from dcinterp.mechanism.patching import Direction, PairPatching, Patch, read_pair, sweep
 from dcinterp.mechanism.prompt import Prompt, Token
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
-
-STANDARD = ("q", "k", "v", "pattern", "z")
-GROUPED = ("k", "v")
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ def patch_heads(
         Patch(f"blocks.{layer}.attn.{known[site]}", index)
         for site in chosen
         for layer in range(layers)
-        for index in (*(_index(bridge, site, head) for head in range(heads)), ())
+        for index in (*(head_index(bridge, site, head) for head in range(heads)), ())
     ]
     values = sweep(bridge, pair, patches, batch_size=batch_size, progress=progress).view(len(chosen), layers, heads + 1)
     share = pair.share(values)
@@ -134,30 +131,3 @@ def patch_heads(
         share=share[..., :-1].float().contiguous(),
         all_heads=share[..., -1].float().contiguous(),
     )
-
-
-def head_sites(bridge: Bridge) -> dict[str, str]:
-    """The sites that every layer of a model has, and their hooks inside `blocks.{layer}.attn`."""
-    sites = {name: f"hook_{name}" for name in STANDARD}
-    for stage in stages_of(bridge):
-        sites |= {f"{stage}.{name}": f"{stage}.hook_{branch.hook}" for name, branch in BRANCHES.items()}
-        sites |= {f"{stage}.{weight}": f"{stage}.hook_{weight}" for weight in DYNAMIC_WEIGHTS}
-    layers = range(bridge.cfg.n_layers)
-    return {
-        site: hook
-        for site, hook in sites.items()
-        if all(f"blocks.{layer}.attn.{hook}" in bridge.hook_dict for layer in layers)
-    }
-
-
-def _index(bridge: Bridge, site: str, head: int) -> Index:
-    """A head's part of a row of the hook's tensor."""
-    every = slice(None)
-    if site in GROUPED:  # [pos, head of keys and values, d_head]
-        shared = getattr(bridge.cfg, "n_key_value_heads", None) or bridge.cfg.n_heads
-        return every, head * shared // bridge.cfg.n_heads
-    if site in ("q", "z"):
-        return every, head
-    if site == "pattern" or site.split(".")[1] in BRANCHES:  # [head, query, key]
-        return (head,)
-    return ..., head  # weights: [pos, rank, head] or [pos, head]

@@ -10,8 +10,8 @@ import torch
 from transformer_lens import patching
 
 import dcinterp
-from dcinterp.analysis.intervention.patch_heads import STANDARD, head_sites
 from dcinterp.bridge import wrap
+from dcinterp.mechanism.head_sites import STANDARD, head_sites
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
 
