@@ -6,8 +6,9 @@ from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links
 from workbench.glossary import tip
 from workbench.theme import theme
+from workbench.thumbnails import thumbnails
 from workbench.tokens import tokens as token_chips
-from workbench.view import view
+from workbench.view import footer, view
 
 WHICH = {
     "weights": "weights before",
@@ -113,5 +114,44 @@ view(
     caption=f"One row per head, {'after' if after else 'before'} composition. The frame marks the chosen head's "
     "largest weight. Click a row to choose that head.",
 )
+st.subheader("All heads of all layers", anchor=False, help=tip("head", "composition"))
+across = st.columns([2, 1])
+most = len(words)
+window = across[0].container()
+first, last = 0, most
+if most > 16:
+    sizes = sorted({size for size in (16, 32, 64, 128, 256, 512) if size < most} | {min(most, 512)})
+    size = links.choose("Tokens in the window", sizes, key="window", default=sizes[-1], where=across[1])
+    starts = list(range(0, most - size + 1, max(1, size // 4)))
+    starts += [most - size] * (starts[-1] != most - size)
+    first = links.choose(
+        "The window begins at",
+        starts,
+        key="window_start",
+        format=lambda at: f"{at}: {inputs.shown(words[at])}",
+        style="select_slider" if len(starts) > 1 else "selectbox",
+        where=window,
+    )
+    last = size
+try:
+    small = analyses.run("attention_thumbnails", name, prompt=question.prompt, first=first, window=last)
+except UserError as problem:
+    inputs.refuse(problem)
+
+
+def open_head(of_layer, of_head, from_token, to_token):
+    st.session_state.layer, st.session_state.head = of_layer, of_head
+    if from_token is not None:
+        st.session_state.query, st.session_state.key = from_token, to_token
+
+
+thumbnails(small, key="thumbnails", look=theme(), chosen=(layer, head), on_pick=open_head)
+st.caption(
+    "One small matrix a head: rows attend, columns are attended to; orange is positive, blue negative, the full colour "
+    "is 1. Point at one to read its tokens, click it to open that head above."
+    + (f" A cell holds {small.block} tokens and shows the entry of largest size." if small.block > 1 else "")
+)
+footer(small, "thumbnails", {"kind": ""}, table=False)
+
 st.subheader("What the model predicts next", anchor=False, help=tip("logit"))
 view(prediction, "prediction", caption="The five most likely tokens after the prompt.")
