@@ -125,3 +125,50 @@ view(
     table=False,
     caption="At the chosen token, from the embedding to the output.",
 )
+
+st.subheader("Generation, step by step", anchor=False, help=tip("generation", "logit lens"))
+count = links.number(
+    "Steps",
+    1,
+    32,
+    key="steps",
+    default=6,
+    help="Tokens that the model writes, each time the most likely one; it stops at the end of the text.",
+)
+answer = question.answer
+try:
+    written = analyses.run("generation_steps", name, prompt=question.prompt, answer=answer, steps=count)
+except UserError as problem:
+    inputs.refuse(problem)
+stack = written.depths[::-1]
+labels = [f"{number}: {inputs.shown(token)}" for number, token in enumerate(written.written)]
+
+
+def follow_step(row, column):
+    st.session_state.step_depth, st.session_state.step = stack[row], labels[column]
+
+
+st.markdown(written.sentence())
+if len(written.expected) > 1:
+    parts = zip(written.expected, written.answer_probability.tolist(), strict=True)
+    st.markdown("By token: " + ", ".join(f"`{inputs.shown(token)}` {chance:.1%}" for token, chance in parts) + ".")
+slot = st.container()
+across = st.columns(2)
+of_depth = links.choose("Stream at the step", stack, key="step_depth", where=across[0], help=tip("logit lens"))
+step = labels.index(links.choose("Step", labels, key="step", where=across[1]))
+with slot:
+    view(
+        written,
+        "generation",
+        selected=(stack.index(of_depth), step),
+        on_pick=follow_step,
+        caption="Each column is a step, each cell the most likely next token of the stream at that depth. The top row "
+        "is what was written. Click a cell, or move with the arrow keys, to see its alternatives.",
+    )
+at = written.depths.index(of_depth)
+tops = zip(written.top_tokens[at][step], written.probability[at, step].tolist(), strict=True)
+st.markdown(
+    f"At step {step}, {of_depth} gives "
+    + ", ".join(f"`{inputs.shown(token)}` {chance:.1%}" for token, chance in tops)
+    + f". The token that was written is the most likely one from {written.first_depth(step)} on."
+)

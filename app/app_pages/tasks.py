@@ -4,9 +4,11 @@ import streamlit as st
 
 import synthetic_tasks
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, task_tables
+from workbench import analyses, examples, inputs, links, task_tables
 from workbench.glossary import tip
-from workbench.view import view
+from workbench.view import footer, show_warnings, view
+
+SHOWN = ("all", "right", "wrong")
 
 st.title("Tasks", anchor=False)
 st.markdown(
@@ -63,6 +65,49 @@ else:
         "example's own answer with the one in the last column."
     )
     task_tables.counterfactual_table(row.examples[-1], name)
+
+    st.subheader("Examples as a table", anchor=False, help=tip("held-out", "logit difference", "edge"))
+    inputs.require_tokenizer(name)
+    across = st.columns([1, 1, 2])
+    many = links.number(
+        "Examples",
+        4,
+        200,
+        key="table_size",
+        default=20,
+        where=across[0],
+        help="Held-out examples of the task from number 0 on: those that the other pages open by number.",
+    )
+    try:
+        found = analyses.long(
+            "example_table",
+            name,
+            title=f"Look at {many} examples",
+            key="example-table",
+            cost=f"about {8 * many} passes",
+            examples=[examples.held_out(task, number) for number in range(many)],
+        )
+    except UserError as problem:
+        st.info(str(problem), icon=":material/info:")
+        found = None
+    if found is not None:
+        st.markdown(found.sentence())
+        show_warnings(found)
+        which = links.choose("Show", SHOWN, key="shown", style="segmented_control", where=across[1])
+        heads = links.several("Main head", list(dict.fromkeys(found.heads)), key="main_head", where=across[2])
+        chosen_row = task_tables.example_table(found, which, heads)
+        footer(found, "example-table", table=False)
+        if chosen_row is None:
+            st.caption("Sort by clicking a heading. Click the box of a row to open its example.")
+        else:
+            st.markdown(f"Example {chosen_row}: `{examples.held_out(task, chosen_row).prompt}`")
+            with st.container(horizontal=True, gap="small"):
+                for page, label in task_tables.OPENS.items():
+                    st.page_link(
+                        f"app_pages/{page}.py",
+                        label=label,
+                        query_params={"model": name, "task": task, "example": str(chosen_row), **links.SINCE_0_2},
+                    )
 
 st.subheader("Accuracy of the model", anchor=False, help=tip("shots", "clustered interval"))
 scope = links.choose(

@@ -54,6 +54,7 @@ TERMS = {
     "does through later layers is not in its number.",
     "logit lens": "The residual stream of a layer, read by the final norm and the unembedding as if the model ended "
     "there. A layer may hold the answer in directions that these do not read.",
+    "generation": "The model's own continuation: at every step the most likely next token is added to the prompt.",
     "completeness": "The attributions of a layer must sum to what the layer changes; the gap is what the numerical "
     "integral missed.",
     "baseline": "What attribution compares with: head outputs of zero, or those on a counterfactual prompt.",

@@ -121,6 +121,52 @@ def mark_changes(text: str, other: str) -> str:
     return " ".join(parts)
 
 
+OPENS = {
+    "case_study": "Case study",
+    "attention": "Attention patterns",
+    "attribution": "Attribution",
+    "edges": "Edges",
+    "logits": "Logits by part",
+    "patching": "Patching",
+}
+"""Pages that an example can be opened on."""
+
+EXAMPLE_COLUMNS = {
+    "number": "The number of the example, as on the other pages.",
+    "said": "The model's most likely token.",
+    "logit difference": "The logit of the answer minus that of the counterfactual's answer.",
+    "main head": "The head whose edges into the stream have the largest scores together.",
+    "main edge": "The composition edge between two heads with the largest score; without composition any edge.",
+}
+
+
+def example_table(result: Any, which: str, heads: list[str]) -> int | None:
+    """The examples as a table that can be sorted; the number of the one that is chosen, if one is.
+
+    Args:
+        result: an `ExampleTable`.
+        which: "all", "right" or "wrong" answers.
+        heads: only examples with one of these main heads; all if there are none.
+    """
+    frame = result.table()
+    if which != "all":
+        frame = frame[frame["right"] == (which == "right")]
+    if heads:
+        frame = frame[frame["main head"].isin(heads)]
+    config = {name: st.column_config.Column(help=words) for name, words in EXAMPLE_COLUMNS.items()}
+    config |= {
+        name: st.column_config.NumberColumn(format="%.2f", help=EXAMPLE_COLUMNS.get(name))
+        for name in ("logit difference", "head score", "edge score")
+    }
+    # The selection is by row: what is shown must not change under it.
+    key = f"examples {which} {' '.join(heads)} {id(result)}"
+    event = st.dataframe(
+        frame, hide_index=True, column_config=config, key=key, on_select="rerun", selection_mode="single-row"
+    )
+    chosen = event["selection"]["rows"]
+    return int(frame["number"].iloc[chosen[0]]) if chosen and chosen[0] < len(frame) else None
+
+
 def accuracy_table(table: Any) -> None:
     """A table of accuracies in percent, with a tooltip on every column."""
     shown = table.copy()

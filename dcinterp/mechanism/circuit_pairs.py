@@ -10,7 +10,7 @@ both share are read behind both prompts.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -35,6 +35,7 @@ class Pair:
     """A prompt and its counterfactual, [1, pos] each, the token that answers it and the one that answers the other.
 
     repeats: the same for pairs that repeat each other (see dcinterp.mechanism.dataset.repeats).
+    place: of its example in the set that it was read from.
     """
 
     ids: TokenIds
@@ -45,6 +46,7 @@ class Pair:
     prompt: str
     counterfactual: str
     repeats: Hashable
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def read_pairs(bridge: Bridge, examples: Examples, kind: str = ANY) -> tuple[lis
         raise UserError(f"There is no counterfactual {kind!r} with another answer; {nearest(kind, (ANY, *ORDER))}")
     drawn: Sequence[Any] = draw_examples(examples) if isinstance(examples, str) else examples
     made = [_pair(bridge, each, kind, place) for place, each in enumerate(drawn)]
-    pairs = [pair for pair in made if pair is not None]
+    pairs = [replace(pair, place=place) for place, pair in enumerate(made) if pair is not None]
     if not pairs:
         raise UserError(
             "None of the examples has a counterfactual of the same length whose answer differs; choose another kind, "

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.prompt import str_tokens
 from dcinterp.support.errors import UserError
 
 PROBE = 1e3
@@ -91,6 +92,39 @@ def require_text(bridge: Bridge) -> None:
         raise UserError("This needs the logits of next tokens, and this model reads images; load a language model.")
     if getattr(bridge, "ln_final", None) is None or getattr(bridge, "unembed", None) is None:
         raise UserError("This needs a final norm and an unembedding, and this model has no such parts.")
+
+
+def depth_hooks(bridge: Bridge, attention: bool = False) -> dict[str, str]:
+    """The hook of the stream at every depth, by the name of the depth; the last is the output.
+
+    Raises:
+        UserError: attention and MLP read the same stream, so that there is no depth between them.
+    """
+    last = int(bridge.cfg.n_layers) - 1
+    hooks = {"the embedding": "blocks.0.hook_resid_pre"}
+    for layer in range(last + 1):
+        middle = f"blocks.{layer}.hook_resid_mid"
+        if attention:
+            if middle not in bridge.hook_dict or getattr(bridge.cfg, "parallel_attn_mlp", False):
+                raise UserError(
+                    "In this model attention and MLP read the same stream, so there is nothing between them to look "
+                    "at; leave attention out."
+                )
+            hooks[f"attention {layer}"] = middle
+        hooks["the output" if layer == last else f"layer {layer}"] = f"blocks.{layer}.hook_resid_post"
+    return hooks
+
+
+def token_words(bridge: Bridge, ids: Int[Tensor, "depth pos top"]) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """Tokens as text; each is decoded once."""
+    known: dict[int, str] = {}
+
+    def word(token: Any) -> str:
+        if token not in known:
+            known[token] = str_tokens(bridge, torch.tensor([[token]]))[0]
+        return known[token]
+
+    return tuple(tuple(tuple(word(token) for token in place) for place in depth) for depth in ids.tolist())
 
 
 def _normed(bridge: Bridge, norm: Any, x: Float[Tensor, "place d_model"]) -> Float[Tensor, "place d_model"]:

@@ -23,7 +23,7 @@ answers when no later block writes anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -33,10 +33,9 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.objective import Explanation, answer_tokens, explain
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, str_tokens, token_ids
-from dcinterp.mechanism.readout import read_out, require_text
+from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
 
 SAME = 1e-3
@@ -162,7 +161,7 @@ def logit_lens(
     """
     require_text(bridge)
     asked, part_of = _asked(bridge, prompt, target, foil, at)
-    hooks = _hooks(bridge, attention)
+    hooks = depth_hooks(bridge, attention)
     logits, cache = bridge.run_with_cache(asked.ids, names_filter=list(hooks.values()))
     output = read_out(bridge, cache[hooks["the output"]][0])
     reference = output.log_softmax(-1)
@@ -193,7 +192,7 @@ def logit_lens(
         target=asked.target,
         foil=asked.foil,
         part_of=part_of,
-        top_tokens=_words(bridge, stacked["top_ids"]),
+        top_tokens=token_words(bridge, stacked["top_ids"]),
         unexplained=float((output - whole).abs().max() / whole.abs().max()),
         **stacked,  # type: ignore[arg-type]
     )
@@ -215,36 +214,3 @@ def _asked(
         target, output[tokens[0]] = tokens[0], -torch.inf
         foil = int(output.argmax())
     return explain(bridge, prompt, target, foil, at=at), decoded(bridge, tokens) if len(tokens) > 1 else ""
-
-
-def _hooks(bridge: Bridge, attention: bool) -> dict[str, str]:
-    """The hook of the stream at every depth, by the name of the depth; the last is the output.
-
-    Raises:
-        UserError: attention and MLP read the same stream, so that there is no depth between them.
-    """
-    last = int(bridge.cfg.n_layers) - 1
-    hooks = {"the embedding": "blocks.0.hook_resid_pre"}
-    for layer in range(last + 1):
-        middle = f"blocks.{layer}.hook_resid_mid"
-        if attention:
-            if middle not in bridge.hook_dict or getattr(bridge.cfg, "parallel_attn_mlp", False):
-                raise UserError(
-                    "In this model attention and MLP read the same stream, so there is nothing between them to look "
-                    "at; leave attention out."
-                )
-            hooks[f"attention {layer}"] = middle
-        hooks["the output" if layer == last else f"layer {layer}"] = f"blocks.{layer}.hook_resid_post"
-    return hooks
-
-
-def _words(bridge: Bridge, ids: Int[Tensor, "depth pos top"]) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """Tokens as text; each is decoded once."""
-    known: dict[int, str] = {}
-
-    def word(token: Any) -> str:
-        if token not in known:
-            known[token] = str_tokens(bridge, torch.tensor([[token]]))[0]
-        return known[token]
-
-    return tuple(tuple(tuple(word(token) for token in place) for place in depth) for depth in ids.tolist())

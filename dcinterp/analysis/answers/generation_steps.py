@@ -1,0 +1,196 @@
+"""What the model writes, token by token, and what each layer would have written at every step.
+
+    token[n] = argmax p(. | prompt, token[0], ..., token[n - 1])
+    p(answer) = product over its tokens of p(token | prompt, its tokens before)
+
+Steps are greedy. At each, the logit lens reads the stream of every depth by the model's own final norm and unembedding,
+at the position that the next token comes from.
+
+Source: the lens of nostalgebraist 2020, as in dcinterp.analysis.answers.logit_lens.
+
+It does not show what sampling would write, nor what happens inside a step (see `logit_lens` at all positions). A depth
+that names the token early need not be what later layers read it from.
+
+Identity that the tests assert: the tokens are those of the model's own `generate`; the last depth is its output; the
+probability of the answer is the product of those of its tokens.
+
+    steps = dcinterp.generation_steps(model, "There are tea, meat, meat. Which is not meat? The", "tea")
+    print(steps.sentence())
+    dcinterp.figures.plot(steps)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.objective import answer_tokens
+from dcinterp.mechanism.prompt import Prompt, Token, str_tokens, token_ids
+from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
+from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
+from dcinterp.results.result import Result
+from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count
+
+
+@dataclass(frozen=True)
+class GenerationSteps(Result):
+    """Every step of a greedy continuation.
+
+    tokens: of the prompt; written: the tokens that followed. stopped: whether the last one is the end of the text.
+    depths: names, the last one the output. top_ids, probability [depth, step, top]: the most likely tokens at every
+    step, which top_tokens names. rank [depth, step]: of the token that was written.
+    expected: the answer's tokens, if one was given; answer_probability [token]: of each behind the prompt and those
+    before it.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "top_ids": ("depth", "step", "top"),
+        "probability": ("depth", "step", "top"),
+        "rank": ("depth", "step"),
+        "answer_probability": ("token",),
+    }
+
+    tokens: tuple[str, ...]
+    written: tuple[str, ...]
+    stopped: bool
+    depths: tuple[str, ...]
+    top_tokens: tuple[tuple[tuple[str, ...], ...], ...]
+    expected: tuple[str, ...]
+    top_ids: Int[Tensor, "depth step top"]
+    probability: Float[Tensor, "depth step top"]
+    rank: Int[Tensor, "depth step"]
+    answer_probability: Float[Tensor, " token"]
+
+    def labels(self, axis: str) -> list[str] | None:
+        return {"depth": list(self.depths), "step": list(self.written), "token": list(self.expected)}.get(axis)
+
+    @property
+    def text(self) -> str:
+        """What was written, as text."""
+        return "".join(self.written).strip()
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the continuation begins with the answer's tokens; None without an answer."""
+        return self.written[: len(self.expected)] == self.expected if self.expected else None
+
+    def first_depth(self, step: int) -> str:
+        """From which depth on the token that was written is the most likely one."""
+        ranks = self.rank[:, step].tolist()
+        last = next((depth for depth in range(len(ranks) - 1, -1, -1) if ranks[depth] != 1), -1)
+        return self.depths[min(last + 1, len(ranks) - 1)]
+
+    def table(self) -> pd.DataFrame:
+        """One row a step."""
+        rows = range(len(self.written))
+        return pd.DataFrame(
+            {
+                "step": rows,
+                "written": self.written,
+                "probability": self.probability[-1, :, 0].tolist(),
+                "first from": [self.first_depth(step) for step in rows],
+                "next best": [place[1] if len(place) > 1 else "" for place in self.top_tokens[-1]],
+            }
+        )
+
+    def sentence(self) -> str:
+        said = f'The model goes on with "{self.text}"' + (" and ends the text." if self.stopped else ".")
+        if not self.expected:
+            return said
+        chance = float(self.answer_probability.double().prod())
+        answer = "".join(self.expected).strip()
+        return (
+            f'{said} That {"begins with" if self.right else "does not begin with"} the answer "{answer}", whose '
+            f"{len(self.expected)} token{'s have' if len(self.expected) > 1 else ' has'} a probability of {chance:.1%}"
+            + (" together." if len(self.expected) > 1 else ".")
+        )
+
+
+@analysis(
+    title="Generation step by step",
+    question="What does the model write, and from which layer on, token by token?",
+    guide="analyses/logit-lens.md",
+    example={"prompt": EXAMPLE_PROMPT, "answer": "tea", "steps": "3"},
+)
+@torch.no_grad()
+def generation_steps(
+    bridge: Bridge,
+    prompt: Prompt,
+    answer: Token | None = None,
+    *,
+    steps: Count = 8,
+    k: Count = 5,
+    progress: Progress = silent,
+) -> GenerationSteps:
+    """Continue a prompt greedily, and read every depth of the model at every step.
+
+    Args:
+        bridge: any TransformerLens bridge with a final norm and an unembedding.
+        prompt: text, or token ids as in [5, 7, 9].
+        answer: the expected continuation, which may take several tokens.
+        steps: how many tokens at most; it stops behind the end of the text.
+        k: how many of the most likely tokens to keep at each place.
+        progress: called after each step.
+
+    Cost: a forward pass for every token and one for the depths, and with an answer one more.
+
+    Raises:
+        UserError: prompt or answer do not fit the model, or with the continuation it is too long for it.
+    """
+    require_text(bridge)
+    ids = token_ids(bridge, prompt)
+    length, ends = ids.shape[1], _ends(bridge)
+    expected = answer_tokens(bridge, answer) if answer is not None else []
+    token_ids(bridge, torch.cat([ids, ids.new_zeros(1, max(steps, len(expected)))], 1))  # refuses what is too long
+    for step in range(steps):
+        following = bridge(ids)[:, -1:].argmax(-1)
+        ids = torch.cat([ids, following], 1)
+        progress(step + 1, steps, "writing")
+        if int(following) in ends:
+            break
+    hooks = depth_hooks(bridge)
+    _, cache = bridge.run_with_cache(ids, names_filter=list(hooks.values()))
+    found: dict[str, list[Tensor]] = {"top_ids": [], "probability": [], "rank": []}
+    for name in hooks.values():
+        lens = read_out(bridge, cache[name][0, length - 1 : -1])
+        top = lens.log_softmax(-1).topk(min(k, lens.shape[-1]), -1)
+        written = lens.gather(-1, ids[0, length:, None].to(lens.device))
+        for field, value in (
+            ("top_ids", top.indices),
+            ("probability", top.values.exp()),
+            ("rank", (lens > written).sum(-1) + 1),
+        ):
+            found[field].append(value)
+    stacked = {name: torch.stack(values) for name, values in found.items()}
+    return GenerationSteps(
+        tokens=str_tokens(bridge, ids[:, :length]),
+        written=str_tokens(bridge, ids[:, length:]),
+        stopped=int(ids[0, -1]) in ends,
+        depths=tuple(hooks),
+        top_tokens=token_words(bridge, stacked["top_ids"]),
+        expected=str_tokens(bridge, torch.tensor([expected])) if expected else (),
+        answer_probability=_teacher_forced(bridge, ids[:, :length], expected),
+        **stacked,  # type: ignore[arg-type]
+    )
+
+
+def _ends(bridge: Bridge) -> set[int]:
+    """The tokens that end a text."""
+    end = getattr(bridge.tokenizer, "eos_token_id", None)
+    return set() if end is None else {int(end)}
+
+
+def _teacher_forced(bridge: Bridge, ids: Tensor, expected: list[int]) -> Float[Tensor, " token"]:
+    """The probability of each token of an answer behind the prompt and its own earlier tokens."""
+    if not expected:
+        return torch.zeros(0)
+    whole = torch.cat([ids, torch.tensor([expected], dtype=ids.dtype, device=ids.device)], 1)
+    chances = bridge(whole)[0, ids.shape[1] - 1 : -1].float().softmax(-1).cpu()
+    return chances.gather(-1, torch.tensor(expected)[:, None])[:, 0]
