@@ -41,6 +41,7 @@ foil = links.choose(
     help=tip("foil", "logit difference"),
     where=across[1],
     format=lambda token: "nothing: the logit alone" if token < 0 else inputs.shown(names[token]),
+    means=lambda token: "" if token < 0 else names[token],
 )
 points = {}
 if method == "ig":
@@ -59,10 +60,6 @@ try:
         )
 except UserError as problem:
     inputs.refuse(problem)
-
-layers, heads = scores.scores.shape
-cells = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
-best = "L{}H{}".format(*scores.best)
 
 
 def follow(layer, head):
@@ -85,7 +82,7 @@ if direct and direct[:2] != scores.best:
         help=tip("direct effect"),
     )
 slot = st.container()
-cell = links.choose("Head to follow", cells, key="cell", default=best, help=tip("head"))
+cell = inputs.cell(name, "Head to follow", default=scores.best, help=tip("head"))
 layer, head = map(int, cell[1:].split("H"))
 with slot:
     view(

@@ -55,7 +55,6 @@ try:
         scores = case_studies.head_scores(name, question, kind, contrast)
 except UserError as problem:
     inputs.refuse(problem)
-layers, heads = scores.scores.shape
 words = scores.tokens
 
 
@@ -98,8 +97,9 @@ summary_place = st.container()
 places = [st.container() for _ in range(8)]
 with places[1]:
     slot_2 = st.container()
-    cells = [BEST, *(f"L{layer}H{head}" for layer in range(layers) for head in range(heads))]
-    cell = links.choose("Head to follow", cells, key="cell", format=cell_label, help=tip("head", "direct effect"))
+    cell = inputs.cell(
+        name, "Head to follow", default=BEST, first=[BEST], format=cell_label, help=tip("head", "direct effect")
+    )
 with places[3 if composed else 5]:  # the step that is about the head's attention to the source
     slot_source = st.container()
     position = links.choose(
@@ -108,6 +108,7 @@ with places[3 if composed else 5]:  # the step that is about the head's attentio
         key="source",
         format=position_label,
         help=tip("key"),
+        means=lambda at: None if at == SOURCE else inputs.read_up_to(words, int(at)),
     )
 layer, head = (None, None) if cell == BEST else map(int, cell[1:].split("H"))
 key = None if position == SOURCE else int(position)

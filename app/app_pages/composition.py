@@ -64,6 +64,7 @@ part = links.choose(
 )
 picked = st.columns(2)
 from_most, to_most = breakdown.strongest_sharing()
+links.unit("lender", "head")
 # The address calls it as version 0.1 did.
 head_from = inputs.head(name, key="lender", default=from_most, label="From head", where=picked[0])
 head = inputs.head(name, default=to_most, label="To head", where=picked[1])

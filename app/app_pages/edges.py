@@ -93,6 +93,7 @@ view(
 st.subheader("From head to head", anchor=False, help=tip("sharing"))
 across = st.columns([1, 2, 1, 1])
 first = strongest[0] if strongest else None
+links.unit("layer", "branch", "lender", "head")
 layer = inputs.layer(name, default=first.layer if first else -1, where=across[0])
 branch = links.choose("Branch", WAYS, key="branch", format=WAYS.__getitem__, help=tip("branches"), where=across[1])
 # The address calls it as version 0.1 did.

@@ -31,7 +31,6 @@ try:
                 "Compared with",
                 key="against_word",
                 default=strongest,
-                follows=True,
                 help=tip("foil", "logit difference"),
             ).strip()
             or strongest
@@ -41,7 +40,6 @@ except UserError as problem:
     inputs.refuse(problem)
 
 layers, heads = parts.heads.shape
-cells = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
 
 
 def follow_part(row, column):
@@ -52,7 +50,7 @@ def follow_part(row, column):
 st.subheader("What each part adds", anchor=False, help=tip("logit attribution"))
 st.markdown(parts.sentence())
 slot = st.container()
-cell = links.choose("Head", cells, key="cell", default="L{}H{}".format(*parts.best), help=tip("head"))
+cell = inputs.cell(name, "Head", default=parts.best, help=tip("head"))
 layer, head = map(int, cell[1:].split("H"))
 with slot:
     view(

@@ -78,7 +78,6 @@ with st.form("open-another", border=False, enter_to_submit=True):
         "Or a path or a hub id",
         key="open",
         default=st.session_state.get("_wanted", ""),
-        follows=True,
         placeholder="runs/mine/model, model.gguf or EleutherAI/pythia-70m",
         help="For a hub id that is not on this machine, the hub is asked when you press Enter. Nothing else in the app "
         "uses the network.",

@@ -32,7 +32,6 @@ words = links.text(
     "Words attended to",
     key="words",
     default=inputs.known_words(name),
-    follows=True,
     where=across[2],
     help="Separated by commas. A model without a tokenizer takes token ids.",
 )

@@ -67,6 +67,7 @@ if stream is not None:
 
     slot = st.container()
     across = st.columns(2)
+    links.unit("at_layer", "at")
     layer = inputs.layer(name, key="at_layer", default=best_layer, where=across[0])
     place = inputs.position("Token", stream.labels("pos"), key="at", default=best_place, where=across[1])
     with slot:
@@ -118,7 +119,7 @@ if patched is not None:
         st.session_state.head_site, st.session_state.cell = sites[row], cells[column]
 
     slot = st.container()
-    cell = links.choose("Head", cells, key="cell", default=cells[int(effect.argmax())], help=tip("head"))
+    cell = inputs.cell(name, "Head", default=cells[int(effect.argmax())], help=tip("head"))
     layer, head = map(int, cell[1:].split("H"))
     with slot:
         view(

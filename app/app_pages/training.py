@@ -157,11 +157,6 @@ if not places:
 
 st.subheader("Back through its checkpoints", anchor=False, help=tip("checkpoint"))
 saved = list(places)
-# Whoever looks at the newest one wants the newest one.
-if st.session_state.get("checkpoint") == st.session_state.get("_newest_of", {}).get(run):
-    st.session_state.pop("checkpoint", None)
-    links.address().kept.pop("checkpoint", None)
-st.session_state["_newest_of"] = {run: saved[-1]}
 at = saved[0]
 if len(saved) > 1:
     at = links.choose(
@@ -171,6 +166,7 @@ if len(saved) > 1:
         default=saved[-1],
         format=lambda step: f"step {step:,}",
         style="select_slider",
+        means=lambda _: run,
         help="Drag it, or use the arrow keys: everything below is of that moment.",
     )
 model = places[at]

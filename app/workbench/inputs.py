@@ -65,7 +65,8 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     if kind == TEXT:
         chosen = links.last("task"), links.last("example")
         if own is None and chosen[0] is not None:
-            links.suggest("text", examples.held_out(chosen[0], chosen[1] or 0).prompt)
+            if links.suggest("text", examples.held_out(chosen[0], chosen[1] or 0).prompt):
+                links.clear("answer")
         text = links.text(
             "Text",
             key="text",
@@ -92,6 +93,7 @@ def question(name: str, *, with_answer: bool = True) -> Question:
         default=best_task,
         format=examples.label,
         where=left,
+        follows=False,  # an example means the same to every model
         help="The 74 tasks of the paper: how the question selects a fact, and what it asks about that fact.",
     )
     number = links.number(
@@ -101,6 +103,8 @@ def question(name: str, *, with_answer: bool = True) -> Question:
         key="example",
         default=best_number if task == best_task else 0,
         where=right,
+        follows=False,
+        means=lambda _: task,
         help="Held-out examples by number: no shipped model was trained on them.",
     )
     example = examples.held_out(task, number)
@@ -200,13 +204,38 @@ def splits_words(name: str) -> bool:
 def layer(name: str, *, key: str = "layer", default: int = -1, where: Any = st) -> int:
     """A layer of the model; the last unless another is chosen."""
     count = models.model(name).cfg.n_layers
-    return links.choose("Layer", range(count), key=key, default=default % count, help=tip("layer"), where=where)
+    return links.choose(
+        "Layer",
+        range(count),
+        key=key,
+        default=default % count,
+        help=tip("layer"),
+        where=where,
+        means=lambda _: name,
+    )
 
 
 def head(name: str, *, key: str = "head", default: int = 0, label: str = "Head", where: Any = st) -> int:
     """A head of a layer."""
     count = models.model(name).cfg.n_heads
-    return links.choose(label, range(count), key=key, default=min(default, count - 1), help=tip("head"), where=where)
+    return links.choose(
+        label,
+        range(count),
+        key=key,
+        default=min(default, count - 1),
+        help=tip("head"),
+        where=where,
+        means=lambda _: name,
+    )
+
+
+def cell(name: str, label: str, *, default: str | tuple[int, int], first: Sequence[str] = (), **options: Any) -> str:
+    """A head of the whole model, as L1H6; `first` are words that stand for one."""
+    cfg = models.model(name).cfg
+    cells = [*first, *(f"L{layer}H{head}" for layer in range(cfg.n_layers) for head in range(cfg.n_heads))]
+    chosen = default if isinstance(default, str) else "L{}H{}".format(*default)
+    # Heads of two models do not correspond, even where they have the same number.
+    return links.choose(label, cells, key="cell", default=chosen, means=lambda _: name, **options)
 
 
 def stage(name: str, *, key: str = "stage", where: Any = st) -> str:
@@ -234,7 +263,13 @@ def position(label: str, tokens: Sequence[str], *, key: str, default: int = -1, 
         format=lambda at: f"{at}: {shown(tokens[at])}",
         help=help or None,
         where=where,
+        means=lambda at: read_up_to(tokens, at),
     )
+
+
+def read_up_to(tokens: Sequence[str], at: int) -> tuple[str, ...]:
+    """What a position stands for: the tokens that the model has read there. No later token changes that."""
+    return tuple(tokens[: at + 1])
 
 
 def shown(token: str) -> str:

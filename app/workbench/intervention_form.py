@@ -74,6 +74,11 @@ def line_builder(name: str) -> None:
         right.button("Add this line", on_click=_put, args=(line, True), width="stretch")
 
 
+def names_position(lines: str) -> bool:
+    """Whether a line acts at a position of the prompt only."""
+    return bool(re.search(r"\b(query|key)=", lines))
+
+
 def _put(line: str, add: bool) -> None:
     before = st.session_state.get("what", "").strip()
     st.session_state.what = f"{before}\n{line}" if add and before else line
@@ -123,11 +128,23 @@ def counterfactual_prompt(name: str, question: Question, lines: str, where: Any)
         words = "As many tokens as the prompt has. The patched values are what the model computes on this prompt."
         if isinstance(question.prompt, str):
             return (
-                links.text("Counterfactual prompt", key="counterfactual", default=question.prompt, help=words) or None
+                links.text(
+                    "Counterfactual prompt",
+                    key="counterfactual",
+                    default=question.prompt,
+                    help=words,
+                    means=lambda _: question.prompt,
+                )
+                or None
             )
         ids = ", ".join(map(str, question.prompt))
         return (
-            read_ids(links.text("Counterfactual token ids", key="counterfactual-ids", default=ids, help=words)) or None
+            read_ids(
+                links.text(
+                    "Counterfactual token ids", key="counterfactual-ids", default=ids, help=words, means=lambda _: ids
+                )
+            )
+            or None
         )
     pairs = synthetic_tasks.counterfactuals(question.example, tokenizer=models.model(name).tokenizer)
     found = {kind: pair for kind, pair in pairs.items() if not isinstance(pair, synthetic_tasks.NoCounterfactual)}

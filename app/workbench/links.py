@@ -2,10 +2,15 @@
 
 The address bar holds what differs from the defaults; a share link (`share_link`) holds every value, so that it stays
 right when a default changes. Where a link asks for a value that does not exist here, a sentence says so and the default
-takes its place. Choices are kept when one goes to another page and comes back. Parameters keep the names of version
-0.1, and a value that was renamed since is translated (`FORMER_WORDS`).
+takes its place. Parameters keep the names of version 0.1, and a value that was renamed since is translated
+(`FORMER_WORDS`).
 
     layer = links.choose("Layer", range(3), key="layer", default=1)
+    query = links.choose("Token", range(20), key="query", default=19, means=lambda at: tuple(tokens[: at + 1]))
+
+Choices are kept when one goes to another page, example, text or model, and comes back; but an input that stands at its
+default follows the default of what is looked at now, and a choice that would mean something else there (`means`) gives
+way to the default, which the page says.
 """
 
 from __future__ import annotations
@@ -54,8 +59,18 @@ class Address:
     current: Values = field(default_factory=dict)
     defaults: Values = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
+    """The value of every input when it was drawn last, on any page."""
     followed: dict[str, Any] = field(default_factory=dict)
-    """The last default of every text that follows its default."""
+    """The default that it had then."""
+    meant: dict[str, Any] = field(default_factory=dict)
+    """What the value meant then, where the input says that."""
+    units: set[str] = field(default_factory=set)
+    """Inputs that do not follow their default in this run, because another part of the same choice was chosen."""
+    reset: list[str] = field(default_factory=list)
+    """Labels of the inputs whose choice gave way to the default in this run."""
+    said: tuple[list[str], Values] = field(default_factory=lambda: ([], {}))
+    """Those that were said last, and the view for which they were."""
+    suggested: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     always: set[str] = field(default_factory=set)
     """Inputs that the address names even at their default, because version 0.1 did not have them (`older`)."""
@@ -85,6 +100,7 @@ def begin(page: str) -> None:
         here.written = given
     here.arrived = here.arrived or not same_page
     here.page, here.current, here.defaults, here.wrong, here.places = page, {}, {}, [], []
+    here.units, here.reset = set(), []
 
 
 def end() -> None:
@@ -118,9 +134,15 @@ def share_link() -> str:
 
 
 def notices() -> None:
-    """Say which values of a link could not be used."""
-    for sentence in address().wrong:
+    """Say which values of a link could not be used, and which choices gave way to their default."""
+    here = address()
+    for sentence in here.wrong:
         st.warning(sentence, icon=":material/link_off:")
+    # It is said for as long as this view stands: work that ends, or a changed theme, draws the page anew.
+    if here.reset or here.said[1] != here.current:
+        here.said = here.reset, here.current
+    if names := ", ".join(dict.fromkeys(here.said[0])):
+        st.caption(f":material/restart_alt: Back at the default, as the last choice means nothing here: {names}.")
 
 
 def asked_for(key: str) -> str | None:
@@ -154,9 +176,37 @@ def last(key: str) -> Any:
     return address().kept.get(key)
 
 
-def suggest(key: str, value: Any) -> None:
-    """What an input that was never drawn starts with, where that is not its default."""
-    address().kept.setdefault(key, value)
+def suggest(key: str, value: Any) -> bool:
+    """What an input starts with where that is not its default; whether it stands there now and did not before.
+
+    A suggestion that nobody changed makes way for the next one.
+    """
+    here = address()
+    before = here.suggested.get(key)
+    if key in here.kept and (here.kept[key] != before or before == value):
+        return False
+    here.suggested[key] = here.kept[key] = value
+    st.session_state.pop(key, None)
+    return True
+
+
+def clear(key: str) -> None:
+    """Before it is drawn: forget what an input holds, so that it stands at its default."""
+    address().kept.pop(key, None)
+    st.session_state.pop(key, None)
+
+
+def unit(*keys: str) -> None:
+    """Before they are drawn: these inputs are one choice, such as the two heads of an edge.
+
+    Where one of them was chosen, none of the others follows its default: else a pair would stand there that nobody
+    chose and no analysis named.
+    """
+    here = address()
+    for key in keys:
+        value = st.session_state.get(key, here.kept.get(key))
+        if key in here.kept and (value != here.kept[key] or value != here.followed.get(key, value)):
+            here.units |= set(keys)
 
 
 def choose(
@@ -170,8 +220,14 @@ def choose(
     style: str = "selectbox",
     where: Any = st,
     hidden: bool = False,
+    means: Callable[[T], Any] | None = None,
+    follows: bool = True,
 ) -> T:
-    """One of several; `style` is the Streamlit widget: selectbox, segmented_control, pills or radio."""
+    """One of several; `style` is the Streamlit widget: selectbox, segmented_control, pills or radio.
+
+    `means` says what a value stands for: where that has changed, the choice gives way to the default. Without
+    `follows` a value that is left at its default stays when the default changes.
+    """
     options = list(options)
     default = options[0] if default is None else default
     by_name = {str(option): option for option in options}
@@ -179,7 +235,7 @@ def choose(
     def read(values: list[str]) -> T:
         return by_name[values[0] if values[0] in by_name else current_word(key, values[0])]
 
-    _seed(key, default, read, lambda value: value in options)
+    _seed(label, key, default, read, lambda value: value in options, means, follows)
     extra = {"required": True, "wrap": True} if style == "segmented_control" else {}
     value = getattr(where, style)(
         label,
@@ -190,7 +246,7 @@ def choose(
         label_visibility="collapsed" if hidden else "visible",
         **extra,
     )
-    return _keep(key, default if value is None else value, default)
+    return _keep(key, default if value is None else value, default, means)
 
 
 def several(
@@ -210,12 +266,23 @@ def several(
             raise ValueError(unknown)
         return values
 
-    _seed(key, list(default), read, lambda value: set(value) <= set(options))
+    _seed(label, key, list(default), read, lambda value: set(value) <= set(options))
     return list(_keep(key, where.multiselect(label, options, key=key, format_func=format, help=help), list(default)))
 
 
-def number(label: str, low: int, high: int, *, key: str, default: int, help: str | None = None, where: Any = st) -> int:
-    """A whole number from `low` to `high`."""
+def number(
+    label: str,
+    low: int,
+    high: int,
+    *,
+    key: str,
+    default: int,
+    help: str | None = None,
+    where: Any = st,
+    means: Callable[[int], Any] | None = None,
+    follows: bool = True,
+) -> int:
+    """A whole number from `low` to `high`; `means` and `follows` as in `choose`."""
 
     def read(values: list[str]) -> int:
         value = int(values[0])
@@ -224,9 +291,9 @@ def number(label: str, low: int, high: int, *, key: str, default: int, help: str
         return value
 
     default = min(max(default, low), high)
-    _seed(key, default, read, lambda value: value is not None and low <= value <= high)
+    _seed(label, key, default, read, lambda value: value is not None and low <= value <= high, means, follows)
     value = where.number_input(label, low, high, key=key, help=help)
-    return _keep(key, default if value is None else int(value), default)
+    return _keep(key, default if value is None else int(value), default, means)
 
 
 def text(
@@ -236,34 +303,31 @@ def text(
     default: str = "",
     help: str | None = None,
     area: bool = False,
-    follows: bool = False,
     where: Any = st,
+    means: Callable[[str], Any] | None = None,
     **options: Any,
 ) -> str:
-    """Words; `area` gives several lines; with `follows`, a text that was left at its default changes with it."""
-    if follows:
-        _follow(key, default)
-    _seed(key, default, lambda values: values[0], lambda value: True)
+    """Words; `area` gives several lines; `means` as in `choose`."""
+    _seed(label, key, default, lambda values: values[0], lambda value: True, means)
     widget = where.text_area if area else where.text_input
-    return _keep(key, widget(label, key=key, help=help, **options), default)
+    return _keep(key, widget(label, key=key, help=help, **options), default, means)
 
 
 def switch(label: str, *, key: str, default: bool = False, help: str | None = None, where: Any = st) -> bool:
     """On or off."""
-    _seed(key, default, lambda values: {"True": True, "False": False}[values[0]], lambda value: True)
+    _seed(label, key, default, lambda values: {"True": True, "False": False}[values[0]], lambda value: True)
     return _keep(key, where.toggle(label, key=key, help=help), default)
 
 
-def _follow(key: str, default: str) -> None:
-    here = address()
-    before = here.followed.get(key, default)
-    here.followed[key] = default
-    for place in (st.session_state, here.kept):
-        if before != default and key in place and place[key] == before:
-            place[key] = default
-
-
-def _seed(key: str, default: Any, read: Callable[[list[str]], Any], valid: Callable[[Any], bool]) -> None:
+def _seed(
+    label: str,
+    key: str,
+    default: Any,
+    read: Callable[[list[str]], Any],
+    valid: Callable[[Any], bool],
+    means: Callable[[Any], Any] | None = None,
+    follows: bool = True,
+) -> None:
     """Give the widget its value before it is drawn: from the link, else as it was left, else the default."""
     here = address()
     if here.following and key in here.asked:
@@ -280,13 +344,30 @@ def _seed(key: str, default: Any, read: Callable[[list[str]], Any], valid: Calla
     if here.arrived or key not in st.session_state:
         # A widget of the page that was left has the same key and is another one: a value must be given anew.
         st.session_state[key] = st.session_state.get(key, here.kept.get(key, default))
+    value = st.session_state[key]
+    if key in here.kept and value == here.kept[key]:
+        at_default = value == here.followed.get(key, value)
+        follow = at_default and follows and key not in here.units
+        # Options of another page may have the same key: what is no option here was not chosen here.
+        stale = (not valid(value) and not here.arrived) or (valid(value) and _means_something_else(key, value, means))
+        if stale and not at_default and value != default:
+            here.reset.append(label)
+        if stale or follow:
+            st.session_state[key] = default
     if not valid(st.session_state[key]):
         st.session_state[key] = default
 
 
-def _keep(key: str, value: Any, default: Any) -> Any:
+def _means_something_else(key: str, value: Any, means: Callable[[Any], Any] | None) -> bool:
+    """Whether a value that was left here stands for something else by now."""
+    before = address().meant.get(key)
+    return before is not None and means is not None and means(value) != before
+
+
+def _keep(key: str, value: Any, default: Any, means: Callable[[Any], Any] | None = None) -> Any:
     here = address()
-    here.kept[key] = value
+    here.kept[key], here.followed[key] = value, default
+    here.meant[key] = means(value) if means is not None else None
     here.current[key], here.defaults[key] = _words(value), _words(default)
     return value
 

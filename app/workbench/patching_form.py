@@ -85,10 +85,19 @@ def _own(question: Question) -> dict[str, Any] | None:
     words = "As many tokens as the prompt has. Change the word that decides the answer."
     if not isinstance(question.prompt, str):
         ids = ", ".join(map(str, question.prompt))
-        given: Any = read_ids(links.text("Counterfactual token ids", key="counterfactual-ids", default=ids, help=words))
+        given: Any = read_ids(
+            links.text(
+                "Counterfactual token ids", key="counterfactual-ids", default=ids, help=words, means=lambda _: ids
+            )
+        )
     else:
         given = links.text(
-            "Counterfactual prompt", key="counterfactual", default=question.prompt, area=True, help=words
+            "Counterfactual prompt",
+            key="counterfactual",
+            default=question.prompt,
+            area=True,
+            help=words,
+            means=lambda _: question.prompt,
         ).strip()
     if not given or given == question.prompt:
         st.info(
