@@ -20,6 +20,9 @@ def heavy_imports() -> None:
         import dcinterp.figures
 
         dcinterp.figures.kinds()
+        from workbench.jobs import stop_if_cancelled
+
+        torch.nn.modules.module.register_module_forward_pre_hook(stop_if_cancelled)
         # Tiny models run fastest on one thread, and sessions do not fight over the cores.
         torch.set_num_threads(1)
         # Streamlit collects all garbage after every run; what is imported by now never becomes any.

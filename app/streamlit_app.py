@@ -76,6 +76,7 @@ with st.sidebar:
     with st.container(gap=None):  # they have no height and should take no space
         follow_theme()
         begin_at_top(page.title)
+        jobs.visit()
     models.choose_model()
     running = st.container()
     with st.popover("Share this view", icon=":material/link:", width="stretch"):

@@ -75,9 +75,7 @@ side_by_side(draw_prediction)
 st.subheader("What a head attends to", anchor=False, help=tip("attention", "composition"))
 across = st.columns([1, 1, 3])
 own = {"means": lambda _: name}
-layer = links.choose(
-    "Layer", range(layers), key="layer", default=layers - 1, help=tip("layer"), where=across[0], **own
-)
+layer = links.choose("Layer", range(layers), key="layer", default=layers - 1, help=tip("layer"), where=across[0], **own)
 head = links.choose("Head", range(heads), key="head", default=0, help=tip("head"), where=across[1], **own)
 which = links.choose(
     "Show",

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import streamlit as st
@@ -98,8 +99,15 @@ def fresh(analysis: str, /, **arguments: Any) -> Any:
     return ANALYSES[analysis].function(**arguments)
 
 
-def compute(key: str, analysis: str, model: str | None, arguments: dict[str, Any], **extra: Any) -> Any:
-    """Run the analysis under its model's lock and keep the result."""
+def compute(
+    key: str,
+    analysis: str,
+    model: str | None,
+    arguments: dict[str, Any],
+    hold: AbstractContextManager[Any] | None = None,
+    **extra: Any,
+) -> Any:
+    """Run the analysis under its model's lock and keep the result; `hold` is another way to take that lock."""
     from dcinterp.results.registry import ANALYSES
 
     function = ANALYSES[analysis].function
@@ -107,7 +115,7 @@ def compute(key: str, analysis: str, model: str | None, arguments: dict[str, Any
         result = function(**arguments, **extra)
     else:
         bridge = models.model(model)
-        with models.lock(model):
+        with hold if hold is not None else models.lock(model):
             result = function(bridge, **arguments, **extra)
     _cache.put(key, result)
     return result
@@ -151,8 +159,11 @@ def long(
             # Another session may have asked the same while this work was waiting.
             if (made := _cache.get(made_by)) is not None:
                 return made
-            shown = progress if model is None else polite(progress, models.lock(model))
-            return compute(made_by, analysis, model, arguments, progress=shown)
+            if model is None:
+                return compute(made_by, analysis, model, arguments, progress=progress)
+            lock = models.lock(model)
+            hold = patiently(lock, progress.check)
+            return compute(made_by, analysis, model, arguments, hold, progress=polite(progress, lock))
 
         jobs.start(title, made_by, work)
 
@@ -183,11 +194,25 @@ def polite(progress: Any, lock: threading.RLock) -> Any:
     """A progress callback that lets other sessions use the model between two units of work."""
 
     def step(done: int, total: int, message: str = "") -> None:
-        progress(done, total, message)
         lock.release()
-        # Giving way needs a moment: a lock that is let go and taken again at once goes to whoever held it.
-        time.sleep(0.002)
-        lock.acquire()
+        try:
+            progress(done, total, message)  # work that was left alone may wait in here for its place
+            # Giving way needs a moment: a lock that is let go and taken again at once goes to whoever held it.
+            time.sleep(0.002)
+        finally:
+            lock.acquire()
 
-    step.partial = getattr(progress, "partial", None)  # type: ignore[attr-defined]
+    for name in ("partial", "keep"):
+        setattr(step, name, getattr(progress, name, None))
     return step
+
+
+@contextmanager
+def patiently(lock: threading.RLock, check: Callable[[], None]) -> Iterator[None]:
+    """Hold a lock that others may hold for long; `check` raises where waiting has become pointless."""
+    while not lock.acquire(timeout=jobs.LOOKS_EVERY):
+        check()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -64,9 +64,9 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     left, right = st.columns([3, 1])
     if kind == TEXT:
         chosen = links.last("task"), links.last("example")
-        if own is None and chosen[0] is not None:
-            if links.suggest("text", examples.held_out(chosen[0], chosen[1] or 0).prompt):
-                links.clear("answer")
+        looked_at = examples.held_out(chosen[0], chosen[1] or 0).prompt if chosen[0] is not None else None
+        if own is None and looked_at and links.suggest("text", looked_at):
+            links.clear("answer")
         text = links.text(
             "Text",
             key="text",

@@ -186,6 +186,7 @@ def suggest(key: str, value: Any) -> bool:
     if key in here.kept and (here.kept[key] != before or before == value):
         return False
     here.suggested[key] = here.kept[key] = value
+    here.followed.pop(key, None)
     st.session_state.pop(key, None)
     return True
 
@@ -346,7 +347,7 @@ def _seed(
         st.session_state[key] = st.session_state.get(key, here.kept.get(key, default))
     value = st.session_state[key]
     if key in here.kept and value == here.kept[key]:
-        at_default = value == here.followed.get(key, value)
+        at_default = key in here.followed and value == here.followed[key]
         follow = at_default and follows and key not in here.units
         # Options of another page may have the same key: what is no option here was not chosen here.
         stale = (not valid(value) and not here.arrived) or (valid(value) and _means_something_else(key, value, means))

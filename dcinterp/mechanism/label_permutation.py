@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Question
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.support.errors import UserError
-from dcinterp.support.progress import Progress
+from dcinterp.support.progress import Progress, once
 
 Label = tuple[Hashable, ...]
 Scored = TypeVar("Scored")
@@ -65,7 +66,7 @@ def score_examples(
     for number, (name, answers) in enumerate(rounds):
         found.append([])
         for place, question in enumerate(answers):
-            found[-1].append(score(place, question))
+            found[-1].append(once(progress, f"{name} {place}", partial(score, place, question)))
             progress(number * len(questions) + place + 1, len(rounds) * len(questions), f"{name} {place + 1}")
     return found[0], found[1] if others is not None else None
 

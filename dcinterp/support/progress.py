@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -19,6 +21,18 @@ class Cancelled(Exception):
 
 def silent(done: int, total: int, message: str = "") -> None:
     """Shows nothing."""
+
+
+def once(progress: Progress, unit: str, make: Callable[[], T]) -> T:
+    """What a unit of work finds: made now, or kept by a callback that has seen the same work before it was cancelled.
+
+    Args:
+        progress: a callback; one with a method `keep(unit, make)` decides.
+        unit: the name of the unit, the same in every attempt at the same work.
+        make: finds it; the same in every attempt.
+    """
+    keep = getattr(progress, "keep", None)
+    return make() if keep is None else keep(unit, make)
 
 
 @contextmanager

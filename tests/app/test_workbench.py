@@ -150,42 +150,6 @@ def test_downloads_hold_the_result(patterns, tmp_path):
     assert unclicked("Click a cell, or move, to follow it. Rows share. Click a row. Blue.") == "Rows share. Blue."
 
 
-def test_work_ends_by_itself_when_nobody_looks(monkeypatch):
-    from workbench import jobs
-
-    monkeypatch.setattr(jobs, "UNSEEN_SECONDS", 0.2)
-    monkeypatch.setattr(jobs, "session", lambda: "somebody")
-
-    def work(progress):
-        for step in range(1000):
-            progress(step, 1000)
-            time.sleep(0.01)
-
-    job = jobs.start("count", "count", work)
-    for _ in range(300):
-        if not job.alive:
-            break
-        time.sleep(0.02)
-    assert job.state == "cancelled"
-    assert 0 < job.done < 1000
-
-
-def test_a_failure_of_work_is_reported_and_not_silent(monkeypatch):
-    from workbench import jobs
-
-    monkeypatch.setattr(jobs, "session", lambda: "somebody else")
-
-    def work(progress):
-        raise dcinterp.UserError("There is nothing to do.")
-
-    job = jobs.start("nothing", "nothing", work)
-    for _ in range(300):
-        if not job.alive:
-            break
-        time.sleep(0.02)
-    assert (job.state, job.error) == ("failed", "There is nothing to do.")
-
-
 def test_long_work_lets_others_use_the_model():
     from workbench.analyses import polite
 

@@ -19,6 +19,7 @@ Identity that the tests assert: every table's accuracy is the mean of `right` ov
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import former_name
-from dcinterp.support.progress import Progress, silent
+from dcinterp.support.progress import Progress, once, silent
 from dcinterp.support.ranges import Count
 
 BASELINES = {
@@ -189,10 +190,11 @@ def task_accuracy(
                 progress(before + done, len(wanted) * rows, name)
 
             drawn = generate(task, rows, seed, examples=examples, split=split)  # type: ignore[arg-type]
-            made.append((task, evaluate(bridge, drawn, batch_size=batch_size, progress=scored, bootstrap=0)))
-            partial = getattr(progress, "partial", None)
-            if partial is not None and number % 4 == 3:
-                partial(_gathered(made, rows, split, seed))
+            answer = partial(evaluate, bridge, drawn, batch_size=batch_size, progress=scored, bootstrap=0)
+            made.append((task, once(progress, task.id, answer)))
+            show = getattr(progress, "partial", None)
+            if show is not None and number % 4 == 3:
+                show(_gathered(made, rows, split, seed))
     except ValueError as error:
         raise UserError(str(error).splitlines()[0]) from error
     return _gathered(made, rows, split, seed)

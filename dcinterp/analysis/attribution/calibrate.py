@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -47,7 +48,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error,
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
-from dcinterp.support.progress import Progress, silent
+from dcinterp.support.progress import Progress, once, silent
 from dcinterp.support.ranges import Count, Level
 
 FLOWS = ("frozen", "recomputed")
@@ -250,7 +251,8 @@ def calibrate(
         for f, flow in enumerate(FLOWS):
             hooks = frozen if flow == "frozen" else ()
             run = _Comparison(bridge, explanation, stage, other, values, hooks, rule)
-            predicted[:, f, i], effects[f, i] = run.compare(interventions, methods)
+            compare = partial(run.compare, interventions, methods)
+            predicted[:, f, i], effects[f, i] = once(progress, f"example {i}, {flow}", compare)
             progress(i * len(FLOWS) + f + 1, len(questions) * len(FLOWS), f"example {i + 1}, {flow}")
     return _result(
         predicted,

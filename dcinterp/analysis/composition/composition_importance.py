@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -44,7 +45,7 @@ from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.progress import Progress, silent
+from dcinterp.support.progress import Progress, once, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 
 ADDED = tuple(BRANCHES[branch].hook for branch in ADDED_BRANCHES)
@@ -191,7 +192,8 @@ def composition_importance(
     means = _mean_maps(bridge, [each.ids for each in what]) if kind == "mean" else {}
     made = []
     for done, each in enumerate(what):
-        made.append(_importance(bridge, each, path, method, rule, means))
+        score = partial(_importance, bridge, each, path, method, rule, means)
+        made.append(once(progress, f"example {done}", score))
         progress(done + 1, len(what), f"example {done + 1}")
     scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
     at_zero = torch.stack([row[4] for row in made]).mean(0) if means else None

@@ -24,6 +24,7 @@ model's own hooks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import pandas as pd
@@ -42,7 +43,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
-from dcinterp.support.progress import Progress, silent
+from dcinterp.support.progress import Progress, once, silent
 from dcinterp.support.ranges import Level
 
 Queries = Literal["last", "all"]
@@ -150,7 +151,8 @@ def mean_composition_map(
     asked = read_questions(bridge, examples)
     made = []
     for done, question in enumerate(asked):
-        made.append(_sums(bridge, token_ids(bridge, question.prompt), layer, stage, queries))
+        ids = token_ids(bridge, question.prompt)
+        made.append(once(progress, f"example {done}", partial(_sums, bridge, ids, layer, stage, queries)))
         progress(done + 1, len(asked), f"example {done + 1}")
     composer = composer_of(bridge, layer, stage)
     base = composer.base_map().float()
