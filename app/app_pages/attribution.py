@@ -106,11 +106,10 @@ view(
 )
 
 st.subheader("Over a set of examples", anchor=False, help=tip("clustered interval", "ablation"))
-texts = links.text(
+texts = inputs.examples_set(
     "Examples",
     key="set",
     default=f"{question.task or 'all'} n=10",
-    help="A QK pattern, a transformation or task numbers, followed by any of n=, seed=, shots=, split=.",
 )
 try:
     many = analyses.long(

@@ -5,6 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models
 from workbench.glossary import tip
+from workbench.markdown import sentence
 from workbench.view import view
 
 WHICH = {"weights": "weights before", "composed": "weights after", "scores": "scores before"}
@@ -37,7 +38,7 @@ def side_by_side(draw):
             try:
                 draw(each, number)
             except UserError as problem:
-                st.error(str(problem), icon=":material/error:")
+                st.error(sentence(problem), icon=":material/error:")
 
 
 def draw_prediction(each, number):

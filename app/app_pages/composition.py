@@ -175,12 +175,11 @@ if motifs := mixing.motifs():
 
 st.subheader("Averaged over a set of examples", anchor=False, help=tip("composition map"))
 across = st.columns([3, 2])
-texts = links.text(
+texts = inputs.examples_set(
     "Examples",
     key="set",
     default=f"{question.task or 'all'} n=10",
     where=across[0],
-    help="A QK pattern, a transformation or task numbers, followed by any of n=, seed=, shots=, split=.",
 )
 # Scores before the softmax are not amounts of attention, so none of it is shared.
 ways = [way for way in SHOW if way != "shared" or stage == "post"]

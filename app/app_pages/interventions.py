@@ -104,12 +104,11 @@ with left.container(horizontal=True):
     stage = "post"
     if part != "head":
         stage = links.choose("Stage", ["post", "pre"], key="part_stage", help=tip("stage"))
-examples = links.text(
+examples = inputs.examples_set(
     "Examples",
     key="part_set",
     default=f"{question.task or 'all'} n=3",
     where=right,
-    help="A QK pattern, a transformation or task numbers, followed by any of n=, seed=, shots=, split=.",
 )
 try:
     calibration = analyses.long(

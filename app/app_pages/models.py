@@ -8,7 +8,7 @@ from dcinterp.model.compose.registry import MECHANISM_COLUMNS, mechanism_rows
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from workbench import links, models
-from workbench.markdown import escape
+from workbench.markdown import escape, sentence
 
 st.title("Models", anchor=False)
 st.markdown(
@@ -35,7 +35,7 @@ for number, name in enumerate(models.known()):
             try:
                 facts(models.estimate(name))
             except (UserError, OSError) as problem:
-                st.error(str(problem).splitlines()[0], icon=":material/error:")
+                st.error(sentence(problem), icon=":material/error:")
         right.button(
             "Chosen" if name == st.session_state.model else "Choose",
             key=f"choose-{number}",
@@ -64,7 +64,7 @@ root = st.text_input(
 )
 found = models.folders(path_of(root)) if root and path_of(root).is_dir() else []
 if root and not path_of(root).is_dir():
-    st.error(f"There is no folder {root} to look in; check the path.", icon=":material/error:")
+    st.error(f"There is no folder {escape(root)} to look in; check the path.", icon=":material/error:")
 chosen = st.selectbox(
     "Model folder",
     found,
@@ -97,7 +97,7 @@ if wanted:
         with st.spinner("Looking at its size ..."):
             found = models.estimate(wanted)
     except (UserError, OSError) as problem:
-        st.error(str(problem).splitlines()[0], icon=":material/error:")
+        st.error(sentence(problem), icon=":material/error:")
     else:
         with st.container(border=True):
             st.markdown(f"**{escape(wanted)}**")
@@ -110,7 +110,7 @@ if wanted:
             ).strip()
             name = f"{wanted}{models.TOKENIZER_MARK}{other}" if other else wanted
             if problem := models.tokenizer_problem(wanted, other):
-                st.error(problem, icon=":material/error:")
+                st.error(sentence(problem), icon=":material/error:")
             elif name in models.known():
                 st.caption("This model is open.")
             else:

@@ -5,6 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models
 from workbench.glossary import tip
+from workbench.markdown import sentence
 from workbench.view import view
 
 st.title("OV circuits", anchor=False)
@@ -67,7 +68,7 @@ try:
             caption="The same head and words in the other reading. Where the tables differ, say which one you quote.",
         )
 except UserError as problem:
-    st.error(in_app(problem), icon=":material/error:")
+    st.error(sentence(in_app(problem)), icon=":material/error:")
 
 inputs.require_tokenizer(name)
 st.subheader("What every head does to words", anchor=False, help=tip("transformation", "OV circuit"))

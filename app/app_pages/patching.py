@@ -6,6 +6,7 @@ from dcinterp.mechanism.patching import NothingToRestore
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models, patching_form
 from workbench.glossary import tip
+from workbench.markdown import sentence
 from workbench.view import view
 
 SITES = {"resid_pre": "residual stream", "attn_out": "attention output", "mlp_out": "MLP output"}
@@ -52,7 +53,7 @@ try:
         **pair,
     )
 except NothingToRestore as problem:
-    st.info(str(problem), icon=":material/info:")
+    st.info(sentence(problem), icon=":material/info:")
     links.end_page()
 except UserError as problem:
     inputs.refuse(problem)

@@ -5,6 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, links, models, planted_models
 from workbench.glossary import tip
+from workbench.markdown import sentence
 from workbench.view import show_warnings, view
 
 ROLE = "How many heads play each role. With more than one, they can replace each other."
@@ -65,7 +66,7 @@ try:
         method="ig",
     )
 except UserError as problem:
-    st.error(str(problem), icon=":material/error:")
+    st.error(sentence(problem), icon=":material/error:")
     links.end_page()
 if edges is not None:
     show_warnings(edges)
@@ -111,7 +112,7 @@ try:
         examples=2,
     )
 except UserError as problem:
-    st.error(str(problem), icon=":material/error:")
+    st.error(sentence(problem), icon=":material/error:")
 else:
     if scores is not None:
         view(

@@ -9,6 +9,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, examples, links, models, training
 from workbench.glossary import tip
+from workbench.markdown import sentence
 from workbench.view import view
 
 st.title("Training", anchor=False)
@@ -31,7 +32,7 @@ with (
         icon=":material/play_arrow:",
         key=f"start-{st.session_state.get('_started', 0)}",
     ),
-    st.form("start", border=False),
+    st.form("start", border=False, enter_to_submit=False),
 ):
     across = st.columns([2, 2, 1, 1])
     place = across[0].text_input(
@@ -57,9 +58,10 @@ with (
             folder = Path(os.path.realpath(os.path.expanduser(place)))
             training.start(folder, preset, int(steps), {"num_hidden_layers": int(layers)}, text.strip())
         except (UserError, OSError) as problem:
-            st.error(str(problem).splitlines()[0], icon=":material/error:")
+            st.error(sentence(problem), icon=":material/error:")
         else:
             st.session_state.run = str(folder)
+            training.started(folder)
             st.session_state["_started"] = st.session_state.get("_started", 0) + 1
             st.rerun()
 
@@ -67,6 +69,8 @@ run = links.choose(
     "Run",
     [*found, SHIPPED],
     key="run",
+    # Not that of another folder: what was trained here, else what everybody has.
+    default=training.own_run(found) or SHIPPED,
     format=lambda run: run if run == SHIPPED else training.name(run),
     help="Runs in or below the folder where the app was started, the latest first.",
 )
@@ -190,7 +194,7 @@ try:
     strengths = analyses.fresh("training_strengths", run=run)
     spectra = analyses.fresh("training_diversity", run=run)
 except (UserError, OSError) as problem:
-    st.info(str(problem).splitlines()[0], icon=":material/info:")
+    st.info(sentence(problem), icon=":material/info:")
 else:
     beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from dcinterp.bridge.protocol import stages_of
 from dcinterp.support.errors import UserError
 from workbench import analyses, examples, links, models, planted_models
 from workbench.glossary import tip
+from workbench.markdown import escape, sentence
 
 TASK, TEXT = "task", "text"
+EXAMPLES_AT_MOST = 5000
+"""Of an analysis that is started on a page."""
 KINDS = {TASK: "An example of a task", TEXT: "My own text"}
 
 
@@ -147,21 +151,79 @@ def read_ids(text: str) -> list[int]:
 def write_out(question: Question) -> None:
     """Show the prompt of a numbered example; one's own text stands in its field already."""
     if question.task is not None:
-        st.markdown(f"The prompt is `{question.prompt}`; the right answer is **{question.answer}**.")
+        st.markdown(f"The prompt is `{question.prompt}`; the right answer is **{escape(str(question.answer))}**.")
+
+
+LISTED_AT_ONCE = 200
 
 
 def vocabulary(name: str) -> None:
-    """A list of the words that a small model knows; nothing for a model that knows thousands."""
+    """Buttons that put an example of the tasks, or a word that a small model knows, into the text."""
     tokenizer = getattr(models.require(name), "tokenizer", None)
     if tokenizer is None or len(tokenizer) > 3000:
         return
+    if not name.startswith(planted_models.PREFIX):
+        st.button(
+            "Insert a random example",
+            on_click=insert_example,
+            icon=":material/casino:",
+            type="tertiary",
+            help="A held-out example of a random task, with its right answer, in place of the text.",
+        )
     words = st.popover("Words it knows", icon=":material/menu_book:", type="tertiary", on_change="rerun", key="words")
     if words.open:
         listed = sorted(
             (w for w in tokenizer.get_vocab() if w.strip() and not re.fullmatch(r"<\w+>", w)), key=str.lower
         )
-        words.caption(f"The model knows these {len(listed)} words and signs; a text may use no others.")
-        words.text(", ".join(listed))
+        words.caption(
+            f"The model knows these {len(listed)} words and signs; a text may use no others. Click one to put it at "
+            "the end of the text."
+        )
+        part = words.text_input("Words that contain", key="words-that-contain")
+        found = [each for each in listed if part.strip().lower() in each.lower()]
+        words.pills(
+            "Words", found[:LISTED_AT_ONCE], key="known-word", on_change=append_word, label_visibility="collapsed"
+        )
+        if len(found) > LISTED_AT_ONCE:
+            words.caption(f"{len(found) - LISTED_AT_ONCE} more: type a part of a word above.")
+
+
+def insert_example() -> None:
+    """A random held-out example as one's own text, as a callback."""
+    task = random.choice(list(synthetic_tasks.TASKS))
+    example = examples.held_out(task, random.randrange(1000))
+    st.session_state.text, st.session_state.answer = example.prompt, example.answer
+
+
+def append_word() -> None:
+    """The word that was clicked at the end of the text, as a callback."""
+    chosen = st.session_state.get("known-word")
+    if chosen:
+        st.session_state.text = synthetic_tasks.join([*synthetic_tasks.words(st.session_state.get("text", "")), chosen])
+        st.session_state["known-word"] = None
+
+
+def examples_set(label: str, *, key: str, default: str, **options: Any) -> str:
+    """The text form of a set of examples; the page ends where it is none, before any work begins."""
+    from dcinterp.mechanism.dataset import read_selection
+
+    text = links.text(
+        label,
+        key=key,
+        default=default,
+        help="A QK pattern, a transformation or task numbers, followed by any of n=, seed=, shots=, split=; at most "
+        f"n={EXAMPLES_AT_MOST}.",
+        **options,
+    )
+    try:
+        if (count := read_selection(text).n) > EXAMPLES_AT_MOST:
+            raise UserError(
+                f"n={count:,} examples take too long for a page: give at most {EXAMPLES_AT_MOST:,} here, or use the "
+                "command line."
+            )
+    except UserError as problem:
+        refuse(problem)
+    return text
 
 
 SAMPLE_WORDS = (
@@ -281,7 +343,7 @@ def shown(token: str) -> str:
 
 def refuse(problem: Exception) -> None:
     """Show what is wrong in one sentence and end the page."""
-    st.error(str(problem).splitlines()[0], icon=":material/error:")
+    st.error(sentence(problem), icon=":material/error:")
     links.end_page()
 
 
@@ -307,11 +369,11 @@ def require_tokenizer(name: str) -> None:
         links.end_page()
 
 
-def first_word(name: str, answer: str | int | None) -> int | None:
-    """The id of an answer's first token, which is where the model has to choose; UserError when it does not know it."""
+def first_word(name: str, answer: str | int | None) -> str | int | None:
+    """The first token of an answer, which is where the model has to choose; UserError when it does not know it."""
     from dcinterp.mechanism.prompt import first_token
 
-    return None if answer is None else first_token(models.model(name), answer)
+    return None if answer is None else word(name, first_token(models.model(name), answer))
 
 
 def word(name: str, token: int) -> str | int:

@@ -22,6 +22,8 @@ import streamlit as st
 from streamlit.runtime import Runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from workbench.markdown import sentence
+
 UNSEEN_SECONDS = 600.0
 RELOAD_SECONDS = 5.0
 """How long a page may take to come back before its work counts as left alone."""
@@ -303,7 +305,7 @@ def report(job: Job) -> None:
         again = " Started again, it goes on from there." if job.units else ""
         st.info(f"{job.title}: cancelled after {job.done} of {job.total}.{again}", icon=":material/stop_circle:")
     elif job.state == "failed":
-        st.error(f"{job.title}: {job.error}", icon=":material/error:")
+        st.error(f"{job.title}: {sentence(job.error)}", icon=":material/error:")
 
 
 def panel(job: Job, key: str, partial: Callable[[Any], None] | None = None) -> None:

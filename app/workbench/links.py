@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 import streamlit as st
 
 from dcinterp.mechanism.branches import FORMER_PARTS
+from workbench.markdown import escape
 
 T = TypeVar("T")
 Values = dict[str, list[str]]
@@ -137,7 +138,7 @@ def notices() -> None:
     """Say which values of a link could not be used, and which choices gave way to their default."""
     here = address()
     for sentence in here.wrong:
-        st.warning(sentence, icon=":material/link_off:")
+        st.warning(escape(sentence), icon=":material/link_off:")
     # It is said for as long as this view stands: work that ends, or a changed theme, draws the page anew.
     if here.reset or here.said[1] != here.current:
         here.said = here.reset, here.current

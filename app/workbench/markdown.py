@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 
 def escape(text: str) -> str:
     """Text in which no sign is taken for markup."""
-    for sign in "\\`*_{}[]<>#$~":
+    for sign in "\\`*{}[]<>#$~":
         text = text.replace(sign, f"\\{sign}")
-    return text
+    # Inside a word an underscore is no markup; beside one it makes the word slanting, and is gone.
+    return re.sub(r"(?<!\w)_|_(?!\w)|(?<=_)_", r"\\_", text)
+
+
+def sentence(problem: Exception | str) -> str:
+    """The first line of what is wrong, as it stands: a word that is not known is shown with all of its signs."""
+    return escape((str(problem).splitlines() or [""])[0])

@@ -14,6 +14,7 @@ from dcinterp.bridge.protocol import stages_of
 from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF
 from dcinterp.support.paths import path_of
 from workbench import links
+from workbench.markdown import escape, sentence
 
 LOADED_AT_MOST = 4
 FOLDERS_LISTED_AT_MOST = 200
@@ -152,8 +153,10 @@ def require(name: str) -> Any:
     try:
         return model(name)
     except (ValueError, OSError) as problem:
-        reason = str(problem).splitlines()[0]
-        st.error(f"{name} does not load: {reason} Choose another model in the sidebar.", icon=":material/error:")
+        reason = sentence(problem)
+        st.error(
+            f"{escape(name)} does not load: {reason} Choose another model in the sidebar.", icon=":material/error:"
+        )
         links.end_page()
 
 

@@ -23,6 +23,7 @@ import streamlit as st
 
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.paths import path_of
+from workbench import jobs
 from workbench.drawings import drawn
 from workbench.theme import theme
 
@@ -78,6 +79,8 @@ class Run:
 
 
 _processes: dict[str, subprocess.Popen[bytes]] = {}
+_started_by: dict[str, list[str]] = {}
+"""Folders of the runs that each visitor started, the latest first."""
 _stop_requested: dict[str, tuple[int, float]] = {}
 """Folders whose run was asked to stop: the process, and when."""
 
@@ -102,6 +105,17 @@ def runs(root: Path) -> list[str]:
 def alive() -> list[Run]:
     """The runs of this app that are under way."""
     return [read_run(Path(folder)) for folder, process in list(_processes.items()) if process.poll() is None]
+
+
+def started(folder: Path) -> None:
+    """Remember who started a run."""
+    mine = _started_by.setdefault(jobs.visitor(), [])
+    mine.insert(0, str(folder))
+
+
+def own_run(found: list[str]) -> str | None:
+    """Which of some runs this visitor started last; None if none of them."""
+    return next((run for run in _started_by.get(jobs.visitor(), []) if run in found), None)
 
 
 def name(folder: Path | str) -> str:

@@ -185,8 +185,41 @@ def draw_examples(text: str) -> list[tuple[Example, str]]:
     Raises:
         UserError: a task, key or value is unknown.
     """
-    from synthetic_tasks import TASKS, generate
+    from synthetic_tasks import generate
+
+    chosen = read_selection(text)
+    rounds = -(-chosen.n // len(chosen.tasks))
+    split: Any = chosen.split
+    try:
+        rows = [generate(task, rounds, chosen.seed, examples=chosen.shots + 1, split=split) for task in chosen.tasks]
+    except (ValueError, KeyError) as error:
+        raise UserError(str(error.args[0])) from error
+    # One of every task in turn, so that the first n are spread evenly.
+    return [(row.examples[-1], with_shots(row.examples)) for turn in zip(*rows, strict=True) for row in turn][
+        : chosen.n
+    ]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the text form of a set of examples says."""
+
+    tasks: Sequence[Any]
+    n: int
+    seed: int
+    shots: int
+    split: str | None
+
+
+def read_selection(text: str) -> Selection:
+    """The text form of a set of examples, before any of them is drawn.
+
+    Raises:
+        UserError: a task, key or value is unknown.
+    """
+    from synthetic_tasks import TASKS
     from synthetic_tasks.selection import chosen
+    from synthetic_tasks.split import check_split
 
     words = text.split()
     options = {"n": "20", "seed": "0", "shots": "0", "split": ""}
@@ -206,13 +239,10 @@ def draw_examples(text: str) -> list[tuple[Example, str]]:
     names = ",".join(each for each in words if "=" not in each)
     try:
         tasks = list(TASKS.values()) if names in ("", "all") else chosen(names)
-        rounds = -(-n // len(tasks))
-        split: Any = options["split"] or None
-        rows = [generate(task, rounds, seed, examples=shots + 1, split=split) for task in tasks]
+        check_split(options["split"] or None)
     except (ValueError, KeyError) as error:
         raise UserError(str(error.args[0])) from error
-    # One of every task in turn, so that the first n are spread evenly.
-    return [(row.examples[-1], with_shots(row.examples)) for turn in zip(*rows, strict=True) for row in turn][:n]
+    return Selection(tasks, n, seed, shots, options["split"] or None)
 
 
 def with_shots(examples: Sequence[Example]) -> str:
