@@ -54,6 +54,7 @@ from workbench import jobs, links, models, training  # noqa: E402
 from workbench.glossary import tip  # noqa: E402
 from workbench.page_top import begin_at_top  # noqa: E402
 from workbench.theme import follow_theme  # noqa: E402
+from workbench.view import whole_page  # noqa: E402
 
 page = st.navigation(
     {
@@ -82,6 +83,7 @@ with st.sidebar:
     with st.popover("Share this view", icon=":material/link:", width="stretch"):
         st.caption(tip("share link"))
         links.share_here()
+    exported = st.container()
 notices = st.container()
 
 complete = True
@@ -98,6 +100,13 @@ finally:
         links.end()
         with notices:
             links.notices()
+        with exported:
+            opened = st.popover(
+                "Export this page", icon=":material/download:", width="stretch", on_change="rerun", key="export-page"
+            )
+            if opened.open:
+                with opened:
+                    whole_page()
         with running:
             jobs.sidebar()
             if page.title != "Training":

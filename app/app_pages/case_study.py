@@ -145,14 +145,14 @@ with places[0]:
         dark=theme() == "dark",
     )
     st.caption(
-        "Underlined in orange: the source token, to which attention is followed below; click another token to follow "
-        "that one. In blue: the last token, after which the model answers."
+        "Underlined in purple: the source token, to which attention is followed below; click another token to follow "
+        "that one. In green: the last token, after which the model answers."
     )
     view(
         prediction,
         "answer",
         warnings=False,
-        caption=f"The most likely next tokens{'; orange: the expected answer' if prediction.answer else ''}.",
+        caption=f"The most likely next tokens{'; black: the expected answer' if prediction.answer else ''}.",
     )
 with slot_2:
     heading(2, "attribution", "direct effect")
@@ -178,9 +178,9 @@ if composed:
             breakdown,
             "branches",
             selected=study.head,
-            caption="Every head's attention from the last token to the source. Grey is its own; blue and cyan are what "
-            "the query token adds, orange and yellow what the key token adds; the diamond is the sum, which the head "
-            "uses. The band marks the head that is followed.",
+            caption="Every head's attention from the last token to the source. Grey is its own; green is what the "
+            "query token adds, purple what the key token adds, projections dark and gates light; the diamond is the "
+            "sum, which the head uses. The band marks the head that is followed.",
         )
     with places[4]:
         heading(5, "sharing", "edge")
@@ -220,7 +220,7 @@ if composed:
         edge = {"layer": study.layer, "branch": f"{side[0]}p", "lender": study.head_from, "head": study.head}
         st.page_link(
             "app_pages/edges.py",
-            label=f"Compare the edge L{study.layer}H{study.head_from} -> L{study.layer}H{study.head} with all other "
+            label=f"Compare the edge L{study.layer}H{study.head_from} → L{study.layer}H{study.head} with all other "
             "edges",
             help="Opens the page Edges at this edge. Step 5 is about one token; the score of an edge is the sum over "
             "all tokens.",
@@ -237,7 +237,7 @@ with places[5] if composed else slot_source:
         key=study.key,
         caption="Each row is what a head attends to from the last token. "
         + (
-            "Before composition a row sums to 1 and is nowhere negative (blue); after it neither is true. "
+            "Before composition a row sums to 1 and is nowhere negative; after it neither is true. "
             if breakdown is not None
             else ""
         )

@@ -89,8 +89,9 @@ view(
     breakdown,
     "branches",
     selected=head,
-    caption=f"One column per head. Grey is its own {quantity}; blue and cyan are what the query token adds, orange and "
-    "yellow what the key token adds; the diamond is the sum, which the head uses. The band marks the chosen head.",
+    caption=f"One column per head. Grey is its own {quantity}; green is what the query token adds, purple what the "
+    "key token adds, projections dark and gates light; the diamond is the sum, which the head uses. The band marks the "
+    "chosen head.",
 )
 
 st.subheader(f"What head {head} borrows, and through which token's weights", anchor=False, help=tip("sharing"))

@@ -76,8 +76,8 @@ view(
     kind="flow",
     k=shown,
     warnings=False,
-    caption=f"The {shown} strongest edges. {ENDS[stage]}; right: whether that is for or against the answer. Blue "
-    "(projection) and cyan (gate) edges depend on the query token, orange and yellow ones on the key token.",
+    caption=f"The {shown} strongest edges. {ENDS[stage]}; right: whether that is for or against the answer. "
+    "Green edges depend on the query token, purple ones on the key token; projections are dark, gates light.",
 )
 st.subheader("The strongest edges", anchor=False, help=tip("edge", "ablation"))
 view(
@@ -123,7 +123,7 @@ else:
     line = f"edge {layer}.{stage}.added.{head_from}>{head} zero"
 st.page_link(
     "app_pages/interventions.py",
-    label=f"Remove the edge L{layer}H{head_from} -> L{layer}H{head}, and see what changes",
+    label=f"Remove the edge L{layer}H{head_from} → L{layer}H{head}, and see what changes",
     help=f"Opens the page Interventions with the line: {line}",
     icon=":material/content_cut:",
     query_params=inputs.link_choices({"what": line}),

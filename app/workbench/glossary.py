@@ -37,7 +37,7 @@ TERMS = {
     "motif": "A named pattern in a composition map: mutual excitation, mutual inhibition, one-to-many, many-to-one, "
     "self-gating.",
     "edge": "One head's attention used with another head's values, through one branch of the composition. "
-    "L1H6 -> L1H1: in layer 1, head 6 shares its attention with head 1.",
+    "L1H6 → L1H1: in layer 1, head 6 shares its attention with head 1.",
     "logit": "The score that a model gives to a possible next token, before scores are turned into probabilities.",
     "logit difference": "The logit of the answer minus the logit of the token that it competes with (the foil).",
     "target": "The token whose logit is explained.",

@@ -76,6 +76,8 @@ class Address:
     always: set[str] = field(default_factory=set)
     """Inputs that the address names even at their default, because version 0.1 did not have them (`older`)."""
     older: dict[str, bool] = field(default_factory=dict)
+    figures: dict[str, list[Any]] = field(default_factory=dict)
+    """What is shown on the page, for its export."""
     places: list[Any] = field(default_factory=list)
     """Where the share link is to be written once the page has drawn all of its inputs."""
 
@@ -101,7 +103,7 @@ def begin(page: str) -> None:
         here.written = given
     here.arrived = here.arrived or not same_page
     here.page, here.current, here.defaults, here.wrong, here.places = page, {}, {}, [], []
-    here.units, here.reset = set(), []
+    here.units, here.reset, here.figures = set(), [], {}
 
 
 def end() -> None:

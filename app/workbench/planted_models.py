@@ -84,4 +84,4 @@ def edge_label(place: tuple[int, str, int, int]) -> str:
     layer, branch, head_from, head_to = place
     if branch == "skip":
         return f"L{layer}H{head_to} (own attention)"
-    return f"L{layer}H{head_from} -> L{layer}H{head_to} ({branch})"
+    return f"L{layer}H{head_from} → L{layer}H{head_to} ({branch})"

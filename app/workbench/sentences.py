@@ -22,7 +22,7 @@ def change_by(effect: float, scores: Any) -> str:
 
 def edge_label(edge: Any) -> str:
     """An edge as figures label it, with its branch."""
-    return f"**L{edge.layer}H{edge.head_from} -> L{edge.layer}H{edge.head_to}** through the {_branch(edge)}"
+    return f"**L{edge.layer}H{edge.head_from} → L{edge.layer}H{edge.head_to}** through the {_branch(edge)}"
 
 
 def describe_strongest_edge(edges: Any, edge: Any) -> str:

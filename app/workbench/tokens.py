@@ -18,8 +18,8 @@ CSS = """
   font-family: var(--st-code-font); font-size: 0.88rem; color: var(--st-text-color); white-space: pre;
 }
 .tokens.active span { cursor: pointer; }
-.tokens span.source { border-color: #cc6633; box-shadow: inset 0 -3px #cc6633; }
-.tokens span.answer { border-color: #4477aa; box-shadow: inset 0 -3px #4477aa; }
+.tokens span.source { border-color: #aa44aa; box-shadow: inset 0 -3px #aa44aa; }
+.tokens span.answer { border-color: #228844; box-shadow: inset 0 -3px #228844; }
 .note {
   min-height: 1.4em; font-size: 0.85rem; color: var(--st-text-color); opacity: 0.75; font-family: var(--st-font);
 }

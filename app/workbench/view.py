@@ -64,7 +64,14 @@ def view(
         )
     if text := " ".join(part for part in (caption, words.legend) if part):
         st.caption(text)
-    footer(result, place, {"kind": kind, **options}, words.alternative, table=table, caption=text)
+    footer(result, place, {"kind": kind, **options}, words.alternative, table=table, caption=text, figure=figure)
+    _shown().append((result, {"kind": kind, **options}, text))
+
+
+def _shown() -> list[tuple[Any, dict[str, Any], str]]:
+    """(result, options of the figure, caption) of every figure of this page, in their order."""
+    here = links.address()
+    return here.figures.setdefault(here.page, [])
 
 
 def show_warnings(result: Any) -> None:
@@ -82,6 +89,7 @@ def footer(
     *,
     table: bool = True,
     caption: str = "",
+    figure: Any = None,
 ) -> None:
     """The row under a figure: table, text alternative, files, and what makes the same result elsewhere.
 
@@ -94,15 +102,16 @@ def footer(
         words: the text alternative of the figure.
         table: whether to offer the numbers as a table.
         caption: what stands below the figure; its file has it too.
+        figure: what is drawn: its own rows are the table; without one those of the whole result are.
     """
     parts: list[tuple[str, str, str, Callable[[], None]]] = [
-        ("Export", "download", "export", lambda: files(result, place, options, caption)),
+        ("Export", "download", "export", lambda: files(result, place, options, caption, figure)),
         ("Reproduce", "code", "code", lambda: code(result, options)),
     ]
     if words:
         parts.insert(0, ("In words", "text_fields", "words", lambda: st.write(words)))
     if table:
-        parts.insert(0, ("Table", "table", "table", lambda: numbers(result)))
+        parts.insert(0, ("Table", "table", "table", lambda: numbers(result, figure)))
     with st.container(horizontal=True, gap="small"):
         for label, icon, name, fill in parts:
             opened = st.popover(
@@ -113,17 +122,24 @@ def footer(
                     fill()
 
 
-def numbers(result: Any) -> None:
-    """The result as a table."""
-    frame = result.to_dataframe()
+def table_of(result: Any, figure: Any) -> Any:
+    """What is shown as a table: the rows of the figure, or of the whole result where there is none."""
+    from dcinterp.figures.base.rows import rows
+
+    return result.to_dataframe() if figure is None else rows(figure)
+
+
+def numbers(result: Any, figure: Any = None) -> None:
+    """What is shown as a table."""
+    frame = table_of(result, figure)
     st.dataframe(frame.head(20_000), width=900, hide_index=True)
     if len(frame) > 20_000:
         st.caption(f"The first 20,000 of {len(frame):,} rows; the files under Export have all of them.")
 
 
-def files(result: Any, place: str, options: dict[str, Any] | None, caption: str = "") -> None:
+def files(result: Any, place: str, options: dict[str, Any] | None, caption: str = "", shown: Any = None) -> None:
     """Buttons for the figure and the numbers as files, each made when it is clicked."""
-    name = file_name(result)
+    name = file_name(result, (options or {}).get("kind", ""))
 
     def figure_file(form: str) -> Callable[[], bytes]:
         def make() -> bytes:
@@ -145,15 +161,20 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
         ("SVG", "svg", "image/svg+xml", figure_file("svg")),
     ]
     data = [
-        ("CSV", "csv", "text/csv", lambda: result.to_dataframe().to_csv(index=False).encode()),
-        ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
+        ("CSV", "csv", "text/csv", lambda: table_of(result, shown).to_csv(index=False).encode()),
+        ("All numbers (Parquet)", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
         ("Result folder", "zip", "application/zip", lambda: zipped(result)),
     ]
-    st.markdown("**Download**", help="The web page opens offline. The result folder is what `dcinterp replay` reads.")
+    st.markdown(
+        "**Download**",
+        help="The web page opens offline. The CSV file has what this figure shows, the Parquet file all numbers of the "
+        "result. The result folder is what `dcinterp replay` reads.",
+    )
     with st.container(horizontal=True, gap="small"):
         for label, ending, kind, content in [*(figure if options is not None else []), *data]:
             key = f"download-{ending}-{place}"
-            st.download_button(label, content, f"{name}.{ending}", kind, key=key, on_click="ignore")
+            called = file_name(result) if ending in ("parquet", "zip") else name
+            st.download_button(label, content, f"{called}.{ending}", kind, key=key, on_click="ignore")
 
 
 def unclicked(caption: str) -> str:
@@ -183,14 +204,46 @@ def python_cell(result: Any, options: dict[str, Any] | None) -> str:
     return f"{result.call.python()}\ndcinterp.figures.plot(result{given})"
 
 
-def file_name(result: Any) -> str:
-    """What a downloaded file is called, without its ending: the analysis and the model."""
+def file_name(result: Any, kind: str = "") -> str:
+    """What a downloaded file is called, without its ending: the analysis, the model and the kind of figure."""
     call = getattr(result, "call", None)
     if call is None:
-        return type(result).__name__.lower()
+        return "-".join(filter(None, [type(result).__name__.lower(), kind]))
     model = Path(call.model).name if call.model else ""
     words = [call.analysis.replace("_", "-"), "".join(c if c.isalnum() or c in "+-." else "-" for c in model)]
-    return "-".join(filter(None, words))
+    return "-".join(filter(None, [*words, kind]))
+
+
+def whole_page() -> None:
+    """Buttons for all figures of this page at once: a notebook that makes them again, and one web page."""
+    shown = _shown()
+    if not shown:
+        st.caption("This page has no figures.")
+        return
+    page, name = links.address().page, links.address().page.lower().replace(" ", "-")
+
+    def notebook() -> bytes:
+        from dcinterp.figures.base.notebook import notebook
+
+        return notebook(page, shown)
+
+    def web_page() -> bytes:
+        from dcinterp import figures
+        from dcinterp.figures.base import export
+
+        drawn = [
+            (result, figures.plot(result, theme="light", **options), unclicked(text)) for result, options, text in shown
+        ]
+        return export.whole_page(page, drawn)
+
+    with st.container(horizontal=True, gap="small"):
+        st.download_button(
+            "Notebook", notebook, f"{name}.ipynb", "application/x-ipynb+json", key="page-notebook", on_click="ignore"
+        )
+        st.download_button("Web page", web_page, f"{name}.html", "text/html", key="page-html", on_click="ignore")
+    st.caption(
+        f"All {len(shown)} figures of this page: as code that makes them again, or as one page to look at offline."
+    )
 
 
 def parquet(result: Any) -> bytes:

@@ -345,7 +345,7 @@ def test_pages_name_the_head_that_the_case_study_follows(app, page, shipped):
         return
     scored = dcinterp.attribute_edges(shipped, example.prompt, target, foil)
     (edge,) = scored.top(1, head_to=(study.layer, study.head))
-    label = f"**L{edge.layer}H{edge.head_from} -> L{study.layer}H{study.head}** through the"
+    label = f"**L{edge.layer}H{edge.head_from} → L{study.layer}H{study.head}** through the"
     assert label in named[0]
     assert f"{edge.score:+.2f}" in named[0]
 

@@ -12,7 +12,7 @@ KIND = ""
 
 
 def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figure:
-    """The `shown` most likely tokens, the expected answer in orange.
+    """The `shown` most likely tokens, the expected answer in the colour of the text.
 
     Args:
         result: the prediction.
@@ -25,7 +25,7 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
         x=result.probability[:shown].tolist(),
         y=tokens,
         orientation="h",
-        marker={"color": ["#cc6633" if hit else THEMES[theme].muted for hit in right]},
+        marker={"color": [THEMES[theme].text if hit else THEMES[theme].muted for hit in right]},
         text=[f"{p:.1%}" for p in result.probability[:shown].tolist()],
         textposition="outside",
         cliponaxis=False,

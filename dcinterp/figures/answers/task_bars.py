@@ -30,12 +30,12 @@ def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> 
         x=names,
         y=table["accuracy"].tolist(),
         name="the model",
-        marker={"color": "#4477aa"},
+        marker={"color": THEMES[theme].muted, "opacity": 0.55},
         error_y={
             "type": "data",
             "array": (table["high"] - table["accuracy"]).fillna(0).tolist(),
             "arrayminus": (table["accuracy"] - table["low"]).fillna(0).tolist(),
-            "color": THEMES[theme].muted,
+            "color": THEMES[theme].text,
         },
         hovertemplate="%{x}: %{y:.1%}<extra></extra>",
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, common_layout, see_through
+from dcinterp.figures.base.flow import Link, flow
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, see_through
 from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttribution"
@@ -32,7 +33,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
             names.append(name)
         return names.index(name)
 
-    links: list[tuple[int, int, float, str, str]] = []
+    links: list[Link] = []
     onward: dict[tuple[str, bool], float] = {}
     for edge in edges:
         head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} borrows"
@@ -44,11 +45,5 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
     for (head_to, speaks_for), size in onward.items():
         end = f"for {result.target}" if speaks_for else f"against {result.target}"
         links.append((node(head_to), node(end), size, grey, f"{size if speaks_for else -size:+.3f}"))
-    columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]
-    flow = go.Sankey(
-        arrangement="snap",
-        node={"label": names, "pad": 14, "thickness": 14, "color": THEMES[theme].muted, "line": {"width": 0}},
-        link=dict(zip(("source", "target", "value", "color", "label"), columns, strict=True)),
-        textfont={"color": THEMES[theme].text, "size": 13},
-    )
-    return go.Figure(flow, common_layout(theme, 160 + 22 * len(edges)))
+    column = [2 if name.startswith(("for ", "against ")) else int(name.endswith(" borrows")) for name in names]
+    return flow(names, column, links, theme)

@@ -45,7 +45,7 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
         },
         mode="markers",
         name=f"attribution, {result.level:.0%} interval",
-        marker={"size": 9, "color": "#cc6633"},
+        marker={"size": 9, "color": THEMES[theme].text},
         hovertemplate="%{y}<br>mean score %{x:.3f}<extra></extra>",
     )
     figure.add_scatter(

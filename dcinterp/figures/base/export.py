@@ -50,15 +50,23 @@ def html(
         command: the command that computes the same numbers.
         alternative: the figure in words, for screen readers.
     """
+    made = f"<pre>{escape(command)}</pre>" if command else ""
+    return _document(title, _figure(figure, caption=caption, warnings=warnings, alternative=alternative) + made)
+
+
+def _figure(figure: go.Figure, *, caption: str, warnings: Sequence[str], alternative: str, first: bool = True) -> str:
+    """A figure with what stands around it; the first of a page brings plotly.js."""
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
-    drawn = white.to_html(include_plotlyjs=True, full_html=False)
+    drawn = white.to_html(include_plotlyjs=first, full_html=False)
     above = "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings)
     role = f' role="img" aria-label="{escape(alternative)}"' if alternative else ""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    made = f"<pre>{escape(command)}</pre>" if command else ""
+    return f'{above}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>'
+
+
+def _document(title: str, body: str) -> bytes:
     head = f'<head><meta charset="utf-8"><title>{escape(title)}</title>{STYLE}</head>'
-    body = f'<h1>{escape(title)}</h1>{above}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>{made}'
-    return f'<!doctype html><html lang="en">{head}<body>{body}</body></html>'.encode()
+    return f'<!doctype html><html lang="en">{head}<body><h1>{escape(title)}</h1>{body}</body></html>'.encode()
 
 
 def page(result: Any, figure: go.Figure, *, caption: str = "") -> bytes:
@@ -82,6 +90,29 @@ def page(result: Any, figure: go.Figure, *, caption: str = "") -> bytes:
         command=call.command() if call is not None else "",
         alternative=describe(figure).alternative,
     )
+
+
+def whole_page(title: str, shown: Sequence[tuple[Any, go.Figure, str]]) -> bytes:
+    """Several figures on one page with plotly.js inside once: opens offline, about 5 MB however many they are.
+
+    Args:
+        title: of the page, and its heading.
+        shown: (result, its figure, what is seen) in their order.
+    """
+    from dcinterp.figures.base.describe import describe
+
+    parts, said = [], set()
+    for number, (result, figure, caption) in enumerate(shown):
+        call = getattr(result, "call", None)
+        warnings = [sentence for sentence in result.warnings() if sentence not in said]
+        said.update(warnings)
+        parts.append(
+            _figure(
+                figure, caption=caption, warnings=warnings, alternative=describe(figure).alternative, first=not number
+            )
+            + (f"<pre>{escape(call.command())}</pre>" if call is not None else "")
+        )
+    return _document(title, "".join(parts))
 
 
 def image(figure: go.Figure, form: str = "png", *, width: int = 900) -> bytes:

@@ -9,10 +9,11 @@ import plotly.graph_objects as go
 
 from dcinterp.mechanism.branches import BRANCHES
 
-_COLOURS = {"skip": "#8f8f8f", "qp": "#4477aa", "qg": "#66ccee", "kp": "#cc6633", "kg": "#ddaa33"}
+_COLOURS = {"skip": "#8f8f8f", "qp": "#117733", "qg": "#77bb88", "kp": "#882288", "kg": "#cc88bb"}
 
 BRANCH_COLOURS = {branch.hook: _COLOURS[branch.name] for branch in BRANCHES.values()}
-"""By hook. Grey is the head's own attention; cool colours come from the query, warm ones from the key."""
+"""By hook. Grey is the head's own attention; green comes from the query, purple from the key; projections are dark,
+gates light. Blue and orange are kept for the sign of a number, which stands on the same pages."""
 
 BRANCH_NAMES = {branch.hook: branch.label for branch in BRANCHES.values()}
 """By hook."""
@@ -64,9 +65,10 @@ def diverging(theme: str) -> list[list[float | str]]:
 
 
 def sequential(theme: str) -> list[list[float | str]]:
-    """The background for zero, darker (or brighter) blue for more."""
-    end = "#0b3c6f" if theme == "light" else "#a9d0f5"
-    return [[0.0, THEMES[theme].middle], [0.5, "#5b94c9"], [1.0, end]]
+    """The background for zero, darker (or brighter) orange for more: the positive half of `diverging`."""
+    if theme == "dark":
+        return [[0.0, THEMES[theme].middle], [0.5, "#b0601f"], [1.0, "#ffb876"]]
+    return [[0.0, THEMES[theme].middle], [0.5, "#e39b57"], [1.0, "#8a3a06"]]
 
 
 def finish(figure: go.Figure, theme: str, *, height: int, title: str = "") -> go.Figure:

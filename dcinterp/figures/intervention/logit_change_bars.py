@@ -37,7 +37,7 @@ def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go
     figure.add_scatter(x=ends, y=places, mode="lines", line=line, hoverinfo="skip", showlegend=False)
     for values, label, symbol, colour in (
         (before, "before", "circle-open", colours.text),
-        (after, "after", "circle", "#cc6633"),
+        (after, "after", "circle", THEMES[theme].text),
     ):
         figure.add_scatter(
             x=values,

@@ -1,0 +1,109 @@
+"""What a figure shows, as a table of its own: one row a cell, bar, point or band.
+
+rows(figures.plot(patterns, head=3))      # query, key, weight: 40 rows and not those of all heads
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def rows(figure: go.Figure) -> DataFrame:
+    """The table of a figure: columns are named as its axes are, with a column of the series where it has several.
+
+    Args:
+        figure: any figure of `dcinterp.figures.plot`.
+    """
+    import pandas as pd
+
+    # What nobody can point at only joins or marks what stands there already.
+    drawn = [trace for trace in figure.data if trace.type == "heatmap" or trace.hoverinfo != "skip"]
+    pairs = [(trace, table) for trace in drawn if (table := _of_trace(trace, figure)) is not None]
+    if not pairs:
+        return pd.DataFrame()
+    several = len(pairs) > 1
+    tables = [table.assign(series=_plain(trace.name)) if several and trace.name else table for trace, table in pairs]
+    joined = pd.concat(tables, ignore_index=True)
+    first = [name for name in ("series",) if name in joined and joined[name].notna().any()]
+    return joined[[*first, *(name for name in joined if name not in ("series",))]]
+
+
+def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
+    import pandas as pd
+
+    if trace.type == "heatmap":
+        return _cells(trace, figure)
+    if trace.type == "sankey":
+        names = np.asarray(trace.node.label, dtype=object)
+        columns = {"from": names[list(trace.link.source)], "to": names[list(trace.link.target)]}
+        signed = trace.link.label
+        return pd.DataFrame({**columns, "size": trace.link.value, **({} if signed is None else {"label": signed})})
+    if trace.x is None or trace.y is None:
+        return None
+    x, y = (_axis(trace, figure, letter) for letter in "xy")
+    columns = {_title(x, "x"): _named(x, trace.x), _title(y, "y") or "value": _named(y, trace.y)}
+    if len(columns) < 2:
+        columns = {"x": _named(x, trace.x), "y": _named(y, trace.y)}
+    for letter in "xy":
+        error = getattr(trace, f"error_{letter}", None)
+        if error is not None and error.array is not None:
+            low = error.array if error.arrayminus is None else error.arrayminus
+            columns |= {"below": np.asarray(low, dtype=float), "above": np.asarray(error.array, dtype=float)}
+    if getattr(trace, "base", None) is not None:
+        columns["base"] = np.asarray(trace.base, dtype=float)
+    return pd.DataFrame(columns)
+
+
+def _cells(trace: Any, figure: go.Figure) -> DataFrame:
+    """One row a cell; empty cells, such as those of later tokens, are left out."""
+    import pandas as pd
+
+    z = np.asarray(trace.z, dtype=float)
+    across, down = _axis(trace, figure, "x"), _axis(trace, figure, "y")
+    row, column = (place.ravel() for place in np.indices(z.shape))
+    values = {
+        _title(down, "row"): _along(down, trace.y, row),
+        _title(across, "column"): _along(across, trace.x, column),
+        _plain(trace.colorbar.title.text) or "value": z.ravel(),
+    }
+    text = None if trace.text is None else np.asarray(trace.text, dtype=object).ravel()
+    table = pd.DataFrame(values | ({} if text is None or not any(text) else {"text": text}))
+    return table[np.isfinite(z.ravel())].reset_index(drop=True)
+
+
+def _along(axis: Any, given: Any, places: np.ndarray) -> np.ndarray:
+    """The names of rows or columns; where two have the same, as tokens may, their number stands before it."""
+    if axis.ticktext is not None and len(axis.ticktext) > places.max(initial=0):
+        names = [_plain(str(name)) for name in axis.ticktext]
+    elif given is not None:
+        names = [_plain(str(name)) for name in given]
+    else:
+        return places
+    if len(set(names)) < len(names):
+        names = [f"{number}: {name}" for number, name in enumerate(names)]
+    return np.asarray(names, dtype=object)[places]
+
+
+def _named(axis: Any, values: Any) -> list[Any]:
+    """Values along an axis, by the names that it gives them."""
+    names = dict(zip(axis.tickvals, axis.ticktext, strict=False)) if axis.ticktext is not None and axis.tickvals else {}
+    return [_plain(str(names[value])) if value in names else value for value in values]
+
+
+def _axis(trace: Any, figure: go.Figure, letter: str) -> Any:
+    own = figure.layout[f"{letter}axis{(getattr(trace, f'{letter}axis', None) or letter)[1:]}"]
+    return figure.layout[f"{letter}axis{own.matches[1:]}"] if own.matches and not own.title.text else own
+
+
+def _title(axis: Any, otherwise: str) -> str:
+    return _plain(axis.title.text) or otherwise
+
+
+def _plain(text: str | None) -> str:
+    return (text or "").replace("<br>", " ")
