@@ -1,11 +1,14 @@
 """The case study of one answer in seven steps: from a prompt to the heads that shared their attention."""
 
+from contextlib import nullcontext
+
 import streamlit as st
 
 from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words
 from dcinterp.support.errors import UserError
 from workbench import case_studies, inputs, links, models, sentences
 from workbench.glossary import tip
+from workbench.introduction import introduction
 from workbench.markdown import escape
 from workbench.theme import theme
 from workbench.tokens import tokens as token_chips
@@ -17,10 +20,11 @@ CONTRASTS = {"facts": "the strongest answer of the other facts", "runner-up": "t
 st.title("Case study", anchor=False)
 name = st.session_state.model
 composed = models.composed(name)
+introduction()
 if composed:
     st.markdown(
-        "DCFormer lets attention heads share their attention with each other. Follow one answer in seven steps, to the "
-        "head with the largest direct effect on it and to the heads from which that head borrows attention."
+        "Follow one answer in seven steps, to the head with the largest direct effect on it, and to the heads from "
+        "which that head borrows attention."
     )
 else:
     st.markdown("Follow one answer step by step, to the head with the largest direct effect on it.")
@@ -30,6 +34,7 @@ else:
         icon=":material/info:",
     )
 question = inputs.question(name)
+inputs.write_out(question)
 across = st.columns(2)
 kind = links.choose(
     "Ablation",
@@ -60,6 +65,8 @@ words = scores.tokens
 
 # Of a model without composition only these steps say something; the page counts those that it shows.
 SHOWN = range(1, 8) if composed else (1, 2, 3, 6)
+# Closed where they are not supported: nothing else on the page is built on them.
+FOLDED = (3, 7)
 
 
 def heading(number, *terms):
@@ -67,12 +74,15 @@ def heading(number, *terms):
     st.subheader(f"{SHOWN.index(number) + 1}. {step.title}", help=tip(*terms), anchor=f"step-{number}")
     if step.holds:
         st.markdown(step.sentence)
+    elif number in FOLDED:
+        return st.expander("This step says little about this example", icon=":material/info:", key=f"folded-{number}")
     else:
         st.markdown(
             f":material/info: {step.sentence}",
             help="This step is not supported: the example differs from what the paper describes, or the effect is "
             "smaller than a tenth.",
         )
+    return nullcontext()
 
 
 def cell_label(cell):
@@ -121,7 +131,10 @@ except UserError as problem:
 
 prediction, breakdown = study.prediction, study.breakdown
 with summary_place:
-    st.info(escape(study.summary), icon=":material/arrow_forward:")
+    worth = case_studies.layer_worth(name, question, study, kind)
+    st.info(escape(f"{study.summary} {worth}".strip()), icon=":material/arrow_forward:")
+    steps = [f"[{place}. {study.steps[number - 1].title}](#step-{number})" for place, number in enumerate(SHOWN, 1)]
+    st.markdown(" · ".join(steps))
     if study.unread and study.looked != study.key:
         st.button(
             f'Follow "{inputs.shown(words[study.looked])}" instead, the token with the largest weight',
@@ -164,8 +177,9 @@ with slot_2:
         caption=f"What each head contributes to {sentences.explained(scores)}, over all positions. Click a cell, or "
         "move with the arrow keys, to follow that head.",
     )
-with places[2]:
-    heading(3, "OV circuit")
+with places[2], heading(3, "OV circuit"):
+    if not study.steps[2].holds:
+        st.markdown(study.steps[2].sentence)
     view(
         study.circuit,
         "circuit",
@@ -244,8 +258,9 @@ with places[5] if composed else slot_source:
         + "The frame marks the source.",
     )
 if composed:
-    with places[6]:
-        heading(7, "o_kg", "o_qg")
+    with places[6], heading(7, "o_kg", "o_qg"):
+        if not study.steps[6].holds:
+            st.markdown(study.steps[6].sentence)
 with places[7]:
     st.divider()
     st.markdown("**The whole case study** as numbers, a folder, and code:")

@@ -191,6 +191,7 @@ try:
         name,
         title=f"Average the map of layer {layer}, {stage}",
         key="mean",
+        at_once=True,
         examples=texts,
         layer=layer,
         stage=stage,

@@ -87,6 +87,7 @@ try:
         **({"mlp0": "always"} if through else {}),
         title="Score all heads",
         key="transformations",
+        at_once=True,
         cost="seconds for a small model",
         **several,
     )

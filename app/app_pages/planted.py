@@ -60,6 +60,7 @@ try:
         name,
         title="Score all edges",
         key="planted",
+        at_once=True,
         prompt=example.prompt,
         target=example.target,
         foil=example.foil,

@@ -9,7 +9,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, examples, links, models, training
 from workbench.glossary import tip
-from workbench.markdown import sentence
+from workbench.markdown import escape, sentence
 from workbench.view import view
 
 st.title("Training", anchor=False)
@@ -189,7 +189,7 @@ try:
             view(heads, "scrub-heads", warnings=False)
     elif reads == "text":
         prompt = links.text("Beginning of a text", key="beginning", default="The ")
-        st.markdown(f"At **step {at:,}**, after `{prompt}`:")
+        st.markdown(f"At **step {at:,}**, after {escape(prompt)}:")
         view(analyses.run("predict", model, prompt=prompt), "scrub")
     strengths = analyses.fresh("training_strengths", run=run)
     spectra = analyses.fresh("training_diversity", run=run)

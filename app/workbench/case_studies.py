@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dcinterp.mechanism.ablation_kinds import ABLATIONS
+from dcinterp.support.errors import UserError
 from workbench import analyses
 from workbench.inputs import Question
 
@@ -57,3 +59,31 @@ def most_direct_head(name: str, question: Question, scores: Any) -> tuple[int, i
     if (study.attribution.target, study.attribution.foil) != (scores.target, scores.foil):
         return None
     return study.layer, study.head, float(study.direct[study.layer, study.head])
+
+
+def layer_worth(name: str, question: Question, study: Any, kind: str) -> str:
+    """What all composition of the followed head's layer does for the answer, in a sentence; "" where it says nothing.
+
+    Measured by ablating everything that composition adds after the softmax of that layer, in the kind of the case
+    study, with zero beside.
+    """
+    if study.breakdown is None or not analyses.small(name):
+        return ""
+    scores = study.attribution
+    try:
+        effect = analyses.run(
+            "intervene",
+            name,
+            prompt=question.prompt,
+            interventions=f"branch {study.layer}.post.added {kind}",
+            target=scores.target,
+            foil=scores.foil or None,
+            reference=None if kind == "zero" else f"{question.task or 'all'} n=20 split=held-out",
+        )
+    except UserError:
+        return ""
+    zero = "" if effect.effect_of_zero is None else f" (with zero in its place {effect.effect_of_zero:+z.2f})"
+    return (
+        f"All that composition adds to the attention weights of layer {study.layer} is worth {effect.effect:+z.2f} of "
+        f"the logit difference of {effect.metric_before:z.2f}{zero}, measured with it {ABLATIONS[kind].done}."
+    )

@@ -64,12 +64,12 @@ class Heatmap {
     const left = widest(y) + (this.data.yTitle ? 26 : 10)
     const room = this.frame.clientWidth - left - 74
     // Words need room to be read: in a narrow window the figure is scrolled sideways.
-    const least = this.data.words && !this.numeric ? Math.min(76, widest(this.data.text.flat()) + 8) : 6
+    const least = this.data.words && !this.numeric ? Math.min(76, widest(this.data.text.flat()) + 8) : 2
     const width = Math.max(least, Math.min(room / columns, 110))
     const turned = widest(x) > width - 6
     // A large matrix keeps cells that are not much higher than wide.
     const highest = rows > 12 ? Math.max(18, 1.4 * width) : 64
-    const height = Math.max(6, Math.min(this.data.height / rows, highest))
+    const height = Math.max(2, Math.min(this.data.height / rows, highest))
     const below = (turned ? 12 + 0.75 * widest(x) : 18) + (this.data.xTitle ? 20 : 4)
     const top = this.data.title ? 28 : 6
     const gap = width > 9 && height > 9 ? 1 : 0

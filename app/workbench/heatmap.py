@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +79,21 @@ def payload(figure: Any) -> dict[str, Any]:
         "words": trace.text is not None,
         "selected": _chosen(layout.shapes),
         # The figure's height holds its axis and margins; the canvas adds its own.
-        "height": min(max((layout.height or 0) - 90, 30 * min(rows, 20)), 900),
+        "height": min(max((layout.height or 0) - 90, 30 * min(rows, 20)), 900 if rows < 100 else 680),
     }
 
 
 def _names(axis: Any, count: int) -> list[str]:
-    return [str(name) for name in axis.ticktext] if axis.ticktext is not None else [str(i) for i in range(count)]
+    return (
+        [unescape(str(name)) for name in axis.ticktext] if axis.ticktext is not None else [str(i) for i in range(count)]
+    )
 
 
 def _text(trace: Any, z: np.ndarray) -> list[list[str]] | None:
     if z.size > 1024:
         return None
     if trace.text is not None:
-        return [[str(cell) for cell in row] for row in trace.text]
+        return [[unescape(str(cell)) for cell in row] for row in trace.text]
     return [[f"{value:z.2f}" for value in row] for row in z.tolist()] if trace.texttemplate else None
 
 

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import unescape
 from typing import Any
 
 import streamlit as st
@@ -338,7 +339,7 @@ def shown(token: str) -> str:
     """A token with its spaces and line breaks made visible."""
     from dcinterp.figures.base.style import visible
 
-    return visible(token)
+    return unescape(visible(token))
 
 
 def refuse(problem: Exception) -> None:

@@ -121,6 +121,11 @@ def visitor() -> str:
     return str(st.session_state["_visitor"])
 
 
+def came_back() -> bool:
+    """Whether this visitor was here before, since the browser was opened."""
+    return str(st.context.cookies.get(_cookie(), "")) == visitor()
+
+
 def _cookie() -> str:
     # Cookies of one machine are shared by all its ports, and so by two apps on it.
     return f"dcinterp_{urlsplit(str(st.context.url or '')).port or ''}"

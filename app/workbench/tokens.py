@@ -11,7 +11,10 @@ import numpy as np
 import streamlit as st
 
 CSS = """
-.tokens { display: flex; flex-wrap: wrap; gap: 0.2rem; outline: none; padding: 3px; border-radius: 0.4rem; }
+.tokens {
+  display: flex; flex-wrap: wrap; gap: 0.2rem; outline: none; padding: 3px; border-radius: 0.4rem;
+  max-height: 32vh; overflow-y: auto; align-content: flex-start;
+}
 .tokens:focus-visible { box-shadow: 0 0 0 2px var(--st-primary-color); }
 .tokens span {
   border: 1px solid var(--st-border-color); border-radius: 0.35rem; padding: 0.1rem 0.4rem; cursor: default;

@@ -18,6 +18,9 @@ from workbench.glossary import tip
 from workbench.heatmap import Picked, heatmap, is_heatmap
 from workbench.theme import theme
 
+QUIET = re.compile(r"Attribution (and ablation disagree in sign|gives \S+ -?\d)")
+"""Warnings that stand beside nearly every example: scores predict ablations roughly, and some always miss."""
+
 
 def view(
     result: Any,
@@ -76,9 +79,13 @@ def _shown() -> list[tuple[Any, dict[str, Any], str]]:
 
 def show_warnings(result: Any) -> None:
     """What the reader must know before believing the numbers."""
-    if found := getattr(result, "warnings", list)():
-        text = found[0] if len(found) == 1 else "\n".join(f"- {sentence}" for sentence in found)
+    found = getattr(result, "warnings", list)()
+    loud = [sentence for sentence in found if not QUIET.match(sentence)]
+    if loud:
+        text = loud[0] if len(loud) == 1 else "\n".join(f"- {sentence}" for sentence in loud)
         st.warning(text, icon=":material/warning:")
+    if quiet := [sentence for sentence in found if QUIET.match(sentence)]:
+        st.caption(f":material/info: {' '.join(quiet)}")
 
 
 def footer(

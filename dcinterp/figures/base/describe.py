@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,7 @@ class _Axis:
     def place(self, at: Any) -> str:
         """Where something is: the axis and the name there; a title of several words would be in the way."""
         name = str(self.names[at]) if self.names and isinstance(at, int | np.integer) and at < len(self.names) else at
+        name = unescape(name) if isinstance(name, str) else name
         return f"{self.title} {name}" if self.title and len(self.title.split()) <= 2 else str(name)
 
 
@@ -230,4 +232,4 @@ def _panel(trace: Any, figure: go.Figure) -> str:
 
 
 def _plain(text: str | None) -> str:
-    return (text or "").replace("<br>", " ")
+    return unescape((text or "").replace("<br>", " "))

@@ -5,6 +5,7 @@ rows(figures.plot(patterns, head=3))      # query, key, weight: 40 rows and not 
 
 from __future__ import annotations
 
+from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,4 +107,4 @@ def _title(axis: Any, otherwise: str) -> str:
 
 
 def _plain(text: str | None) -> str:
-    return (text or "").replace("<br>", " ")
+    return unescape((text or "").replace("<br>", " "))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,14 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c
 
 
 def visible(token: str) -> str:
-    """A token as a label: line breaks and bare spaces so that they can be seen."""
-    return "␣" * len(token) if token and not token.strip(" ") else token.replace("\n", "↵") or "(empty)"
+    """A token as a label: line breaks and bare spaces so that they can be seen.
+
+    What looks like a tag, as <unk> does, is written so that Plotly shows it: it would follow a tag it knows, and leave
+    out any other. Whoever draws without Plotly takes it back by `html.unescape`.
+    """
+    if token and not token.strip(" "):
+        return "␣" * len(token)
+    return re.sub(r"<(?=[^<>]*>)", "&lt;", token.replace("\n", "↵")) or "(empty)"
 
 
 def edge_name(unit: str) -> str:

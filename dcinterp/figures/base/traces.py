@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -261,4 +262,4 @@ def _colour(colour: str | None, default: str = "#4477aa") -> Any:
 
 def plain(text: str) -> str:
     """Text without HTML tags, and with dollar signs that Matplotlib would read as mathematics escaped."""
-    return re.sub(r"<[a-z/][^>]*>", " ", text).replace("$", r"\$")
+    return unescape(re.sub(r"<[a-z/][^>]*>", " ", text)).replace("$", r"\$")

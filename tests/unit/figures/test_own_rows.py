@@ -79,9 +79,7 @@ def test_the_colours_of_branches_are_not_those_of_signs():
         if name != "o_b":
             assert all(min(abs(hue(colour) - sign), 1 - abs(hue(colour) - sign)) > 0.12 for sign in signs), name
     for theme in ("light", "dark"):
-        assert abs(hue(sequential(theme)[-1][1]) - hue(diverging(theme)[-1][1])) < 0.05, (
-            "more is positive"
-        )
+        assert abs(hue(sequential(theme)[-1][1]) - hue(diverging(theme)[-1][1])) < 0.05, "more is positive"
 
 
 def test_a_whole_page_brings_plotly_once_and_escapes_what_tokens_say(patterns):
