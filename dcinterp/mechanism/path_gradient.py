@@ -29,7 +29,6 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.stream import Hooks as Hooks
 from dcinterp.mechanism.stream import Stream, metric_of, replace_rows
-from dcinterp.support.errors import UserError
 
 Path = Literal["layer", "joint"]
 """One path a layer, or one for all layers together."""
@@ -84,14 +83,6 @@ def for_depth(rule: Integration | None, layers: int) -> Integration:
 
 
 Integral = TypeVar("Integral")
-
-
-def check_choices(path: str, method: str) -> None:
-    """Refuse unknown names; UserError that lists the known ones."""
-    if method not in ("ig", "gradient"):
-        raise UserError(f"There is no method {method!r}; choose 'ig' or 'gradient'.")
-    if path not in ("layer", "joint"):
-        raise UserError(f"There is no path {path!r}; choose 'layer' or 'joint'.")
 
 
 def measured_by(difference: Tensor, largest: Tensor | float | None = None) -> Tensor:

@@ -56,7 +56,7 @@ from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.errors import UserError
 from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Number, Tolerance
@@ -367,7 +367,6 @@ def attribute_edges(
         UserError: prompt, target, foil, position or layer do not fit the model, the baseline has another length, or the
             model does not compose its heads at that stage.
     """
-    require_known("stage", stage, ("pre", "post"))
     check_edge_choices(path, method)
     if stages_of(bridge) or stage == "pre":
         require_stage(bridge, stage)

@@ -44,7 +44,7 @@ from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, measured_by
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, measured_by
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -208,7 +208,6 @@ def attribute_heads(
         UserError: prompt, target, foil or position do not fit the model, the baseline has another length, both
             baselines are given, or a choice is unknown.
     """
-    check_choices(path, method)
     if baseline is not None and reference is not None:
         raise UserError("Give a counterfactual baseline or a reference set for a mean baseline, not both.")
     if means is not None and reference is None:

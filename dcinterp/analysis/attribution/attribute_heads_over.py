@@ -43,7 +43,7 @@ from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices
+from dcinterp.mechanism.path_gradient import Integration, Method, Path
 from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.mechanism.statistics import (
     AgainstControl,
@@ -55,14 +55,12 @@ from dcinterp.mechanism.statistics import (
 )
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 from synthetic_tasks import KINDS
 
 Baseline = Literal["zero", "mean", "counterfactual"]
 Control = Literal["heads", "labels", "none"]
-CONTROLS = ("heads", "labels", "none")
 
 Start = Mapping[str, Tensor] | None
 """Head outputs by hook that a path begins at; None for zero."""
@@ -225,12 +223,6 @@ def attribute_heads_over(
         UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is
             unknown.
     """
-    check_choices(path, method)
-    for name, value, known in (
-        ("baseline", baseline, ("zero", "mean", "counterfactual")),
-        ("control", control, CONTROLS),
-    ):
-        require_known(name, value, known)
     given = read_questions(bridge, examples)
     questions, starts = _starts(bridge, given, baseline, counterfactual)
     rule = Integration(steps, max_steps, tolerance, batch_size)

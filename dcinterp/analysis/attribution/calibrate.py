@@ -223,8 +223,6 @@ def calibrate(
         UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is
             unknown.
     """
-    for name, value, known in (("kind", kind, ("zero", "mean", "counterfactual")), ("stage", stage, ("pre", "post"))):
-        require_known(name, value, known)
     for method in methods:
         require_known("method", method, CALIBRATED)
     questions, skipped = _with_counterfactuals(bridge, read_questions(bridge, examples), kind, counterfactual)

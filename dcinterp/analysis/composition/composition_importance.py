@@ -40,7 +40,7 @@ from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, check_choices, integrate
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, integrate
 from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
 from dcinterp.results.registry import analysis
@@ -183,7 +183,6 @@ def composition_importance(
         UserError: the model does not compose its heads, there are no examples, one does not fit, or a choice is
             unknown.
     """
-    check_choices(path, method)
     asked, rule = read_questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
     what = [explain(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
     longest = max(each.ids.shape[1] for each in what)
