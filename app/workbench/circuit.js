@@ -31,9 +31,11 @@ class Circuit {
   draw() {
     if (!this.data || !this.whole.clientWidth) return
     const { nodes, edges, rows, across, active, alternative } = this.data
-    const width = Math.max(this.whole.clientWidth, LEFT + RIGHT + LEAST * across)
+    // Room for the names that stand right of the last nodes.
+    const right = Math.max(RIGHT, ...nodes.map(({ label, x }) => 18 + 6.6 * label.length - LEAST * (across - x)))
+    const width = Math.max(this.whole.clientWidth, LEFT + right + LEAST * across)
     const height = ROW * rows.length + 12
-    const step = (width - LEFT - RIGHT) / Math.max(across, 1)
+    const step = (width - LEFT - right) / Math.max(across, 1)
     const place = ([x, y]) => [LEFT + x * step, height - ROW * (y + 0.5) - 6]
     const focused = this.scroll.querySelector(".node:focus")?.dataset.name
     const svg = make("svg", { width, height, role: "group", "aria-label": alternative, class: active ? "active" : "" })

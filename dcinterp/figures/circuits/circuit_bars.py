@@ -11,8 +11,8 @@ from dcinterp.mechanism.branches import BRANCHES
 RESULT = "CircuitScores"
 KIND = ""
 
-STREAM, STATIC = "#44aa77", "#5c5c5c"
-"""Of edges of the stream, which is no branch, and of the static map, which elsewhere counts with the skip."""
+STREAM, STATIC = "#6b7a90", "#5c5c5c"
+"""Slate, as in the drawing, of edges of the stream, which is no branch; and of the static map, which elsewhere counts with the skip."""
 
 
 def colour_of(kind: str) -> str:
