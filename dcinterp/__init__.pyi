@@ -7,6 +7,7 @@ from dcinterp.model.vit import DCViTForImageClassification as DCViTForImageClass
 from dcinterp.support.errors import UserError as UserError
 from dcinterp.analysis.attention.attention_patterns import attention_patterns as attention_patterns
 from dcinterp.analysis.attention.attention_rows import attention_rows as attention_rows
+from dcinterp.analysis.attention.attention_thumbnails import attention_thumbnails as attention_thumbnails
 from dcinterp.analysis.attribution.attribute_edges import attribute_edges as attribute_edges
 from dcinterp.analysis.attribution.attribute_edges_over import attribute_edges_over as attribute_edges_over
 from dcinterp.analysis.attribution.attribute_heads import attribute_heads as attribute_heads
@@ -15,6 +16,7 @@ from dcinterp.analysis.intervention.branch_ablation import branch_ablation as br
 from dcinterp.analysis.attribution.calibrate import calibrate as calibrate
 from dcinterp.analysis.case_study.case_study import case_study as case_study
 from dcinterp.analysis.circuits.circuit import circuit as circuit
+from dcinterp.analysis.circuits.circuit_answers import circuit_answers as circuit_answers
 from dcinterp.analysis.weights.compare_head_diversity import compare_head_diversity as compare_head_diversity
 from dcinterp.checkpoints.composition import compose as compose
 from dcinterp.analysis.composition.compose_breakdown import compose_breakdown as compose_breakdown
@@ -24,7 +26,9 @@ from dcinterp.analysis.composition.composition_importance import composition_imp
 from dcinterp.analysis.composition.composition_map import composition_map as composition_map
 from dcinterp.checkpoints.describe import describe as describe
 from dcinterp.analysis.attribution.direct_logit_attribution import direct_logit_attribution as direct_logit_attribution
+from dcinterp.analysis.answers.example_table import example_table as example_table
 from dcinterp.analysis.circuits.faithfulness import faithfulness as faithfulness
+from dcinterp.analysis.answers.generation_steps import generation_steps as generation_steps
 from dcinterp.analysis.weights.head_diversity import head_diversity as head_diversity
 from dcinterp.analysis.intervention.intervene import intervene as intervene
 from dcinterp.bridge.hook_catalogue import list_hooks as list_hooks
@@ -36,7 +40,9 @@ from dcinterp.analysis.composition.mean_composition_map import mean_composition_
 from dcinterp.analysis.circuits.method_benchmark import method_benchmark as method_benchmark
 from dcinterp.analysis.weights.ov_top_tokens import ov_top_tokens as ov_top_tokens
 from dcinterp.analysis.weights.ov_transformations import ov_transformations as ov_transformations
+from dcinterp.analysis.intervention.patch_head_positions import patch_head_positions as patch_head_positions
 from dcinterp.analysis.intervention.patch_heads import patch_heads as patch_heads
+from dcinterp.analysis.intervention.patch_path import patch_path as patch_path
 from dcinterp.analysis.intervention.patch_stream import patch_stream as patch_stream
 from dcinterp.planted import plant as plant
 from dcinterp.analysis.answers.predict import predict as predict

@@ -211,7 +211,7 @@ with below:
         pinned = tuple(each for each in notes.pinned if each != node)
         write(replace(notes, pinned=pinned if node in notes.pinned else (*pinned, node)))
 
-    across[3].button("Note it", on_click=note, key="note-it", width="stretch")
+    across[3].button("Note", on_click=note, key="note-it", width="stretch")
     with st.container(horizontal=True, gap="small"):
         st.button(
             f"Unpin {node}" if node in notes.pinned else f"Pin {node}", on_click=pin, key="pin", icon=":material/keep:"

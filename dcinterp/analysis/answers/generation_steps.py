@@ -31,7 +31,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.objective import answer_tokens
-from dcinterp.mechanism.prompt import Prompt, Token, str_tokens, token_ids
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, str_tokens, token_ids
 from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -43,11 +43,12 @@ from dcinterp.support.ranges import Count
 class GenerationSteps(Result):
     """Every step of a greedy continuation.
 
-    tokens: of the prompt; written: the tokens that followed. stopped: whether the last one is the end of the text.
+    tokens: of the prompt. written: the tokens that followed, together `text`; stopped: whether the last one is the end
+    of the text.
     depths: names, the last one the output. top_ids, probability [depth, step, top]: the most likely tokens at every
     step, which top_tokens names. rank [depth, step]: of the token that was written.
-    expected: the answer's tokens, if one was given; answer_probability [token]: of each behind the prompt and those
-    before it.
+    answer, expected: the answer and its tokens, if one was given; answer_probability [token]: of each behind the prompt
+    and those before it.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -59,6 +60,8 @@ class GenerationSteps(Result):
 
     tokens: tuple[str, ...]
     written: tuple[str, ...]
+    text: str
+    answer: str
     stopped: bool
     depths: tuple[str, ...]
     top_tokens: tuple[tuple[tuple[str, ...], ...], ...]
@@ -70,11 +73,6 @@ class GenerationSteps(Result):
 
     def labels(self, axis: str) -> list[str] | None:
         return {"depth": list(self.depths), "step": list(self.written), "token": list(self.expected)}.get(axis)
-
-    @property
-    def text(self) -> str:
-        """What was written, as text."""
-        return "".join(self.written).strip()
 
     @property
     def right(self) -> bool | None:
@@ -105,9 +103,8 @@ class GenerationSteps(Result):
         if not self.expected:
             return said
         chance = float(self.answer_probability.double().prod())
-        answer = "".join(self.expected).strip()
         return (
-            f'{said} That {"begins with" if self.right else "does not begin with"} the answer "{answer}", whose '
+            f'{said} That {"begins with" if self.right else "does not begin with"} the answer "{self.answer}", whose '
             f"{len(self.expected)} token{'s have' if len(self.expected) > 1 else ' has'} a probability of {chance:.1%}"
             + (" together." if len(self.expected) > 1 else ".")
         )
@@ -172,6 +169,8 @@ def generation_steps(
     return GenerationSteps(
         tokens=str_tokens(bridge, ids[:, :length]),
         written=str_tokens(bridge, ids[:, length:]),
+        text=decoded(bridge, ids[0, length:].tolist()).strip(),
+        answer=decoded(bridge, expected).strip() if expected else "",
         stopped=int(ids[0, -1]) in ends,
         depths=tuple(hooks),
         top_tokens=token_words(bridge, stacked["top_ids"]),

@@ -175,5 +175,7 @@ def _nodes(drawing: Drawing, theme: str) -> dict[str, Any]:
 
 
 def short_name(label: str) -> str:
-    """A label without the word that its row says already."""
+    """A label without what its row says already."""
+    if label.endswith(" weights"):
+        return "weights"
     return label.removesuffix(" scores").removesuffix(" attention")
