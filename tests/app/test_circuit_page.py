@@ -1,0 +1,62 @@
+"""The page of circuits without a browser: what a click does; and examples, paths and steps on the pages beside it."""
+
+from __future__ import annotations
+
+import json
+
+
+def texts(app) -> str:
+    return "\n".join(element.value for element in app.markdown)
+
+
+def open_page(app, name: str, **link: str):
+    for key, value in link.items():
+        app.query_params[key] = value
+    app.switch_page(f"app_pages/{name}.py").run()
+    assert not app.exception
+    assert not app.error
+
+
+def drawn(app):
+    """What the browser is given to draw."""
+    found = [json.loads(each.proto.json) for each in app.get("bidi_component") if each.proto.json]
+    return next(data for data in found if "edges" in data)
+
+
+def test_an_edge_taken_out_changes_the_answer_and_stays_to_be_put_back(app):
+    open_page(app, "circuit", prompts="4", edges_kept="89", notes="pin L2H7\nname L2H7: reads")
+    (metric,) = app.metric
+    before, picture = float(metric.value), drawn(app)
+    assert len(picture["edges"]) == 89
+    assert [node["label"] for node in picture["nodes"] if node["pinned"]] == ["reads"]
+    assert "With 89 of 1,774 edges kept" in texts(app)
+    first = picture["edges"][0]["name"]
+    app.session_state["switched"] = [first]
+    app.run()
+    assert not app.exception
+    (out,) = [edge for edge in drawn(app)["edges"] if edge["dash"] == "off"]
+    assert out["name"] == first
+    assert "With 88 of 1,774 edges kept" in texts(app)
+    (metric,) = app.metric
+    assert float(metric.value) != before
+    app.text_area(key="notes").set_value("dance").run()
+    assert any("is not a note" in error.value for error in app.error)
+
+
+def test_examples_of_a_task_are_a_table(app, until):
+    open_page(app, "tasks", table_size="4")
+    app.button(key="start-example-table").click().run()
+    until(lambda: "of 4 answers are right" in texts(app.run()))
+    app.segmented_control(key="shown").set_value("wrong").run()
+    assert not app.exception
+
+
+def test_what_is_written_is_shown_step_by_step(app):
+    open_page(app, "logits", steps="2")
+    assert "The model goes on with" in texts(app)
+    assert "At step 0, the output gives" in texts(app)
+
+
+def test_edges_into_a_receiver_are_patched(app):
+    open_page(app, "patching", receiver="L2H7.v")
+    assert "edges into `L2H7.v` together" in texts(app)
