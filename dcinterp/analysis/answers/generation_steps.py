@@ -47,7 +47,7 @@ class GenerationSteps(Result):
     of the text.
     depths: names, the last one the output. top_ids, probability [depth, step, top]: the most likely tokens at every
     step, which top_tokens names. rank [depth, step]: of the token that was written.
-    answer, expected: the answer and its tokens, if one was given; answer_probability [token]: of each behind the prompt
+    answer, expected: the answer and its tokens, if one was given; answer_probability [answer_token]: of each behind the prompt
     and those before it.
     """
 
@@ -55,7 +55,7 @@ class GenerationSteps(Result):
         "top_ids": ("depth", "step", "top"),
         "probability": ("depth", "step", "top"),
         "rank": ("depth", "step"),
-        "answer_probability": ("token",),
+        "answer_probability": ("answer_token",),
     }
 
     tokens: tuple[str, ...]
@@ -69,10 +69,10 @@ class GenerationSteps(Result):
     top_ids: Int[Tensor, "depth step top"]
     probability: Float[Tensor, "depth step top"]
     rank: Int[Tensor, "depth step"]
-    answer_probability: Float[Tensor, " token"]
+    answer_probability: Float[Tensor, " answer_token"]
 
     def labels(self, axis: str) -> list[str] | None:
-        return {"depth": list(self.depths), "step": list(self.written), "token": list(self.expected)}.get(axis)
+        return {"depth": list(self.depths), "step": list(self.written), "answer_token": list(self.expected)}.get(axis)
 
     @property
     def right(self) -> bool | None:
@@ -186,7 +186,7 @@ def _ends(bridge: Bridge) -> set[int]:
     return set() if end is None else {int(end)}
 
 
-def _teacher_forced(bridge: Bridge, ids: Tensor, expected: list[int]) -> Float[Tensor, " token"]:
+def _teacher_forced(bridge: Bridge, ids: Tensor, expected: list[int]) -> Float[Tensor, " answer_token"]:
     """The probability of each token of an answer behind the prompt and its own earlier tokens."""
     if not expected:
         return torch.zeros(0)
