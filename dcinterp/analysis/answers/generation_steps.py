@@ -47,8 +47,8 @@ class GenerationSteps(Result):
     of the text.
     depths: names, the last one the output. top_ids, probability [depth, step, top]: the most likely tokens at every
     step, which top_tokens names. rank [depth, step]: of the token that was written.
-    answer, expected: the answer and its tokens, if one was given; answer_probability [answer_token]: of each behind the prompt
-    and those before it.
+    answer, expected: the answer and its tokens, if one was given; answer_probability [answer_token]: of each behind the
+    prompt and those before it.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
