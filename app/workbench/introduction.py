@@ -14,7 +14,7 @@ SENTENCES = (
     "words. This page takes one question and its answer, finds the head that does most for the answer, and shows from "
     "which heads it borrowed the attention that it used."
 )
-OWN, QUERY, KEY = "#8f8f8f", "#117733", "#882288"
+OWN, QUERY, KEY = "#8f8f8f", "#228b4e", "#a03fa8"
 """The colours that the figures give to these parts."""
 
 

@@ -21,8 +21,8 @@ CSS = """
   font-family: var(--st-code-font); font-size: 0.88rem; color: var(--st-text-color); white-space: pre;
 }
 .tokens.active span { cursor: pointer; }
-.tokens span.source { border-color: #aa44aa; box-shadow: inset 0 -3px #aa44aa; }
-.tokens span.answer { border-color: #228844; box-shadow: inset 0 -3px #228844; }
+.tokens span.source { border-color: #a03fa8; box-shadow: inset 0 -3px #a03fa8; }
+.tokens span.answer { border-color: #228b4e; box-shadow: inset 0 -3px #228b4e; }
 .note {
   min-height: 1.4em; font-size: 0.85rem; color: var(--st-text-color); opacity: 0.75; font-family: var(--st-font);
 }

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode
 
@@ -72,10 +73,11 @@ def test_many_sessions_for_minutes(server, server_process):
         pool.submit(lambda: asyncio.run(everybody())).result(timeout=60 * MINUTES + 600)
     middle, end = measured[len(measured) // 2], measured[-1]
     runs.sort()
-    print(
+    said = (
         f"{SESSIONS} sessions, {MINUTES:g} minutes, {len(runs)} runs, {len(errors)} errors; seconds a run: median "
         f"{runs[len(runs) // 2]:.2f}, 95 % {runs[int(0.95 * len(runs))]:.2f}; megabytes: {measured[0]:.0f} at first, "
         f"{middle:.0f} in the middle, {end:.0f} at the end"
     )
+    warnings.warn(said, stacklevel=1)  # pytest shows it among the warnings, also where all is well
     assert not errors, errors[:3]
     assert end < GROWTH * middle

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from dcinterp.figures.base.style import THEMES, common_layout
 
-THICKNESS, PAD, LETTER, EDGE = 14, 24, 7.6, 12
+THICKNESS, PAD, LETTER, EDGE = 14, 24, 7.6, 22
 """Pixels: of a node, between two of a column, of a letter, of the margin above and below."""
 
 Link = tuple[int, int, float, str, str]

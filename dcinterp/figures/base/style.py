@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from dcinterp.mechanism.branches import BRANCHES
 
-_COLOURS = {"skip": "#8f8f8f", "qp": "#117733", "qg": "#77bb88", "kp": "#882288", "kg": "#cc88bb"}
+_COLOURS = {"skip": "#8f8f8f", "qp": "#228b4e", "qg": "#7cc492", "kp": "#a03fa8", "kg": "#d59ad6"}
 
 BRANCH_COLOURS = {branch.hook: _COLOURS[branch.name] for branch in BRANCHES.values()}
 """By hook. Grey is the head's own attention; green comes from the query, purple from the key; projections are dark,

@@ -64,7 +64,7 @@ def test_the_names_of_a_flow_stand_beside_its_bands(edges):
     for note in notes:
         assert note.xanchor == {0: "right", 1: "left"}.get(note.x, "center")
     middle = [(note.y, note.yshift) for note in notes if 0 < note.x < 1]
-    tops = sorted(y * (figure.layout.height - 24) + shift for y, shift in middle)
+    tops = sorted(y * (figure.layout.height - 44) + shift for y, shift in middle)
     assert all(b - a > 16 for a, b in zip(tops, tops[1:], strict=False)), "names do not lie on each other"
 
 
