@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from dcinterp.model.compose.registry import MECHANISM_COLUMNS, mechanism_rows
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, shortened
 from dcinterp.support.paths import path_of
 from workbench import links, models
 from workbench.markdown import escape, sentence
@@ -62,9 +62,9 @@ st.subheader("Open another model", anchor=False)
 root = st.text_input(
     "Look for model folders in", str(Path.cwd()), key="root", help="Up to three folders deep, newest first."
 )
-found = models.folders(path_of(root)) if root and path_of(root).is_dir() else []
-if root and not path_of(root).is_dir():
-    st.error(f"There is no folder {escape(root)} to look in; check the path.", icon=":material/error:")
+found = models.folders(path_of(root)) if models.is_folder(root) else []
+if root and not models.is_folder(root):
+    st.error(f"There is no folder {escape(shortened(root, 200))} to look in; check the path.", icon=":material/error:")
 chosen = st.selectbox(
     "Model folder",
     found,
@@ -92,8 +92,8 @@ if wanted and models.needs_hub(wanted) and wanted != st.session_state.get("_look
     )
     links.end_page()
 if wanted:
-    wanted = str(path_of(wanted).resolve()) if path_of(wanted).exists() else wanted
     try:
+        wanted = str(path_of(wanted).resolve()) if path_of(wanted).exists() else wanted
         with st.spinner("Looking at its size ..."):
             found = models.estimate(wanted)
     except (UserError, OSError) as problem:

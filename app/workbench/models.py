@@ -12,6 +12,7 @@ import streamlit as st
 
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF
+from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from workbench import links
 from workbench.markdown import escape, sentence
@@ -234,9 +235,20 @@ def needs_hub(name: str) -> bool:
     from dcinterp.checkpoints.names import OWN, PLANTED
 
     source = parts(name.strip())[0].removeprefix(OWN)
-    if not source or source.startswith(PLANTED) or path_of(source).exists():
+    try:
+        if not source or source.startswith(PLANTED) or path_of(source).exists():
+            return False
+    except UserError:  # nothing can have such a path, and the hub has no such name
         return False
     return looks_like_hub_id(source) and cached_snapshot(source) is None
+
+
+def is_folder(text: str) -> bool:
+    """Whether a typed text is the path of a folder."""
+    try:
+        return bool(text) and path_of(text).is_dir()
+    except UserError:
+        return False
 
 
 def looks_like_hub_id(name: str) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from functools import reduce
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -89,7 +92,7 @@ def check_fields(kind: Any, given: Mapping[str, Any]) -> None:
     types = _types(kind)
     for name, value in given.items():
         if name not in kind.AXES and not (value is None and known[name].default is None):
-            require_fitting(name, value, types.get(name, Any))
+            require_fitting(name, value, _plain_type(types.get(name, Any)))
     _check_axes(kind, given)
 
 
@@ -116,6 +119,19 @@ def _types(kind: Any) -> dict[str, Any]:
         except NameError:  # types that only a type checker knows are not judged
             continue
     return found
+
+
+def _plain_type(annotation: Any) -> Any:
+    """The type that a field has in JSON: what holds objects of a class, which the kind itself makes, is any list."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return reduce(operator.or_, map(_plain_type, args))
+    objects = (each for each in args if isinstance(each, type) and each not in (int, float, str, bool, NoneType))
+    return (
+        list | tuple
+        if origin in (tuple, list, Sequence) and any(get_origin(each) is None for each in objects)
+        else annotation
+    )
 
 
 def _is_name(value: Any) -> bool:

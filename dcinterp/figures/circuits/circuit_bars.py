@@ -12,7 +12,8 @@ RESULT = "CircuitScores"
 KIND = ""
 
 STREAM, STATIC = "#6b7a90", "#5c5c5c"
-"""Slate, as in the drawing, of edges of the stream, which is no branch; and of the static map, which elsewhere counts with the skip."""
+"""Of edges of the stream, which is no branch (slate, as in the drawing), and of the static map, which elsewhere counts
+with the skip."""
 
 
 def colour_of(kind: str) -> str:
