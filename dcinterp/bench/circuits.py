@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.circuit_pairs import Pair, read_pairs
+from dcinterp.mechanism.circuit_pairs import Pair, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import METHODS, Others, Scoring, score_edges
 from dcinterp.mechanism.faithfulness import (
@@ -27,7 +27,6 @@ from dcinterp.mechanism.faithfulness import (
     cmd,
     cpr,
     faithfulness_of,
-    halves,
     keep_top,
     measure_circuits,
     node_ranking,
@@ -73,7 +72,7 @@ def task_row(bridge: Bridge, task: str, methods: Sequence[str] = FAST, pairs: in
     """One task: f, CMD and CPR of every ranking, by the size of the scores."""
     run = CircuitRun(bridge)
     found, _ = read_pairs(bridge, f"{task} n={pairs} split=held-out")
-    scored, measured = halves(found)
+    scored, measured = ranked_and_measured(found)
     graph, others = run.graph, Others(run, measured, "counterfactual")
     rankings: dict[str, list[torch.Tensor]] = {}
     seconds: dict[str, float] = {}
