@@ -12,7 +12,7 @@ import math
 import platform
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -123,6 +123,7 @@ class Experiment:
     budget: Budget
     output: Path
     row: int = ROW
+    tuned: dict[str, dict[float, float]] = field(default_factory=dict)
 
     def train(self, arm: str, seed: int, steps: int, rate: float) -> nn.Module:
         """The trained model of an arm; continued from what is saved, which is its trained parameters alone."""
@@ -182,6 +183,7 @@ class Experiment:
             model = self.train(arm, budget.tuning_seed, budget.tuning_steps, rate)
             measured = self.losses(model, "tuning", f"tuning-{arm}-rate{rate:g}")
             results[rate] = sum(measured.values()) / len(measured)
+        self.tuned[arm] = results
         return min(results, key=lambda rate: results[rate])
 
     def run(self) -> str:
@@ -209,6 +211,12 @@ class Experiment:
         yield "\n| difference on the same files | nats a token |\n|---|---|"
         for first, second in (("composition", "base"), ("LoRA", "base"), ("composition", "LoRA")):
             yield f"| {first} minus {second} | {with_interval(by_arm[first] - by_arm[second])} |"
+        if self.tuned:
+            rates, steps = self.budget.rates, self.budget.tuning_steps
+            yield f"\n| tuning files after {steps} steps | {' | '.join(f'{rate:g}' for rate in rates)} |"
+            yield "|---" * (len(rates) + 1) + "|"
+        for arm, results in self.tuned.items():
+            yield f"| {arm} | {' | '.join(f'{results[rate]:.4f}' for rate in rates)} |"
 
 
 def with_interval(values: Tensor) -> str:
