@@ -98,9 +98,11 @@ def main(
             raise UserError(f"There is no trained composition in {place}; make it with run.py --budget {budget} first.")
         folder = saved_composition(runs / "base", found[0], place / f"composition-seed{seed}", seed)
         models[seed] = dcinterp.load(folder)
-    table = "".join(lines(dcinterp.load(runs / "base"), models, PROMPTS))
+    table = ""
+    for part in lines(dcinterp.load(runs / "base"), models, PROMPTS):
+        typer.echo(part, nl=False)
+        table += part
     (place / "case_studies.md").write_text(table, encoding="utf-8")
-    typer.echo(table)
 
 
 if __name__ == "__main__":
