@@ -102,11 +102,12 @@ class GenerationSteps(Result):
         said = f'The model goes on with "{self.text}"' + (" and ends the text." if self.stopped else ".")
         if not self.expected:
             return said
-        chance = float(self.answer_probability.double().prod())
+        tokens = len(self.expected)
+        chance = f"whose {tokens} tokens together have" if tokens > 1 else "which has"
+        does = "begins with" if self.right else "does not begin with"
         return (
-            f'{said} That {"begins with" if self.right else "does not begin with"} the answer "{self.answer}", whose '
-            f"{len(self.expected)} token{'s have' if len(self.expected) > 1 else ' has'} a probability of {chance:.1%}"
-            + (" together." if len(self.expected) > 1 else ".")
+            f'{said} That {does} the answer "{self.answer}", {chance} a probability of '
+            f"{float(self.answer_probability.double().prod()):.1%}."
         )
 
 

@@ -39,7 +39,7 @@ def test_an_answer_of_several_tokens_has_the_product_of_their_probabilities(brid
         logits = bridge(torch.tensor([[*PROMPT, *(9, 8, 11)[:n]]]))[0, -1]
         assert float(found.answer_probability[n]) == pytest.approx(float(logits.softmax(-1)[token]), rel=1e-4)
         chance *= float(logits.softmax(-1)[token])
-    assert f"have a probability of {chance:.1%} together" in found.sentence()
+    assert f"whose 3 tokens together have a probability of {chance:.1%}" in found.sentence()
     assert found.right == (found.written == found.expected)
 
 
