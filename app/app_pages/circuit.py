@@ -6,7 +6,7 @@ import streamlit as st
 
 import synthetic_tasks
 from dcinterp.support.errors import UserError
-from workbench import analyses, circuit_view, examples, inputs, links
+from workbench import analyses, circuit_view, examples, inputs, links, patching_form
 from workbench.glossary import tip
 from workbench.task_tables import COUNTERFACTUAL_KINDS
 from workbench.theme import theme
@@ -32,6 +32,11 @@ st.markdown(
 )
 name = st.session_state.model
 inputs.require_tokenizer(name)
+try:
+    patching_form.graph_of(name)
+except UserError as problem:
+    st.info(str(problem), icon=":material/info:")
+    links.end_page()
 
 across = st.columns([3, 1, 1])
 task = links.choose(
@@ -81,7 +86,8 @@ try:
         links.end_page()
     live = circuit_view.ready(name, arguments)
 except UserError as problem:
-    inputs.refuse(problem)
+    st.info(str(problem), icon=":material/info:")
+    links.end_page()
 
 from dcinterp.mechanism.circuit_drawing import all_nodes  # noqa: E402
 from dcinterp.mechanism.circuit_file import SavedCircuit, read_notes, write_notes  # noqa: E402
@@ -141,7 +147,8 @@ found = circuit_view.answers(name, live, kept, arguments)
 with slot:
     f = found.faithfulness
     st.metric("f: share of the model's logit difference", f"{f:.2f}", help=tip("faithfulness"), border=True)
-    edge, before = st.session_state.get("_circuit_before", (None, None))
+    # Only in the run that the click made: later changes are not the edge's doing.
+    edge, before = st.session_state.pop("_circuit_before", (None, None))
     if before is not None and edge in scores.edges:
         does = "kept" if bool(kept[scores.edges.index(edge)]) else "taken out"
         st.markdown(f"With `{edge}` {does}, f goes from {before:.2f} to **{f:.2f}**.")

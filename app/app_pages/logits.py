@@ -137,7 +137,8 @@ answer = question.answer
 try:
     written = analyses.run("generation_steps", name, prompt=question.prompt, answer=answer, steps=count)
 except UserError as problem:
-    inputs.refuse(problem)
+    st.info(str(problem), icon=":material/info:")
+    links.end_page()
 stack = written.depths[::-1]
 labels = [f"{number}: {inputs.shown(token)}" for number, token in enumerate(written.written)]
 
