@@ -353,7 +353,8 @@ def _seed(
         at_default = key in here.followed and value == here.followed[key]
         follow = at_default and follows and key not in here.units
         # Options of another page may have the same key: what is no option here was not chosen here.
-        stale = (not valid(value) and not here.arrived) or (valid(value) and _means_something_else(key, value, means))
+        chosen_here = not here.arrived or (means is not None and here.meant.get(key) is not None)
+        stale = _means_something_else(key, value, means) if valid(value) else chosen_here
         if stale and not at_default and value != default:
             here.reset.append(label)
         if stale or follow:

@@ -128,6 +128,19 @@ def test_another_task_begins_at_its_first_example_and_another_model_at_its_own_h
     assert said(app) == ["Head."]
 
 
+def test_what_another_page_changed_is_noticed_on_the_way_back(app):
+    open_page(app, "attention", task="task2", example="0")
+    app.selectbox(key="query").set_value(7).run()
+    app.query_params.clear()  # as Streamlit does in a browser
+    app.switch_page("app_pages/logits.py").run()
+    app.number_input(key="example").set_value(1).run()
+    assert said(app) == [], "nothing on this page was reset"
+    app.query_params.clear()
+    app.switch_page("app_pages/attention.py").run()
+    assert app.selectbox(key="query").value == len(app.selectbox(key="query").options) - 1
+    assert said(app) == ["From the token."]
+
+
 def test_a_head_that_was_left_at_the_default_of_one_page_is_no_choice_on_another(app):
     open_page(app, "logits", task="task2", example="0")
     assert app.session_state["cell"].startswith("L")

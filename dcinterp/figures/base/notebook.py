@@ -14,7 +14,8 @@ def notebook(title: str, shown: Sequence[tuple[Any, Mapping[str, Any], str]]) ->
         title: its heading.
         shown: (result, options of `dcinterp.figures.plot`, what is seen) in their order.
     """
-    cells, names, loaded = [_cell("markdown", f"# {title}")], {}, ""
+    names: dict[str, str] = {}
+    cells, loaded = [_cell("markdown", f"# {title}")], ""
     for result, options, caption in shown:
         call = getattr(result, "call", None)
         if call is None:

@@ -31,8 +31,7 @@ def rows(figure: go.Figure) -> DataFrame:
     several = len(pairs) > 1
     tables = [table.assign(series=_plain(trace.name)) if several and trace.name else table for trace, table in pairs]
     joined = pd.concat(tables, ignore_index=True)
-    first = [name for name in ("series",) if name in joined and joined[name].notna().any()]
-    return joined[[*first, *(name for name in joined if name not in ("series",))]]
+    return joined[[*(["series"] if "series" in joined else []), *(name for name in joined if name != "series")]]
 
 
 def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
@@ -42,13 +41,13 @@ def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
         return _cells(trace, figure)
     if trace.type == "sankey":
         names = np.asarray(trace.node.label, dtype=object)
-        columns = {"from": names[list(trace.link.source)], "to": names[list(trace.link.target)]}
+        ends = {"from": names[list(trace.link.source)], "to": names[list(trace.link.target)]}
         signed = trace.link.label
-        return pd.DataFrame({**columns, "size": trace.link.value, **({} if signed is None else {"label": signed})})
+        return pd.DataFrame({**ends, "size": trace.link.value, **({} if signed is None else {"label": signed})})
     if trace.x is None or trace.y is None:
         return None
     x, y = (_axis(trace, figure, letter) for letter in "xy")
-    columns = {_title(x, "x"): _named(x, trace.x), _title(y, "y") or "value": _named(y, trace.y)}
+    columns: dict[str, Any] = {_title(x, "x"): _named(x, trace.x), _title(y, "y") or "value": _named(y, trace.y)}
     if len(columns) < 2:
         columns = {"x": _named(x, trace.x), "y": _named(y, trace.y)}
     for letter in "xy":
