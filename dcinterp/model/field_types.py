@@ -28,7 +28,8 @@ def check_field_types(config: Any, root: type) -> None:
     Raises:
         UserError: the message names the field.
     """
-    for name, annotation in _annotations(type(config), root).items():
+    kind: Any = type(config)
+    for name, annotation in _annotations(kind, root).items():
         value = getattr(config, name)
         require_fitting(name, value, annotation)
         if isinstance(value, float) and not math.isfinite(value):

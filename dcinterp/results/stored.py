@@ -122,16 +122,18 @@ def _types(kind: Any) -> dict[str, Any]:
 
 
 def _plain_type(annotation: Any) -> Any:
-    """The type that a field has in JSON: what holds objects of a class, which the kind itself makes, is any list."""
+    """The type that a field has in JSON: objects, which the kind of result makes itself, are lists or tables there."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return reduce(operator.or_, map(_plain_type, args))
-    objects = (each for each in args if isinstance(each, type) and each not in (int, float, str, bool, NoneType))
-    return (
-        list | tuple
-        if origin in (tuple, list, Sequence) and any(get_origin(each) is None for each in objects)
-        else annotation
-    )
+    if origin in (tuple, list, Sequence):
+        return list | tuple if any(map(_is_object, args)) else annotation
+    return annotation | list | tuple | dict if _is_object(annotation) else annotation
+
+
+def _is_object(annotation: Any) -> bool:
+    plain = (int, float, str, bool, NoneType)
+    return isinstance(annotation, type) and get_origin(annotation) is None and annotation not in plain
 
 
 def _is_name(value: Any) -> bool:
