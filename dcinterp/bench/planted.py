@@ -368,9 +368,9 @@ def settings_of(
     """(setting, seed) of everything that is measured: planted kinds with their variants, and trained circuits."""
     from dcinterp.planted.fixtures import fixtures, trained
 
-    found = list[str]()
-    for kind in kinds or fixtures():
-        found += [kind] if kind in trained() else [kind + variant for variant in variants]
+    chosen = tuple(kinds) or fixtures()
+    found = [kind for kind in chosen if kind in trained()]
+    found += [kind + variant for variant in variants for kind in chosen if kind not in trained()]
     # A seed of everything, then the next: what was stopped half way has something of all.
     return [(setting, seed) for seed in range(seeds) for setting in found]
 

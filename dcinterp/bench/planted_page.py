@@ -12,8 +12,8 @@ HEAD = """# Which methods find circuits that are known
 
     dcinterp planted bench {file} --seeds {seeds} --prompts {prompts} --page {page}
 
-measures and writes this page: {methods} ways of scoring edges, on {settings} settings ({models} models or prompt sets).
-Two kinds of truth are in it.
+measures and writes this page: {methods} ways of scoring edges, on {settings} settings ({models} models or prompt
+sets). Two kinds of truth are in it.
 
 **Planted** models are set by hand ([planted circuits](analyses/planted.md)), so every edge that matters is known. With
 `background=0.05` the same circuit has real norms and stands among random weights, of a twentieth of the size that the
@@ -34,13 +34,19 @@ A score is the mean over half of the prompts, by size; a score below a hundredth
 
 """
 
+WHY = """A true edge of a planted model is one whose removal changes the answer (of `backup`: the removal of both routes).
+Exact patching, gates, EAP and EAP-IG ask something else: what changes with the value on a counterfactual prompt. Where
+the two questions have different answers they are marked down here, and that is no mistake of theirs.
+
+"""
 COSTS = ("seconds", "forward", "backward")
 QUANTITIES = {
     "auroc": "AUROC: the chance that a true edge scores above another one; ties count half",
     "top5": "Top-5 precision: true edges among the five highest (or among as many as are true, where these are fewer)",
     "cmd": "CMD: the area between f and 1, over the edges of composition; 0 is best",
     "cpr": "CPR: the area under f; 1 is a circuit that does what the model does at every size",
-    "rank": "Rank correlation with the measured effect of patching each edge alone",
+    "rank": "Rank correlation with the measured effect of patching each edge alone, at its full precision: scores that "
+    "count as zero share a rank, so that of exact patching itself is below 1",
 }
 
 
@@ -59,7 +65,7 @@ def page_of(rows: Sequence[dict[str, Any]], file: str = "docs/planted-bench.json
         models=len(rows),
         about=about,
     )
-    text += "## What fails where\n\n" + "\n".join(f"- {line}" for line in findings(found)) + "\n\n"
+    text += "## What fails where\n\n" + WHY + "\n".join(f"- {line}" for line in findings(found)) + "\n\n"
     text += "## All settings together\n\n" + overall(found) + "\n"
     for number, title in QUANTITIES.items():
         text += f"\n## {title.split(':')[0]}\n\n{title}.\n\n{by_setting(rows, number)}\n"
