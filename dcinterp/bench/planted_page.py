@@ -23,8 +23,8 @@ linear methods in planted weights is not there.
 
 An edge here is one of composition: the attention (or, before the softmax, the scores) of one head, used by another or
 by itself, through one branch. The numbers of a setting are means over its models, and where there are several (of a
-trained circuit, which is one model: several sets of prompts) with their 95 % interval, if it is wider than 0.005. Means
-over all settings have intervals over settings.
+trained circuit, which is one model: several sets of prompts) with their 95 % interval, if it is wider than 0.005.
+Means over all settings have intervals over settings.
 
 | method | what it is |
 | --- | --- |
@@ -34,7 +34,7 @@ A score is the mean over half of the prompts, by size; a score below a hundredth
 
 """
 
-WHY = """A true edge of a planted model is one whose removal changes the answer (of `backup`: the removal of both routes).
+WHY = """A true edge of a planted model is one whose removal changes the answer (`backup`: the removal of both routes).
 Exact patching, gates, EAP and EAP-IG ask something else: what changes with the value on a counterfactual prompt. Where
 the two questions have different answers they are marked down here, and that is no mistake of theirs.
 
