@@ -148,7 +148,7 @@ def open_head(of_layer, of_head, from_token, to_token):
 thumbnails(small, key="thumbnails", look=theme(), chosen=(layer, head), on_pick=open_head)
 st.caption(
     "One small matrix a head: rows attend, columns are attended to; orange is positive, blue negative, the full colour "
-    "is 1. Point at one to read its tokens, click it to open that head above."
+    "is 1 or more. Point at one to read its tokens, click it to open that head above."
     + (f" A cell holds {small.block} tokens and shows the entry of largest size." if small.block > 1 else "")
 )
 footer(small, "thumbnails", {"kind": ""}, table=False)

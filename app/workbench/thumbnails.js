@@ -59,7 +59,7 @@ function draw(parent, whole, data, send) {
       }
       canvas.onmousemove = event => {
         const [query, to] = at(event)
-        const value = own[query * data.size + to] / 32767
+        const value = own[query * data.size + to] * data.unit
         const seen = to > query ? "cannot see later tokens" : value.toFixed(3)
         tip.hidden = false
         tip.textContent = `L${row.layer}H${head}${row.words}\n“${data.names[query]}” to “${data.names[to]}”: ${seen}`
@@ -88,13 +88,13 @@ function mark(table, data) {
     canvas.classList.toggle("chosen", canvas.dataset.at === data.chosen)
 }
 
-function paint(canvas, values, { size, colours }) {
+function paint(canvas, values, { size, colours, unit }) {
   const context = canvas.getContext("2d")
   const picture = context.createImageData(size, size)
   for (let query = 0; query < size; query++)
     for (let to = 0; to <= query; to++) {
       const at = query * size + to
-      const share = (Math.max(-1, Math.min(1, values[at] / 32767)) + 1) / 2
+      const share = (Math.max(-1, Math.min(1, values[at] * unit)) + 1) / 2
       let i = 1
       while (i < colours.length - 1 && colours[i][0] < share) i++
       const [[from, a], [until, b]] = [colours[i - 1], colours[i]]

@@ -64,14 +64,16 @@ def thumbnails(
 
 
 def payload(result: Any, look: str) -> dict[str, Any]:
-    """What the browser needs: for each layer, before and after, the matrices of all heads as 16-bit shares of 1."""
+    """What the browser needs: by layer, before and after, the matrices of all heads as whole numbers of `unit`."""
     from dcinterp.figures.base.style import diverging, visible
 
     kinds = {"weights": "before", "composed": "after"} if result.composes else {"composed": ""}
+    # Composed weights can be above 1: colours end there, numbers do not.
+    unit = max(1.0, *(float(getattr(result, kind).abs().max()) for kind in ("weights", "composed"))) / 32767
     rows = []
     for layer in range(len(result.composed)):
         for kind, word in kinds.items():
-            numbers = (getattr(result, kind)[layer].clamp(-1, 1) * 32767).round().numpy().astype("<i2")
+            numbers = (getattr(result, kind)[layer] / unit).round().numpy().astype("<i2")
             rows.append(
                 {
                     "layer": layer,
@@ -82,6 +84,7 @@ def payload(result: Any, look: str) -> dict[str, Any]:
             )
     return {
         "rows": rows,
+        "unit": unit,
         "heads": result.composed.shape[1],
         "size": result.composed.shape[2],
         "names": [visible(name) for name in result.cell_names()],

@@ -60,3 +60,22 @@ def test_what_is_written_is_shown_step_by_step(app):
 def test_edges_into_a_receiver_are_patched(app):
     open_page(app, "patching", receiver="L2H7.v")
     assert "edges into `L2H7.v` together" in texts(app)
+
+
+def test_small_pictures_of_heads_hold_the_numbers_of_the_analysis(app, shipped):
+    import base64
+
+    import numpy as np
+
+    import dcinterp
+
+    open_page(app, "attention", task="task0", example="1")
+    found = [json.loads(each.proto.json) for each in app.get("bidi_component") if each.proto.json]
+    data = next(each for each in found if "unit" in each)
+    from workbench.examples import held_out
+
+    seen = dcinterp.attention_thumbnails(shipped, held_out("task0", 1).prompt)
+    row = data["rows"][-1]
+    numbers = np.frombuffer(base64.b64decode(row["values"]), "<i2").reshape(seen.composed.shape[1:]) * data["unit"]
+    assert row["name"] == "layer 2 after"
+    assert np.abs(numbers - seen.composed[-1].numpy()).max() <= data["unit"]
