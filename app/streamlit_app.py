@@ -102,7 +102,7 @@ finally:
             links.notices()
         with exported:
             opened = st.popover(
-                "Export this page", icon=":material/download:", width="stretch", on_change="rerun", key="export-page"
+                "Save this page", icon=":material/download:", width="stretch", on_change="rerun", key="save-page"
             )
             if opened.open:
                 with opened:

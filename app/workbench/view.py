@@ -169,7 +169,7 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
     ]
     data = [
         ("CSV", "csv", "text/csv", lambda: table_of(result, shown).to_csv(index=False).encode()),
-        ("All numbers (Parquet)", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
+        ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
         ("Result folder", "zip", "application/zip", lambda: zipped(result)),
     ]
     st.markdown(

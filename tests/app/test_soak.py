@@ -8,6 +8,7 @@ import random
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -52,9 +53,13 @@ async def session(address: str, seed: int, until: float, errors: list[str], runs
                     return
 
 
-def test_many_sessions_for_minutes(server, server_process):
-    from test_sessions import memory
+def memory(process_id: int) -> float:
+    """Resident megabytes of a process."""
+    status = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8")
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
+
+def test_many_sessions_for_minutes(server, server_process):
     errors: list[str] = []
     runs: list[float] = []
     measured: list[float] = []
