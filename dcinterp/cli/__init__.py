@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _require_text(sys.argv[1:] if arguments is None else arguments)
         if sys.stdout is None:  # closed by whoever started us
-            sys.stdout = sys.__stdout__ = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            sys.stdout = sys.__stdout__ = open(os.devnull, "w", encoding="utf-8")  # type: ignore[misc]  # noqa: SIM115
         code = verbs(arguments, prog_name="dcinterp", standalone_mode=False)
         sys.stdout.flush()
         if code == 130:  # what the parser makes of Ctrl-C
