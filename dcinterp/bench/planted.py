@@ -231,8 +231,7 @@ def _transformer_lens(specimen: Specimen) -> Tensor:
     """Its graph has no such edges: each comes as high as the lower of its two heads, as one attends and one writes."""
     from dcinterp.bridge.edge_attribution import stream_attribution
 
-    bridge = specimen.bridge
-    found = [stream_attribution(bridge, p.ids, p.other, lambda z, p=p: _metric(p)(z)[0]) for p in specimen.ranked]
+    found = [stream_attribution(specimen.bridge, p.ids, p.other, _metric_of_one(p)) for p in specimen.ranked]
     attends, writes = (torch.stack(each).mean(0).abs() for each in zip(*found, strict=True))
     return torch.cat(
         [
@@ -248,6 +247,10 @@ def _random(specimen: Specimen) -> Tensor:
 
 def _metric(pair: Pair) -> Callable[[Tensor], Tensor]:
     return lambda logits: logits[:, -1, pair.target] - logits[:, -1, pair.foil]
+
+
+def _metric_of_one(pair: Pair) -> Callable[[Tensor], Tensor]:
+    return lambda logits: _metric(pair)(logits)[0]
 
 
 METHODS: Mapping[str, Method] = {

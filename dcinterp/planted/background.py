@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -78,10 +79,21 @@ def _spread(name: str, shape: tuple[int, ...], length: float, width: int) -> flo
 
 def _set_norms(model: DCFormerForCausalLM, ids: torch.Tensor) -> None:
     """Gains that give x back where it has its mean length, norm after norm: each changes what later ones see."""
-    norms = [module for name, module in model.named_modules() if name.endswith("norm")]
-    for norm in norms:
-        seen: list[torch.Tensor] = []
-        handle = norm.register_forward_pre_hook(lambda module, inputs, seen=seen: seen.append(inputs[0]))
-        model(ids)
-        handle.remove()
-        norm.weight.fill_(float(seen[0].norm(dim=-1).mean()) / math.sqrt(seen[0].shape[-1]))
+    for name, module in model.named_modules():
+        if name.endswith("norm"):
+            norm: Any = module
+            x = _input_of(model, norm, ids)
+            norm.weight.fill_(float(x.norm(dim=-1).mean()) / math.sqrt(x.shape[-1]))
+
+
+def _input_of(model: DCFormerForCausalLM, module: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """What a module takes in when the model runs."""
+    seen: list[torch.Tensor] = []
+
+    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.append(inputs[0])
+
+    handle = module.register_forward_pre_hook(note)
+    model(ids)
+    handle.remove()
+    return seen[0]
