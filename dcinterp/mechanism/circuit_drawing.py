@@ -209,9 +209,10 @@ def _nodes(places: Mapping[str, tuple[str, int, float, float]], notes: CircuitNo
             continue
         alone.append(Node(name, notes.names.get(name, name), kind, layer, x, y, name in notes.pinned))
     for group, members in together.items():
-        kinds, layers, xs, ys = zip(*(places[name] for name in members), strict=True)
-        kind = kinds[0] if len(set(kinds)) == 1 else "group"
+        own = [places[name] for name in members]
+        kind = own[0][0] if len({each[0] for each in own}) == 1 else "group"
         pinned = any(name in notes.pinned for name in members)
-        x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-        alone.append(Node(group, notes.names.get(group, group), kind, min(layers), x, y, pinned, tuple(members)))
+        x, y = sum(each[2] for each in own) / len(own), sum(each[3] for each in own) / len(own)
+        layer = min(each[1] for each in own)
+        alone.append(Node(group, notes.names.get(group, group), kind, layer, x, y, pinned, tuple(members)))
     return sorted(alone, key=lambda node: (node.y, node.x))
