@@ -21,7 +21,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--ext
     && useradd --create-home researcher
 
 USER researcher
-WORKDIR /home/researcher
+WORKDIR /models
 # Inside a container the outside is another machine; what may reach it, `docker run --publish` says.
 ENV STREAMLIT_SERVER_ADDRESS=0.0.0.0
 EXPOSE 8501
