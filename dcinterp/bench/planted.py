@@ -133,7 +133,8 @@ def specimen_of(setting: str, seed: int, prompts: int = PROMPTS) -> Specimen:
 
     fixed = setting in trained()
     fixture = load_fixture(setting if fixed else f"{setting} seed={seed}")
-    bridge, words, pairs = fixture.bridge(), fixture.tokenizer, []
+    words: Any = fixture.tokenizer
+    bridge, pairs = fixture.bridge(), []
     for place, one in enumerate(fixture.pairs(prompts, seed=seed if fixed else 0)):
         texts = (one.prompt, one.counterfactual)
         ids, changed = (torch.tensor([words(text, add_special_tokens=False)["input_ids"]]) for text in texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -103,7 +103,8 @@ def show(
         roles[f"layer 0, {role}"] = [f"0.{head}" for head in heads]
     bridge = load(f"{PLANTED}{circuit}")
     rows = []
-    for stage in traits.STAGES:
+    for name in traits.STAGES:
+        stage: Literal["pre", "post"] = "pre" if name == "pre" else "post"
         edges = truth.stages[stage]
         found = attribute_edges(
             bridge, chosen.prompt, chosen.target, chosen.foil, stage=stage, method="ig", per_source=False
