@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dcinterp.support.errors import UserError, shortened
+
+LAYER = re.compile(r"(?:.*\.)?((?:layers|h|blocks)\.\d+)\.")
+"""The layer that a tensor belongs to, by its name."""
 
 WEIGHTS = (".safetensors", ".bin", ".gguf")
 
@@ -33,6 +37,13 @@ def read_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
             f"The weights of {shortened(str(name), 120)} do not fit its config.json (nothing gives {missing[0][:60]}); "
             "use files that belong together."
         )
+    layers = {match[1] for name in model.state_dict() if (match := LAYER.match(name))}
+    for extra in sorted(map(str, report.get("unexpected_keys") or ())):
+        if (match := LAYER.match(extra)) and match[1] not in layers:
+            raise UserError(
+                f"The weights of {shortened(str(name), 120)} do not fit its config.json (they have {match[1]}, which "
+                "it does not ask for); use files that belong together."
+            )
     return model
 
 

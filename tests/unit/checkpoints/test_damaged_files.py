@@ -250,7 +250,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "n_local_heads": (True, "x", 0, 1.5),
     },
     "foreign": {
-        "n_layer": (BILLION, None, [1], "x"),
+        "n_layer": (BILLION, 0, None, [1], "x"),
         "n_embd": (BILLION, "x"),
         "n_positions": (BILLION,),
         "model_type": (None, 3, [], "x", "y" * 500),
