@@ -14,6 +14,7 @@ import dcinterp
 from dcinterp import UserError
 from dcinterp.checkpoints.composition import open_start, read_composed
 from dcinterp.checkpoints.read import read_model
+from dcinterp.checkpoints.verify import verify
 from dcinterp.cli import main
 from dcinterp.model.added_composition import TENSORS, is_added, weights_fingerprint
 from dcinterp.support.file_names import COMPOSITION
@@ -108,6 +109,13 @@ def test_merged_equals_kept_apart(base, tmp_path):
     assert not (merged / COMPOSITION).exists()
     tied = read_model(merged).config.tie_word_embeddings
     assert tied == read_model(base).config.tie_word_embeddings
+
+
+def test_it_is_verified_on_top_of_its_base(base, tmp_path):
+    folder = learnt(dcinterp.compose(base, tmp_path / "added"))
+    found = verify(folder, length=12)
+    assert found.largest < 1e-5
+    assert found.stage_names, "the stages of the composition are held against the reference too"
 
 
 def test_another_base_is_refused(base, tmp_path):
