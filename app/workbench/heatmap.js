@@ -233,8 +233,9 @@ class Heatmap {
     const size = Math.min(box.width, box.height)
     const broad = Math.min(5, size / 3)
     const out = size < 20 ? broad / 2 : 1
-    // Twice, so that the frame stands out of light cells and of dark ones.
-    for (const [colour, line] of [[readable(this.data.outline), broad], [this.data.outline, 0.6 * broad]]) {
+    // Twice, so that the frame stands out of light cells and of dark ones; around a cell of two pixels there is no room.
+    const lines = size < 3 ? [] : [[readable(this.data.outline), broad], [this.data.outline, 0.6 * broad]]
+    for (const [colour, line] of lines) {
       context.strokeStyle = colour
       context.lineWidth = line
       context.strokeRect(left - out, top - out, width + 2 * out, height + 2 * out)
