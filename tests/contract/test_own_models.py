@@ -23,6 +23,8 @@ SHORT = {"prompt": PROMPT, "example": PROMPT, "target": "Paris", "foil": "London
 PAIR = {"prompt": "[20, 21, 22, 23]", "counterfactual": [23, 22, 21, 20], "target": 30, "foil": 31}
 """For patching: prompts of as many tokens in every tokenizer, which even random weights tell apart."""
 FEW = {"steps": 2, "permutations": 20, "resamples": 20}
+OURS_ALONE = ("circuit", "circuit_answers", "example_table", "faithfulness", "patch_path")
+"""Analyses that need the edges of the whole model, which only decoders of ours can gate."""
 
 
 def analyse(name: str, bridge: Any, **given: Any) -> Any:
@@ -37,7 +39,7 @@ def analyse(name: str, bridge: Any, **given: Any) -> Any:
 
 def check(name: str, bridge: Any, **given: Any) -> None:
     """An analysis gives a result that can be tabulated, or says in a sentence that it needs composed heads, or ours."""
-    if name in ("circuit", "faithfulness"):
+    if name in OURS_ALONE:
         with pytest.raises(UserError, match="decoders of dcinterp"):
             analyse(name, bridge, **given)
         return
