@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dcinterp.checkpoints.names import PLANTED
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.mechanism.branches import PART_LABELS
 from dcinterp.support.errors import UserError
@@ -191,7 +192,8 @@ try:
         name,
         title=f"Average the map of layer {layer}, {stage}",
         key="mean",
-        at_once=True,
+        # A planted model has words of its own, and examples of the tasks are not among them.
+        at_once=not name.startswith(PLANTED),
         examples=texts,
         layer=layer,
         stage=stage,

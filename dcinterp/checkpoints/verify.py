@@ -54,7 +54,7 @@ def verify(folder: Path, *, against: Path | None = None, length: int = 48, seed:
     Raises:
         UserError: the models have different shapes, or the folder holds an image model.
     """
-    model: Any = (read_composed if is_composition(folder) else read_model)(folder, dtype=torch.float32)
+    model: Any = (read_composed if is_composition(Path(folder)) else read_model)(Path(folder), dtype=torch.float32)
     config = model.config
     if isinstance(config, DCViTConfig):
         raise UserError(f"{folder} holds an image model; verify compares language models.")

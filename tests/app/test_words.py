@@ -64,12 +64,10 @@ def held_out(monkeypatch):
     return examples.held_out
 
 
-def test_examples_of_a_task_are_distinct_and_keep_their_numbers(held_out):
-    for task in ("task2", "task71", "task73"):  # the last two have few
-        prompts = [held_out(task, number).prompt for number in range(60)]
-        assert len(set(prompts)) == 60
-    drawn = synthetic_tasks.generate("task2", 1, seed=7, examples=1, split="held-out")[0].examples[0]
-    assert held_out("task2", 7) == drawn
+@pytest.mark.parametrize(("task", "number"), [("task2", 7), ("task71", 3)])
+def test_examples_keep_the_numbers_that_stand_in_links(held_out, task, number):
+    drawn = synthetic_tasks.generate(task, 1, seed=number, examples=1, split="held-out")[0].examples[0]
+    assert held_out(task, number) == drawn
 
 
 @pytest.mark.parametrize(

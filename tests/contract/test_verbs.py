@@ -195,6 +195,14 @@ def test_what_goes_wrong_inside_is_not_hidden(capsys, monkeypatch):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("dcinterp.bridge.hook_catalogue.list_hooks", broken)
+    monkeypatch.delenv("DCINTERP_DEBUG", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["hooks"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 70
+    assert "RuntimeError: a bug" in said
+    assert "Traceback" not in said
+    monkeypatch.setenv("DCINTERP_DEBUG", "1")
     with pytest.raises(RuntimeError, match="a bug"):
         main(["hooks"])
 
