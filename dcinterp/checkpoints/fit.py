@@ -11,8 +11,8 @@ import torch
 
 from dcinterp.support.errors import UserError
 
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|blk|block|layer)\.(\d+)\.")
-"""The number of a layer in the name of a tensor."""
+LAYER = re.compile(r"(?:^|\.)(\d+)\.")
+"""The number of a layer in the name of a tensor: the first number there, whatever a layout calls its layers."""
 
 COUNTS = re.compile(r"(?:^|_)(?:layers?|blocks?|depth|experts)$")
 """Fields of a config.json that count things which have tensors of their own."""
