@@ -41,6 +41,19 @@ def walk_back(page, before: str, after: str) -> None:
     raise AssertionError(f"five keys, and the page does not say {after!r}")
 
 
+def look_inside(page, checkpoint: str) -> None:
+    """Open a checkpoint; a click that falls into a page just being drawn is made again."""
+    for _ in range(5):
+        page.wait_for_selector(SETTLED, timeout=STARTS)
+        page.get_by_role("button", name="Look inside this checkpoint").click()
+        try:
+            page.wait_for_url(re.compile(checkpoint), timeout=45_000, wait_until="commit")
+        except playwright.TimeoutError:
+            continue
+        return
+    raise AssertionError(f"five clicks, and the page is still {page.url}")
+
+
 @pytest.mark.browser
 def test_start_stop_resume_done(page, server):
     page.goto(f"{server}/training", timeout=90_000)
@@ -73,8 +86,7 @@ def test_start_stop_resume_done(page, server):
     page.wait_for_selector(SETTLED, timeout=STARTS)
     page.wait_for_selector("text=At step 80", timeout=STARTS)
     walk_back(page, "At step 80", "At step 72")
-    page.get_by_role("button", name="Look inside this checkpoint").click()
-    page.wait_for_url(re.compile("checkpoint-72"), timeout=STARTS, wait_until="commit")
+    look_inside(page, "checkpoint-72")
     page.wait_for_selector("h3#step-1", timeout=STARTS)
     page.wait_for_selector(SETTLED, timeout=STARTS)
     assert page.locator("[data-testid=stException]").count() == 0
