@@ -9,7 +9,6 @@ A measurement is resumable: rows of a file that are there already are not made a
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from dcinterp.bench.row_file import add_row, read_rows
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.circuit_pairs import Pair, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
@@ -62,8 +62,7 @@ def measure_tasks(
                     return made
                 assert bridge is not None
                 row = {"key": f"{model} {task}", "model": model, "task": task} | task_row(bridge, task, methods)
-                out.write(json.dumps(row) + "\n")
-                out.flush()
+                add_row(out, row)
                 made += 1
     return made
 
@@ -114,8 +113,7 @@ def measure_planted(
                     return made
                 if (key := f"planted {setting} seed={seed}") not in known:
                     row = {"key": key, "planted": setting, "auroc": planted_auroc(setting, seed, methods)}
-                    out.write(json.dumps(row) + "\n")
-                    out.flush()
+                    add_row(out, row)
                     made += 1
     return made
 
@@ -171,11 +169,6 @@ def _post_edges(run: CircuitRun) -> Iterator[tuple[int, tuple[int, int, int, int
     for group in run.graph.composition(1, "post"):
         for number, (f, t) in enumerate(group.pairs):
             yield group.start + number, (1, NAMES.index(group.kind), f, t)
-
-
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file, none where there is no file."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

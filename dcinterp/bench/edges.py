@@ -14,7 +14,6 @@ A measurement is resumable: rows of a file that are there already are not made a
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dcinterp.bench.row_file import add_row, read_rows
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.dataset import Question, counterfactual_prompts, read_questions
 from dcinterp.mechanism.edge_benchmark import PLANTED, TRAINED
@@ -101,15 +101,9 @@ def measure(cases: Iterable[Case], file: Path, *, slow: int = 25, until: float |
                 if until is not None and time.monotonic() > until:
                     return made
                 if case.key(stage) not in known:
-                    out.write(json.dumps(row_of(case, stage, integrals=case.number < slow)) + "\n")
-                    out.flush()
+                    add_row(out, row_of(case, stage, integrals=case.number < slow))
                     made += 1
     return made
-
-
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file, none where there is no file."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def row_of(case: Case, stage: str, *, integrals: bool = True) -> dict[str, Any]:

@@ -16,7 +16,6 @@ A measurement is resumable: rows of a file that are there already are not made a
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dcinterp.bench.row_file import add_row, read_rows
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.circuit_graph import ComposeEdges, bare
@@ -405,16 +405,10 @@ def measure(
             row |= {"prompts": prompts, "right": specimen.right}
             row |= {"edges": len(specimen.places), "true": int(specimen.labels.sum())}
             row["methods"] = {method: measure_one(specimen, method) for method in methods}
-            out.write(json.dumps(row) + "\n")
-            out.flush()
+            add_row(out, row)
             made += 1
             progress(made, len(todo), setting)
     return made
-
-
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file, none where there is no file."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ def edges(
     import json
     import time
 
-    from dcinterp.bench.edges import FAMILIES, measure, planted_cases, read_rows, summarise, trained_cases
+    from dcinterp.bench.edges import FAMILIES, measure, planted_cases, summarise, trained_cases
+    from dcinterp.bench.row_file import read_rows
     from dcinterp.checkpoints.load import load
     from dcinterp.mechanism import edge_benchmark
     from dcinterp.planted import together
@@ -180,7 +181,8 @@ def circuits(
     """
     import time
 
-    from dcinterp.bench.circuits import FAST, MODELS, PLANTED, measure_planted, measure_tasks, read_rows, summarise
+    from dcinterp.bench.circuits import FAST, MODELS, PLANTED, measure_planted, measure_tasks, summarise
+    from dcinterp.bench.row_file import read_rows
     from dcinterp.mechanism.circuit_scores import METHODS
     from dcinterp.support.errors import require_known
     from synthetic_tasks.selection import chosen

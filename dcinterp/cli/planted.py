@@ -200,8 +200,9 @@ def bench(
     """
     from dataclasses import asdict
 
-    from dcinterp.bench.planted import METHODS, measure, read_rows, settings_of, summarise
+    from dcinterp.bench.planted import METHODS, measure, settings_of, summarise
     from dcinterp.bench.planted_page import page_of, table_of
+    from dcinterp.bench.row_file import read_rows
     from dcinterp.planted.fixtures import fixtures
     from dcinterp.support.errors import require_known
     from dcinterp.support.progress import console

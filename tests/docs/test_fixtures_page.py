@@ -10,8 +10,9 @@ import os
 import re
 from pathlib import Path
 
-from dcinterp.bench.planted import METHODS, read_rows
+from dcinterp.bench.planted import METHODS
 from dcinterp.bench.planted_page import page_of
+from dcinterp.bench.row_file import read_rows
 from dcinterp.planted import circuits
 from dcinterp.planted.fixtures import FOLDER, stated_of, trained
 

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from dcinterp.bench.circuits import is_contrast, measure_tasks, planted_auroc, read_rows, summarise, task_row
+from dcinterp.bench.circuits import is_contrast, measure_tasks, planted_auroc, summarise, task_row
+from dcinterp.bench.row_file import read_rows
 from dcinterp.mechanism.faithfulness import FRACTIONS, cmd, cpr
 from dcinterp.planted import read_plant
 

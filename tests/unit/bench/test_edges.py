@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dcinterp.bench.edges import FAMILIES, measure, planted_cases, read_rows, statistics_of, summarise
+from dcinterp.bench.edges import FAMILIES, measure, planted_cases, statistics_of, summarise
+from dcinterp.bench.row_file import read_rows
 from dcinterp.mechanism import edge_benchmark
 from dcinterp.mechanism.edge_scores import METHODS, PREDICTOR
 

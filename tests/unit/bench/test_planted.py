@@ -13,13 +13,13 @@ from dcinterp.bench.planted import (
     measure,
     measure_one,
     rank_correlation,
-    read_rows,
     settings_of,
     specimen_of,
     summarise,
     top_few,
 )
 from dcinterp.bench.planted_page import findings, page_of
+from dcinterp.bench.row_file import read_rows
 from dcinterp.bench.trained_truth import Draws, train_truth
 from dcinterp.planted import circuits
 from dcinterp.planted.fixtures import trained
