@@ -18,6 +18,11 @@ COUNTS = re.compile(r"(?:^|_)(?:layers?|blocks?|depth|experts)$")
 """Fields of a config.json that count things which have tensors of their own."""
 
 
+def count_layers(names: Iterable[str]) -> int:
+    """How many layers these names of tensors belong to."""
+    return len({match[1] for name in names if (match := LAYER.search(name))})
+
+
 def require_layers(path: Path, layers: int, names: Iterable[str]) -> None:
     """Refuse a number of layers that the tensors do not have: a model of a billion layers takes hours to make.
 
@@ -29,7 +34,7 @@ def require_layers(path: Path, layers: int, names: Iterable[str]) -> None:
     Raises:
         UserError: as said.
     """
-    found = len({match[1] for name in names if (match := LAYER.search(name))})
+    found = count_layers(names)
     if layers > found:
         raise UserError(
             f"The weights in {path.parent} do not fit its config.json (it asks for {layers:,} layers, and they have "

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from dcinterp.checkpoints.fit import LAYER
+from dcinterp.checkpoints.fit import count_layers
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.text import shown
@@ -98,7 +98,7 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int]) -> None:
         if data + offset + octets_of(kind, prod(shape)) > walk.size:
             raise ValueError(f"the tensor {shown(name)} reaches past its end")
     layers = fields.get(f"{fields.get('general.architecture')}.block_count")
-    there = len({match[1] for name, *_ in found if (match := LAYER.search(name))})
+    there = count_layers(name for name, *_ in found)
     if not isinstance(layers, int) or layers > there:
         raise ValueError(f"block_count is {shown(layers, 30)}, and it has {there} layers")
 
