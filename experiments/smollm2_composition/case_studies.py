@@ -5,14 +5,13 @@ python experiments/smollm2_composition/case_studies.py --runs runs/smollm2_compo
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
+from run import BUDGETS  # beside this file
 
 import dcinterp
 from dcinterp.checkpoints.composition import open_start
@@ -31,17 +30,6 @@ PROMPTS = {
 }
 MATTERS = 0.1
 """An edge matters that changes the logit difference by this share of it, or more."""
-
-
-def runner() -> Any:
-    """run.py beside this file, as a module."""
-    spec = importlib.util.spec_from_file_location("smollm2_composition_run", Path(__file__).with_name("run.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def saved_composition(base: Path, run: Path, folder: Path, seed: int) -> Path:
@@ -89,10 +77,9 @@ def main(
     budget: Annotated[str, typer.Option(help="pilot or full, as protocol.md says.")] = "full",
 ) -> None:
     """Study every prompt with the composition of every seed, and print the table."""
-    run = runner()
-    require_known("budget", budget, run.BUDGETS)
-    place, steps, models = runs / budget, run.BUDGETS[budget].steps, {}
-    for seed in run.BUDGETS[budget].seeds:
+    require_known("budget", budget, BUDGETS)
+    place, steps, models = runs / budget, BUDGETS[budget].steps, {}
+    for seed in BUDGETS[budget].seeds:
         found = sorted(place.glob(f"composition-seed{seed}-rate*-steps{steps}.pt"))
         if not found:
             raise UserError(f"There is no trained composition in {place}; make it with run.py --budget {budget} first.")
