@@ -46,7 +46,7 @@ class DCFormerConfig(PreTrainedConfig):
     Args:
         vocab_size: number of token ids.
         hidden_size: D, width of the residual stream.
-        intermediate_size: hidden units of the MLP.
+        intermediate_size: hidden units of the MLP; 0 for a model of attention alone.
         num_hidden_layers: number of blocks.
         num_attention_heads: H; must divide `hidden_size` unless `head_dim` is given.
         num_key_value_heads: heads of keys and values, each shared by as many consecutive query heads (grouped-query
@@ -235,13 +235,15 @@ class DCFormerConfig(PreTrainedConfig):
 
     def _check_sizes(self) -> None:
         positive = (
-            "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-            "max_position_embeddings compose_rank compose_groups"
+            "vocab_size hidden_size num_hidden_layers num_attention_heads max_position_embeddings compose_rank "
+            "compose_groups"
         )
         for field in positive.split():
             value = getattr(self, field)
             if value < 1:
                 raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
+        if self.intermediate_size < 0:
+            raise ValueError(f"intermediate_size is {self.intermediate_size!r}; it must be 0 (no MLP) or more.")
         if self.num_attention_heads % self.compose_groups:
             raise ValueError(
                 f"{self.num_attention_heads} heads do not divide into {self.compose_groups} composition groups; "

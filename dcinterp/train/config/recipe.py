@@ -41,7 +41,8 @@ class Phase:
     """A stretch of training on one kind of document.
 
     source: "tasks" (rows of the 74 tasks), "questions" (the facts of a task, then a question about each), "pairs"
-        (bare name-thing pairs, then questions: the barest retrieval), "text" (`data.text`) or "images" (`data.images`).
+        (bare name-thing pairs, then questions: the barest retrieval), "text" (`data.text`), "images" (`data.images`) or
+        "puzzle" (`data.puzzle`).
     steps: optimiser steps.
     tokens: budget of tokens (of images: of images) instead of `steps`, which it replaces when it is not 0. Exact for
         text; for tasks it is divided by the mean of twenty batches, whose lengths vary.
@@ -57,7 +58,7 @@ class Phase:
         about once, so that the last answers can be found by elimination.
     """
 
-    source: Literal["tasks", "questions", "pairs", "text", "images"] = "tasks"
+    source: Literal["tasks", "questions", "pairs", "text", "images", "puzzle"] = "tasks"
     steps: int = 1000
     tokens: int = 0
     examples: tuple[int, ...] = (1,)
@@ -118,6 +119,18 @@ class ImageSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PuzzleSection:
+    """A small generated task of an experiment, for phases with `source: puzzle`.
+
+    name: which one, a file of `dcinterp/train/data/puzzles`.
+    options: that puzzle's own, by name.
+    """
+
+    name: str = "recombination"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSection:
     """The documents, in order. The same section and seed give the same documents to every model.
 
@@ -129,6 +142,7 @@ class DataSection:
     phases: tuple[Phase, ...] = (Phase(),)
     text: TextSection = field(default_factory=TextSection)
     images: ImageSection = field(default_factory=ImageSection)
+    puzzle: PuzzleSection = field(default_factory=PuzzleSection)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +221,7 @@ class EvaluationSection:
     every: steps between two measurements.
     answers_per_task: of tasks, scored answers of each task at least.
     examples: of tasks, in rows of how many examples; one measurement for each number.
-    validation_rows: of text and images, held-out rows or images at most.
+    validation_rows: of text and images, held-out rows or images at most; of a puzzle, documents of each part.
     watch: record the spectra of the heads and the strength of every branch of the composition at each checkpoint.
     """
 

@@ -210,7 +210,16 @@ def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dic
     parts = [str(listed["name"])] if "name" in listed else [f"{k.split('.')[-1]}={v}" for k, v in keys.items()]
     if "name" in listed:
         parts += [f"{k.split('.')[-1]}={v}" for k, v in chosen.items()]
-    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(parts)) or "run"
+    return make_run(base, folder, ",".join(parts), keys)
+
+
+def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any]) -> SweepRun:
+    """The run of a config with some keys set, in a folder below `folder` that is named after `title`.
+
+    Raises:
+        UserError: the config is not valid; the message names the run.
+    """
+    name = file_name(title) or "run"
     tree = deepcopy(base)
     for key, value in keys.items():
         set_key(tree, key, value)
@@ -219,6 +228,11 @@ def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dic
     except UserError as error:
         raise UserError(f"The run {name}: {error}") from error
     return SweepRun(name, keys, replace(config, output=str(folder / name)))
+
+
+def file_name(title: str) -> str:
+    """A title as the name of a folder."""
+    return re.sub(r"[^\w.+=,-]+", "-", title)
 
 
 def _launch(run: SweepRun, output: Path, children: list[subprocess.Popen[bytes]]) -> str:

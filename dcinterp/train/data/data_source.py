@@ -13,6 +13,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig
 from dcinterp.train.data.batches import SOURCES, Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.images import ImageSource
+from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource
 from dcinterp.train.data.tokenizer import save_tokenizer
 from dcinterp.train.loop.trainer import processes
@@ -45,6 +46,14 @@ def _text(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
     return data_source
 
 
+def _puzzle(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
+    if words is not None:
+        raise UserError(
+            "A run that starts from a model (model.start) reads text or tasks, not a puzzle; leave one out."
+        )
+    return PuzzleSource(section.puzzle, output / "tokenizer", makes=processes().is_main_process)
+
+
 def _images(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
     return ImageSource(section.images)
 
@@ -53,6 +62,7 @@ DATA_SOURCES: Mapping[str, Callable[[DataSection, Path, Tokenizer], DataSource]]
     "tasks": _tasks,
     "text": _text,
     "images": _images,
+    "puzzle": _puzzle,
 }
 """A new data source is one function and one line here, and its name in `data_source_name`."""
 

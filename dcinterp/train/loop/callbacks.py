@@ -29,6 +29,7 @@ from dcinterp.support.progress import Cancelled, Progress
 from dcinterp.train.config.recipe import EvaluationSection
 from dcinterp.train.data.batches import Document, Encoder, pad, shuffle_index
 from dcinterp.train.data.images import ImageSource, scale_pixels
+from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource
 from dcinterp.train.loop.metrics_file import read_records
 
@@ -164,6 +165,30 @@ class HeldOutImages(TrainerCallback):
             )
         hits = logits.argmax(-1) == self.labels
         return float(cross_entropy(logits.float(), self.labels)), float(hits.float().mean())
+
+
+class HeldOutPuzzle(TrainerCallback):
+    """Share of a puzzle's answers whose every token is the most likely one, for each of its parts."""
+
+    def __init__(self, section: EvaluationSection, data_source: PuzzleSource, metrics: Metrics) -> None:
+        self.section, self.metrics = section, metrics
+        self.parts = {part: data_source.held_out(part, section.validation_rows) for part in data_source.puzzle.PARTS}
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self.section.every == 0 or state.global_step == state.max_steps:
+            accuracy = {part: self.measure(kwargs["model"], rows) for part, rows in self.parts.items()}
+            self.metrics.write(step=state.global_step, tokens=state.num_input_tokens_seen, accuracy={"1": accuracy})
+
+    @torch.no_grad()
+    def measure(self, model: PreTrainedModel, rows: dict[str, torch.Tensor], batch_size: int = 64) -> float:
+        """Share of the answers that are right."""
+        right: list[bool] = []
+        with _evaluation_mode(model):
+            for ids, labels in zip(rows["input_ids"].split(batch_size), rows["labels"].split(batch_size), strict=True):
+                guesses = model(input_ids=ids.to(model.device), use_cache=False).logits.argmax(-1).cpu()
+                for guess, label in zip(guesses, labels, strict=True):
+                    right += _answers_right(guess[:-1], label[1:])
+        return sum(right) / len(right)
 
 
 STEPS_SHOWN = 20

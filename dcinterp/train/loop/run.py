@@ -31,9 +31,10 @@ from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.data.batches import Batches, DataSource, is_no_padding
 from dcinterp.train.data.data_source import open_data_source, resolve_steps
 from dcinterp.train.data.images import ImageSource
+from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource
 from dcinterp.train.loop import checkpoints
-from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutText, Metrics, Reporter
+from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutPuzzle, HeldOutText, Metrics, Reporter
 from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
 from dcinterp.train.loop.mechanism_log import MechanismLog
 from dcinterp.train.loop.metrics_file import read_records
@@ -175,6 +176,8 @@ def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: M
         return HeldOutText(config.evaluation, data_source, metrics)
     if isinstance(data_source, ImageSource):
         return HeldOutImages(config.evaluation, data_source, metrics)
+    if isinstance(data_source, PuzzleSource):
+        return HeldOutPuzzle(config.evaluation, data_source, metrics)
     assert data_source.tokenizer is not None
     return HeldOutAccuracy(config.evaluation, data_source.tokenizer, metrics)
 

@@ -70,6 +70,8 @@ def describe_data(data: DataSection) -> str:
         return data.text.path or data.text.dataset or "the source files of Python's standard library"
     if source == "images":
         return data.images.path or data.images.dataset or "scikit-learn's handwritten digits"
+    if source == "puzzle":
+        return f"the puzzle {data.puzzle.name!r}"
     return "the synthetic tasks"
 
 

@@ -1,0 +1,222 @@
+"""An experiment: the same question asked of several arms, each tuned by the same search, over many seeds.
+
+    title: Where composition recombines
+    config: {...}                               # what all runs share
+    arms:                                       # what is compared; the first is the baseline
+      - {name: plain, model.preset: tiny-transformer++}
+      - {name: composed, model.preset: tiny-dcformer++}
+    tuning:
+      keys: {recipe.learning_rate: [1.0e-3, 2.0e-3]}   # all combinations of these, for every arm
+      seeds: [100, 101]                         # none of those below
+      by: loss                                  # the column that decides, of the mean over the seeds
+      best: lowest
+    seeds: [0, 1, 2]                            # of weights and documents
+    measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
+    output: runs/recombination                  # receives the runs; the table stands beside this file
+
+The file is `experiment.yaml` in a folder of `experiments/`, beside `protocol.md`, which says why. Runs go seed by seed
+through all arms, so that an experiment that was stopped has whole seeds. `results.csv` in the same folder has a row per
+finished run and is kept with the repository: what stands there is not run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.progress import Progress
+from dcinterp.train.config.recipe import find_config, read_tree
+from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
+
+FILE = "experiment.yaml"
+KEYS = ("title", "config", "arms", "tuning", "seeds", "measures", "output")
+SEEDED = ("recipe.seed", "data.seed")
+TUNING, FINAL = "tuning", "final"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What an experiment.yaml says.
+
+    arms: names and the keys that make them. tuning_keys: values that are searched, by key. measures: columns of the
+    table and what they are called; the first is the primary one.
+    """
+
+    folder: Path
+    title: str
+    config: dict[str, Any]
+    arms: dict[str, dict[str, Any]]
+    tuning_keys: dict[str, list[Any]]
+    tuning_seeds: tuple[int, ...]
+    tuned_by: str
+    highest_is_best: bool
+    seeds: tuple[int, ...]
+    measures: dict[str, str]
+    output: Path
+
+    @property
+    def table(self) -> Path:
+        """The rows of its finished runs."""
+        return self.folder / TABLE
+
+    @property
+    def baseline(self) -> str:
+        """The arm that the others are compared with."""
+        return next(iter(self.arms))
+
+    def run(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> SweepRun:
+        """One run of an arm. Its name says all that sets it apart."""
+        keys = self.arms[arm] | dict(chosen) | dict.fromkeys(SEEDED, seed)
+        parts = [stage, arm, *(f"{key.split('.')[-1]}={value}" for key, value in chosen.items()), f"seed={seed}"]
+        return make_run(self.config, self.output, ",".join(parts), keys)
+
+    def tuning_runs(self) -> list[SweepRun]:
+        """Every arm at every value that is searched, seed by seed."""
+        return [
+            self.run(TUNING, arm, values, seed)
+            for seed in self.tuning_seeds
+            for arm in self.arms
+            for values in self._searched()
+        ]
+
+    def choose(self, table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+        """The best values of every arm, by the rows of its tuning runs.
+
+        Raises:
+            UserError: a run of the search is missing or failed.
+        """
+        if not self.tuning_keys:
+            return {arm: {} for arm in self.arms}
+        done = table[table["status"] == "done"].set_index("name")[self.tuned_by].dropna() if len(table) else {}
+        missing = [run.name for run in self.tuning_runs() if run.name not in done]
+        if missing:
+            raise UserError(f"{len(missing)} runs of the search are missing, such as {missing[0]}; run it again.")
+
+        def reached(arm: str, values: dict[str, Any]) -> float:
+            return sum(float(done[self.run(TUNING, arm, values, seed).name]) for seed in self.tuning_seeds)
+
+        sign = 1 if self.highest_is_best else -1
+        return {arm: max(self._searched(), key=lambda v, a=arm: sign * reached(a, v)) for arm in self.arms}
+
+    def _searched(self) -> list[dict[str, Any]]:
+        """All combinations of the values that are searched."""
+        return [dict(zip(self.tuning_keys, values, strict=True)) for values in product(*self.tuning_keys.values())]
+
+    def final_runs(self, table: pd.DataFrame) -> list[SweepRun]:
+        """Every arm at its best values, seed by seed."""
+        chosen = self.choose(table)
+        return [self.run(FINAL, arm, chosen[arm], seed) for seed in self.seeds for arm in self.arms]
+
+
+def read_experiment(path: str | Path) -> Experiment:
+    """The experiment of a folder (or of its experiment.yaml), checked.
+
+    Raises:
+        UserError: a key is missing, unknown or of the wrong kind, or an arm's config is not valid.
+    """
+    place = Path(path)
+    file = find_config(place / FILE if place.is_dir() else place)
+    tree = read_tree(file)
+    for key in tree:
+        if key not in KEYS:
+            raise UserError(f"Unknown key {key!r} in {file}; {nearest(str(key), KEYS)}")
+    for key in ("arms", "seeds", "measures"):
+        if not tree.get(key):
+            raise UserError(f"{file} has no {key}; dcinterp/train/control/experiment.py shows a whole file.")
+    arms, tuning = tree["arms"], tree.get("tuning") or {}
+    if not isinstance(arms, list) or not all(isinstance(arm, dict) and "name" in arm for arm in arms):
+        raise UserError(f"The arms of {file} must be a list such as `- {{name: plain, model.preset: ...}}`.")
+    if not isinstance(tuning, dict) or not isinstance(tree["measures"], dict):
+        raise UserError(f"`tuning` and `measures` of {file} must hold keys and values.")
+    if any("," in str(arm["name"]) for arm in arms):
+        raise UserError(f"An arm of {file} has a comma in its name; names of runs are cut at commas.")
+    seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
+    if set(seeds) & set(searched):
+        raise UserError(f"{file} tunes on seeds that it also reports ({sorted(set(seeds) & set(searched))}).")
+    made = Experiment(
+        folder=file.parent,
+        title=str(tree.get("title", file.parent.name)),
+        config=tree.get("config") or {},
+        arms={str(arm["name"]): {str(k): v for k, v in arm.items() if k != "name"} for arm in arms},
+        tuning_keys={str(key): list(values) for key, values in (tuning.get("keys") or {}).items()},
+        tuning_seeds=searched,
+        tuned_by=str(tuning.get("by", "loss")),
+        highest_is_best=tuning.get("best", "lowest") == "highest",
+        seeds=seeds,
+        measures={str(key): str(name) for key, name in tree["measures"].items()},
+        output=Path(tree.get("output") or f"runs/{file.parent.name}"),
+    )
+    made.tuning_runs()
+    for arm in made.arms:
+        made.run(FINAL, arm, {}, seeds[0])
+    return made
+
+
+def run_experiment(
+    experiment: Experiment, *, jobs: int = 1, progress: Progress | None = None, seeds: tuple[int, ...] = ()
+) -> pd.DataFrame:
+    """Run what is not in the table yet, tuning first, and return the table.
+
+    Args:
+        experiment: what `read_experiment` gave.
+        jobs: runs at a time.
+        progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
+        seeds: other seeds than the file's, to repeat the experiment; their rows join the table.
+    """
+    experiment = replace(experiment, seeds=seeds or experiment.seeds)
+    _run_missing(experiment, experiment.tuning_runs(), TUNING, jobs, progress)
+    return _run_missing(experiment, experiment.final_runs(read_table(experiment)), FINAL, jobs, progress)
+
+
+def read_table(experiment: Experiment) -> pd.DataFrame:
+    """The rows of the runs that are finished; no rows without a table."""
+    return pd.read_csv(experiment.table) if experiment.table.is_file() else pd.DataFrame()
+
+
+def _run_missing(
+    experiment: Experiment, runs: list[SweepRun], stage: str, jobs: int, progress: Progress | None
+) -> pd.DataFrame:
+    before = read_table(experiment)
+    done = set(before[before["status"] == "done"]["name"]) if len(before) else set()
+    missing = tuple(run for run in runs if run.name not in done)
+
+    def write_finished(now: int, total: int, message: str = "") -> None:
+        _join(experiment, stage)
+        if progress is not None:
+            progress(now, total, message)
+
+    if missing:
+        run_sweep(Sweep(experiment.output / stage, missing, jobs), progress=write_finished)
+        _join(experiment, stage)
+    return read_table(experiment)
+
+
+def _join(experiment: Experiment, stage: str) -> None:
+    """Put the finished rows of a sweep into the table of the experiment."""
+    made = experiment.output / stage / TABLE
+    if not made.is_file():
+        return
+    rows = pd.read_csv(made)
+    rows = rows[rows["status"] == "done"].drop(columns=["message"])
+    if not len(rows):
+        return
+    before = read_table(experiment)
+    arms = {file_name(arm): arm for arm in experiment.arms}
+    rows.insert(0, "arm", [arms[name.split(",")[1]] for name in rows["name"]])
+    rows.insert(0, "stage", stage)
+    kept = before[~before["name"].isin(rows["name"])] if len(before) else before
+    aside = experiment.table.with_name(f".{TABLE}")
+    pd.concat([kept, rows], ignore_index=True).to_csv(aside, index=False)
+    aside.replace(experiment.table)
+
+
+def _numbers(file: Path, values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise UserError(f"The seeds of {file} must be a list of whole numbers, such as [0, 1, 2].")
+    return tuple(values)

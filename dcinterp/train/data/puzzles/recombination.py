@@ -1,0 +1,84 @@
+"""Recombination: ways to find a fact and ways to say it are seen apart, and asked for together.
+
+    red-cup-D blue-hat-A gold-key-H green-jar-B  +2 red F  +1 hat B  +2 key B ...
+
+Every document has four facts. A fact is one word: a colour, a thing and a letter; no two facts share any of them. A
+question names a relation (+2) and a key, which is a colour or a thing; the answer is the letter of the fact with this
+key, moved on by so many places of the alphabet, which goes round. Finding the fact is the work of attention's queries
+and keys. Saying it is that of values and output, as long as no MLP can do it. By which of the two ways a fact is found
+is the pattern of a question.
+
+Each relation but the last ones is asked about with one pattern alone in training (`held_out` of them, by turns). The
+part `held-out` asks about the pairs that are left: both halves are known, and only their pairing is new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dcinterp.support.errors import UserError
+from dcinterp.train.data.puzzles.puzzle import Documents, Puzzle, distinct
+
+COLOURS = ("red", "blue", "gold", "green")
+THINGS = ("cup", "hat", "key", "jar")
+FACTS = len(COLOURS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recombination(Puzzle):
+    """The puzzle of this file.
+
+    letters: size of the alphabet, 4 to 26. relations: how many ways to say a letter, at most as many as letters.
+    held_out: pairs of a pattern and a relation that training leaves out. questions: in a document.
+    """
+
+    name: ClassVar[str] = "recombination"
+    PARTS: ClassVar[tuple[str, ...]] = ("seen", "held-out")
+
+    letters: int = 8
+    relations: int = 8
+    held_out: int = 4
+    questions: int = 8
+
+    def __post_init__(self) -> None:
+        if not FACTS <= self.letters <= 26 or not 1 <= self.relations <= self.letters or self.questions < 1:
+            raise UserError(
+                f"The puzzle 'recombination' needs 4 to 26 letters, 1 to as many relations and 1 question or more; "
+                f"data.puzzle.options has {self.letters}, {self.relations} and {self.questions}."
+            )
+        if not 1 <= self.held_out < self.relations:
+            raise UserError(
+                f"data.puzzle.options has held_out = {self.held_out}; with {self.relations} relations it must be 1 to "
+                f"{self.relations - 1}, so that one relation at least is seen with both patterns."
+            )
+
+    def words(self) -> list[str]:
+        alphabet = [chr(ord("A") + number) for number in range(self.letters)]
+        facts = [f"{colour}-{thing}-{letter}" for colour in COLOURS for thing in THINGS for letter in alphabet]
+        return [*facts, *COLOURS, *THINGS, *alphabet, *(f"+{number}" for number in range(self.relations))]
+
+    def pairs(self, part: str) -> list[tuple[int, int]]:
+        """(pattern, relation) of a part: relation r < held_out is never asked for with pattern r % 2 in training."""
+        held_out = [(relation % 2, relation) for relation in range(self.held_out)]
+        everything = [(pattern, relation) for pattern in range(2) for relation in range(self.relations)]
+        return held_out if part == "held-out" else [pair for pair in everything if pair not in held_out]
+
+    def documents(self, random: np.random.Generator, count: int, part: str) -> Documents:
+        keys = len(COLOURS) * len(THINGS) * self.letters
+        letters, relations = keys + len(COLOURS) + len(THINGS), keys + len(COLOURS) + len(THINGS) + self.letters
+        pairs = np.array(self.pairs(part))[random.integers(len(self.pairs(part)), size=(count, self.questions))]
+        held = np.stack([distinct(random, (count,), FACTS, FACTS) for _ in range(2)], axis=1)
+        said = distinct(random, (count,), self.letters, FACTS)
+        asked, row = random.integers(FACTS, size=(count, self.questions)), np.arange(count)[:, None]
+        pattern, relation = pairs[..., 0], pairs[..., 1]
+        words = np.empty((count, FACTS + 3 * self.questions), np.int64)
+        words[:, :FACTS] = (held[:, 0] * len(THINGS) + held[:, 1]) * self.letters + said
+        words[:, FACTS::3] = relations + relation
+        words[:, FACTS + 1 :: 3] = keys + pattern * len(COLOURS) + held[row, pattern, asked]
+        words[:, FACTS + 2 :: 3] = letters + (said[row, asked] + relation) % self.letters
+        answers = np.zeros_like(words, bool)
+        answers[:, FACTS + 2 :: 3] = True
+        return Documents(words, answers)
