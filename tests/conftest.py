@@ -198,3 +198,36 @@ def until() -> Callable[..., Any]:
         return found
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def write_experiment() -> Callable[..., Path]:
+    """Write the folder of a small experiment whose runs have ended, and return it."""
+
+    def write(folder: Path, accuracies: dict[str, list[float]]) -> Path:
+        import pandas as pd
+        import yaml
+
+        folder.mkdir(parents=True)
+        tree = {
+            "title": "Which arm is better?",
+            "config": {"data": {"puzzle": {"name": "recombination"}, "phases": [{"source": "puzzle", "steps": 2}]}},
+            "arms": [{"name": arm, "model.changes.hidden_size": 16} for arm in accuracies],
+            "tuning": {"keys": {"recipe.learning_rate": [0.001, 0.002]}, "seeds": [100], "by": "accuracy 1 seen"},
+            "seeds": list(range(len(next(iter(accuracies.values()))))),
+            "measures": {"accuracy 1 held-out": "accuracy on new pairs"},
+        }
+        first, *others = accuracies
+        tree["hypotheses"] = [{"name": f"H{n}", "arm": arm, "baseline": first} for n, arm in enumerate(others, 1)]
+        (folder / "experiment.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+        rows = [
+            {"stage": "final", "arm": arm, "name": f"final,{arm},learning_rate=0.001,seed={seed}", "status": "done"}
+            | {"recipe.learning_rate": 0.001, "recipe.seed": seed, "accuracy 1 held-out": value}
+            | {"parameters": 1000 + number, "flops": 1e9}
+            for number, (arm, values) in enumerate(accuracies.items())
+            for seed, value in enumerate(values)
+        ]
+        pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
+        return folder
+
+    return write

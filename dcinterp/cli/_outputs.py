@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +135,11 @@ def print_result_json(result: Result) -> None:
     On one line, because it holds whole tensors.
     """
     typer.echo(json.dumps(_finite(_as_data(result)), ensure_ascii=False, allow_nan=False))
+
+
+def print_results_json(results: Sequence[Result]) -> None:
+    """Several results as one JSON list."""
+    typer.echo(json.dumps(_finite([_as_data(each) for each in results]), ensure_ascii=False, allow_nan=False))
 
 
 def _as_data(result: Result) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from torch import nn
 from torch.nn.functional import gelu, silu
 
@@ -13,17 +15,21 @@ class MLP(nn.Module):
     """down(silu(gate x) * up x), or down(gelu(up x)).
 
     With `mlp_gate_groups` = E the hidden units form E equal groups and each group is scaled by its share of a
-    softmax over E scores of x (`mgate` in the released checkpoints).
+    softmax over E scores of x (`mgate` in the released checkpoints). Without units (`intermediate_size` 0) it
+    adds nothing: a model of attention alone.
     """
 
     def __init__(self, config: DCFormerConfig) -> None:
         super().__init__()
         width, hidden, bias = config.hidden_size, config.intermediate_size, config.has_mlp_bias
         self.gated = config.mlp_type == "swiglu"
-        if self.gated:
-            self.gate_proj = nn.Linear(width, hidden, bias=bias)
-        self.up_proj = nn.Linear(width, hidden, bias=bias)
-        self.down_proj = nn.Linear(hidden, width, bias=bias)
+        with warnings.catch_warnings():
+            # torch warns when it draws the weights of no units at all.
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+            if self.gated:
+                self.gate_proj = nn.Linear(width, hidden, bias=bias)
+            self.up_proj = nn.Linear(width, hidden, bias=bias)
+            self.down_proj = nn.Linear(hidden, width, bias=bias)
         self.groups = config.mlp_gate_groups
         if self.groups:
             self.group_gate = nn.Linear(width, self.groups, bias=False)

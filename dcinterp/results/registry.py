@@ -133,8 +133,8 @@ def analysis(
                 )
             if entry.takes_model and not hasattr(bridge, "run_with_hooks"):
                 raise UserError(
-                    f"{entry.name} takes a model with hooks first, such as dcinterp.load('dcformer++') or "
-                    f"dcinterp.wrap(model), not {type(bridge).__name__}."
+                    f"{entry.name} takes a model with hooks first, such as dcinterp.load('dcformer++'), "
+                    f"not {type(bridge).__name__}."
                 )
             for name, value in bound.arguments.items():
                 require_fitting(name, value, entry.types.get(name))

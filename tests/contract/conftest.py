@@ -47,13 +47,14 @@ def commands_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, write_experiment: Callable[..., Path]) -> Path:
     """A folder in which every declared example can be run."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "runs/scaling").mkdir(parents=True)
     families = ("transformer++", "dcformer++")
     rows = [(f, c, (20 + len(f)) * c**-0.05) for f in families for c in (1e15, 4e15, 2e16)]
     pd.DataFrame(rows, columns=["family", "flops", "loss"]).to_csv(folder / "runs/scaling/results.csv", index=False)
+    write_experiment(folder / "experiments/recombination", {"plain": [0.5, 0.6], "DCMHA": [0.7, 0.9]})
     log = folder / "runs/my-run/watch"
     log.mkdir(parents=True)
     losses = [{"step": step, "tokens": 9 * step, "loss": 5.0 - step, "validation_loss": 5.5 - step} for step in (1, 2)]

@@ -12,6 +12,8 @@
       best: lowest
     seeds: [0, 1, 2]                            # of weights and documents
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
+    hypotheses:                                 # that an arm minus another is above zero, in the primary measure
+      - {name: H1, arm: composed, baseline: plain}
     output: runs/recombination                  # receives the runs; the table stands beside this file
 
 The file is `experiment.yaml` in a folder of `experiments/`, beside `protocol.md`, which says why. Runs go seed by seed
@@ -22,7 +24,7 @@ finished run and is kept with the repository: what stands there is not run again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,19 @@ from dcinterp.train.config.recipe import find_config, read_tree
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
 
 FILE = "experiment.yaml"
-KEYS = ("title", "config", "arms", "tuning", "seeds", "measures", "output")
+KEYS = ("title", "config", "arms", "tuning", "seeds", "measures", "hypotheses", "output")
 SEEDED = ("recipe.seed", "data.seed")
 TUNING, FINAL = "tuning", "final"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """That `arm` minus `baseline` is above zero, in a measure (the primary one when empty)."""
+
+    name: str
+    arm: str
+    baseline: str
+    measure: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,12 +70,9 @@ class Experiment:
     highest_is_best: bool
     seeds: tuple[int, ...]
     measures: dict[str, str]
+    hypotheses: tuple[Hypothesis, ...]
     output: Path
-
-    @property
-    def table(self) -> Path:
-        """The rows of its finished runs."""
-        return self.folder / TABLE
+    table: Path
 
     @property
     def baseline(self) -> str:
@@ -93,6 +102,8 @@ class Experiment:
         """
         if not self.tuning_keys:
             return {arm: {} for arm in self.arms}
+        if len(table) and self.tuned_by not in table:
+            raise UserError(f"{self.table} has no column {self.tuned_by!r}; {nearest(self.tuned_by, table.columns)}")
         done = table[table["status"] == "done"].set_index("name")[self.tuned_by].dropna() if len(table) else {}
         missing = [run.name for run in self.tuning_runs() if run.name not in done]
         if missing:
@@ -114,8 +125,12 @@ class Experiment:
         return [self.run(FINAL, arm, chosen[arm], seed) for seed in self.seeds for arm in self.arms]
 
 
-def read_experiment(path: str | Path) -> Experiment:
+def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Experiment:
     """The experiment of a folder (or of its experiment.yaml), checked.
+
+    Args:
+        path: the folder or the file.
+        table: another table of runs than results.csv beside the file; its runs get a folder of their own.
 
     Raises:
         UserError: a key is missing, unknown or of the wrong kind, or an arm's config is not valid.
@@ -150,7 +165,9 @@ def read_experiment(path: str | Path) -> Experiment:
         highest_is_best=tuning.get("best", "lowest") == "highest",
         seeds=seeds,
         measures={str(key): str(name) for key, name in tree["measures"].items()},
-        output=Path(tree.get("output") or f"runs/{file.parent.name}"),
+        hypotheses=_hypotheses(file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms]),
+        output=Path(tree.get("output") or f"runs/{file.parent.name}") / (Path(table).stem if table else ""),
+        table=Path(table) if table else file.parent / TABLE,
     )
     made.tuning_runs()
     for arm in made.arms:
@@ -211,9 +228,37 @@ def _join(experiment: Experiment, stage: str) -> None:
     rows.insert(0, "arm", [arms[name.split(",")[1]] for name in rows["name"]])
     rows.insert(0, "stage", stage)
     kept = before[~before["name"].isin(rows["name"])] if len(before) else before
-    aside = experiment.table.with_name(f".{TABLE}")
+    aside = experiment.table.with_name(f".{experiment.table.name}")
     pd.concat([kept, rows], ignore_index=True).to_csv(aside, index=False)
     aside.replace(experiment.table)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The seeds of a text such as "10-19" or "3,5"; none of an empty one.
+
+    Raises:
+        UserError: it is neither.
+    """
+    found: list[int] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or int(last or first) - int(first) > 9999:
+            raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, ...]:
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise UserError(f"The hypotheses of {file} must be a list such as `- {{name: H1, arm: ..., baseline: ...}}`.")
+    names = {field.name for field in fields(Hypothesis)}
+    for each in listed:
+        if not {"name", "arm", "baseline"} <= set(each) <= names:
+            raise UserError(f"A hypothesis of {file} needs name, arm and baseline, and may have a measure.")
+        for arm in (str(each["arm"]), str(each["baseline"])):
+            if arm not in arms:
+                raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
+    return tuple(Hypothesis(**{key: str(value) for key, value in each.items()}) for each in listed)
 
 
 def _numbers(file: Path, values: Any) -> tuple[int, ...]:

@@ -1,0 +1,177 @@
+"""The arms of an experiment, compared over seeds.
+
+    mean_a = mean over seeds of the measure of arm a
+    difference_a = mean over seeds of (measure of a - measure of the baseline), the two of a seed together
+
+Source: none; these are paired differences, with the intervals of dcinterp.mechanism.statistics.bootstrap_interval.
+
+A seed fixes the documents and starts the weights, so the two runs of a seed share their documents, and not their
+weights. It does not show that an arm is better in general: the numbers are those of one task at one size, and of arms
+that were tuned by the search that the experiment states. With several arms some interval misses its truth more often
+than one in twenty: each covers by itself.
+
+Identity that the tests assert: the difference is that of the two means when every seed has both runs.
+
+    found = dcinterp.compare_arms("experiments/recombination")
+    found.sentences()
+    dcinterp.figures.plot(found)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+
+
+@dataclass(frozen=True)
+class ArmComparison(Result):
+    """The measure of every run, its mean for each arm, and each arm minus the baseline.
+
+    values [arm, seed] are NaN where a run is missing. low and high bound the mean, difference_low and difference_high
+    the difference, at 95 %; the baseline's own difference is 0. parameters (all but embeddings) and flops (of training)
+    are those of a run of the arm. `tuned` says what the search chose.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "values": ("arm", "seed"),
+        **dict.fromkeys(
+            ("mean", "low", "high", "difference", "difference_low", "difference_high", "parameters", "flops"), ("arm",)
+        ),
+    }
+
+    experiment: str
+    measure: str
+    meaning: str
+    baseline: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    tuned: tuple[str, ...]
+    share: bool
+    values: Float[Tensor, "arm seed"]
+    mean: Float[Tensor, " arm"]
+    low: Float[Tensor, " arm"]
+    high: Float[Tensor, " arm"]
+    difference: Float[Tensor, " arm"]
+    difference_low: Float[Tensor, " arm"]
+    difference_high: Float[Tensor, " arm"]
+    parameters: Float[Tensor, " arm"]
+    flops: Float[Tensor, " arm"]
+
+    def labels(self, axis: str) -> list[Any] | None:
+        return {"arm": list(self.arms), "seed": list(self.seeds)}.get(axis)
+
+    def sentences(self) -> list[str]:
+        """For every arm but the baseline, its difference in words."""
+        found = []
+        for number, arm in enumerate(self.arms):
+            if arm == self.baseline:
+                continue
+            low, high = float(self.difference_low[number]), float(self.difference_high[number])
+            verdict = " The interval includes 0, so no difference is shown." if low <= 0 <= high else ""
+            found.append(
+                f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} "
+                f"(95 % interval {low:+.3f} to {high:+.3f}, {len(self.seeds)} seeds).{verdict}"
+            )
+        return found
+
+    def warnings(self) -> list[str]:
+        missing = int(self.values.isnan().sum())
+        few = [f"There are {len(self.seeds)} seeds; intervals of so few rest on how values scatter in general."]
+        return (few if len(self.seeds) < 5 else []) + (
+            [f"{missing} runs are missing; differences are of the seeds that have both runs."] if missing else []
+        )
+
+
+@analysis(
+    title="Arms of an experiment",
+    question="Which way of composing does better, over seeds?",
+    guide="experiments.md",
+    example={"experiment": "experiments/recombination"},
+)
+def compare_arms(
+    experiment: str, *, measure: str | None = None, baseline: str | None = None, table: str | None = None
+) -> ArmComparison:
+    """The arms of an experiment over seeds: means, and differences from a baseline, with 95 % intervals.
+
+    Args:
+        experiment: the folder of an experiment, with its experiment.yaml.
+        measure: a column of the table; the experiment's primary measure when None.
+        baseline: the arm to compare with; the first when None.
+        table: of the runs; results.csv in that folder when None.
+
+    Raises:
+        UserError: there is no such experiment, measure or arm, or no run has ended yet.
+    """
+    read = read_experiment(experiment, table=table)
+    measure, baseline = measure or next(iter(read.measures)), baseline or read.baseline
+    rows = _finished(read, measure)
+    if baseline not in read.arms:
+        raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, read.arms)}")
+    arms = [arm for arm in read.arms if arm in set(rows["arm"])]
+    if baseline not in arms:
+        raise UserError(f"No run of the baseline {baseline!r} has ended yet; go on with `dcinterp experiment run`.")
+    seeds = sorted(set(rows["recipe.seed"].astype(int)))
+    wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms, columns=seeds)
+    values = torch.tensor(wide.to_numpy(float))
+    share = measure.startswith("accuracy") or measure.endswith("accuracy")
+    means = [_mean(row[~row.isnan()], (0.0, 1.0) if share else None) for row in values]
+    against = values - values[arms.index(baseline)]
+    apart = [_mean(row[~row.isnan()], None) for row in against]
+    facts = rows.groupby("arm")[["parameters", "flops"]].mean().reindex(arms)
+    mean, low, high = (torch.tensor(column) for column in zip(*means, strict=True))
+    difference, difference_low, difference_high = (torch.tensor(column) for column in zip(*apart, strict=True))
+    return ArmComparison(
+        experiment=read.title,
+        measure=measure,
+        meaning=read.measures.get(measure, measure),
+        baseline=baseline,
+        arms=tuple(arms),
+        seeds=tuple(seeds),
+        tuned=tuple(_tuned(read, rows, arm) for arm in arms),
+        share=share,
+        values=values,
+        mean=mean,
+        low=low,
+        high=high,
+        difference=difference,
+        difference_low=difference_low,
+        difference_high=difference_high,
+        parameters=torch.tensor(facts["parameters"].to_numpy(float)),
+        flops=torch.tensor(facts["flops"].to_numpy(float)),
+    )
+
+
+def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:
+    table = read_table(experiment)
+    rows = table[(table["stage"] == FINAL) & (table["status"] == "done")] if len(table) else table
+    if not len(rows):
+        raise UserError(
+            f"No run of {experiment.folder} has ended yet; start them with: dcinterp experiment run {experiment.folder}"
+        )
+    if measure not in rows:
+        raise UserError(f"The table of {experiment.folder} has no column {measure!r}; {nearest(measure, rows.columns)}")
+    return rows.dropna(subset=[measure])
+
+
+def _mean(values: Tensor, bounds: tuple[float, float] | None) -> tuple[float, float, float]:
+    if not len(values):
+        return float("nan"), float("nan"), float("nan")
+    low, high = bootstrap_interval(values, bounds=bounds)
+    return float(values.mean()), float(low), float(high)
+
+
+def _tuned(experiment: Experiment, rows: pd.DataFrame, arm: str) -> str:
+    """What the search chose for an arm, such as "learning_rate 0.002"."""
+    first = rows[rows["arm"] == arm].iloc[0]
+    return ", ".join(f"{key.split('.')[-1]} {first[key]:g}" for key in experiment.tuning_keys)

@@ -1,0 +1,106 @@
+"""`dcinterp experiment`: several arms, tuned alike, over many seeds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dcinterp.cli._help import Verbs
+from dcinterp.cli._outputs import print_results_json, require_file_place, whole
+from dcinterp.cli._training_progress import show_progress
+
+app = Verbs()
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the experiment, with its experiment.yaml.")]
+
+
+@app.callback()
+def choose() -> None:
+    """Ask the same question of several arms: tune each by the same search, run many seeds, compare.
+
+    An experiment is a folder with a protocol.md and an experiment.yaml; docs/experiments.md says what they hold.
+
+    Example:
+
+        dcinterp experiment show experiments/recombination
+    """
+
+
+@app.command()
+def run(
+    folder: Folder,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    seeds: Annotated[
+        str, typer.Option(help="Other seeds than the file's, such as 10-19 or 3,5.", metavar="SEEDS")
+    ] = "",
+    table: Annotated[
+        Path | None,
+        typer.Option(help="Another table than the experiment's own, to repeat it from nothing.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Run what is not in the table yet, the search for the best values first; it goes on where it was stopped.
+
+    Example:
+
+        dcinterp experiment run experiments/recombination --seeds 10-19 --table again.csv --jobs 2
+    """
+    from dcinterp.train.control.experiment import parse_seeds, read_experiment, run_experiment
+
+    require_file_place(table)
+    experiment = read_experiment(folder, table=table)
+    with show_progress("run", lines=sys.stderr) as progress:
+        rows = run_experiment(experiment, jobs=jobs, seeds=parse_seeds(seeds), progress=progress)
+    typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}")
+
+
+@app.command()
+def show(
+    folder: Folder,
+    table: Annotated[Path | None, typer.Option(help="Another table than its own.", metavar="FILE")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the comparison of each measure.")] = False,
+) -> None:
+    """Compare the arms, by every measure of the experiment, with 95 % intervals over seeds.
+
+    Example:
+
+        dcinterp experiment show experiments/recombination
+    """
+    from dcinterp.bench.experiment_page import comparisons, table_of
+    from dcinterp.train.control.experiment import read_experiment
+
+    found = comparisons(read_experiment(folder, table=table))
+    if as_json:
+        print_results_json(found)
+        return
+    for each in found:
+        typer.echo(f"{each.meaning}\n\n{table_of(each)}\n")
+
+
+@app.command()
+def page(
+    folder: Folder,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Markdown file to write; docs/experiments/NAME.md by default.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Write the page of an experiment: what was asked, tables, a figure, and which hypotheses hold.
+
+    Example:
+
+        dcinterp experiment page experiments/recombination
+    """
+    from dcinterp.bench.experiment_page import page_of, picture_of
+    from dcinterp.train.control.experiment import read_experiment
+
+    experiment = read_experiment(folder)
+    place = to or Path("docs/experiments") / f"{experiment.folder.name}.md"
+    require_file_place(place)
+    picture = place.with_suffix(".svg")
+    for file, text in ((place, page_of(experiment, picture.name).encode()), (picture, picture_of(experiment))):
+        with whole(file) as made:
+            made.write_bytes(text)
+    typer.echo(f"Page: {place}")

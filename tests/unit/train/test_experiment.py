@@ -1,0 +1,118 @@
+"""An experiment tunes every arm on seeds of its own, reports the others, and runs nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+import dcinterp
+from dcinterp.support.errors import UserError
+from dcinterp.train.control import sweep
+from dcinterp.train.control.experiment import parse_seeds, read_experiment, run_experiment
+from dcinterp.train.loop.run import train
+
+TREE = {
+    "config": {
+        "model": {
+            "preset": "tiny-transformer++",
+            "changes": {
+                "num_hidden_layers": 1,
+                "hidden_size": 8,
+                "num_attention_heads": 2,
+                "intermediate_size": 0,
+            },
+        },
+        "data": {
+            "puzzle": {"name": "recombination", "options": {"questions": 1}},
+            "phases": [{"source": "puzzle", "steps": 2, "batch_size": 2, "score": "answer"}],
+        },
+        "recipe": {"threads": 1},
+        "log_every": 1,
+        "evaluation": {"every": 2, "validation_rows": 4, "watch": False},
+    },
+    "arms": [{"name": "plain"}, {"name": "talking heads", "model.changes.compose": "static"}],
+    "tuning": {"keys": {"recipe.learning_rate": [0.001, 0.1]}, "seeds": [100], "by": "loss", "best": "lowest"},
+    "seeds": [0],
+    "measures": {"accuracy 1 held-out": "accuracy on new pairs"},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "experiments" / "small"
+    made.mkdir(parents=True)
+    (made / "experiment.yaml").write_text(yaml.safe_dump(TREE | {"output": str(tmp_path / "runs")}))
+    return made
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs that were started, in this process instead of one of their own."""
+    names: list[str] = []
+
+    def launch(run, output, children):
+        names.append(run.name)
+        train(run.config, resume=True)
+        return ""
+
+    monkeypatch.setattr(sweep, "_launch", launch)
+    return names
+
+
+def test_every_arm_is_tuned_alike_and_nothing_runs_twice(folder, launched):
+    experiment = read_experiment(folder)
+    table = run_experiment(experiment)
+    tuning, final = (table[table["stage"] == stage] for stage in ("tuning", "final"))
+    assert len(launched) == len(table) == 6
+    assert [(row.arm, row["recipe.seed"]) for _, row in final.iterrows()] == [("plain", 0), ("talking heads", 0)]
+    for arm in experiment.arms:
+        searched = tuning[tuning["arm"] == arm]
+        assert sorted(searched["recipe.learning_rate"]) == [0.001, 0.1]
+        best = searched.loc[searched["loss"].idxmin(), "recipe.learning_rate"]
+        assert final[final["arm"] == arm]["recipe.learning_rate"].tolist() == [best]
+    assert final["accuracy 1 held-out"].between(0, 1).all()
+    found = dcinterp.compare_arms(str(folder))
+    assert found.arms == ("plain", "talking heads")
+    launched.clear()
+    run_experiment(experiment)
+    assert not launched, "the rows of the table are enough"
+    run_experiment(experiment, seeds=(7,))
+    assert len(launched) == 2
+    assert all("seed=7" in name for name in launched)
+
+
+def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
+    rows = [{"name": "tuning,plain,learning_rate=0.001,seed=100", "status": "done", "loss": 1.0}]
+    pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
+    again = read_experiment(folder, table=tmp_path / "again.csv")
+    assert again.output != read_experiment(folder).output
+    with pytest.raises(UserError, match="4 runs of the search are missing"):
+        again.choose(pd.DataFrame())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seeds": [100]}, "tunes on seeds that it also reports"),
+        ({"seeds": "all"}, "must be a list of whole numbers"),
+        ({"arms": [{"model.preset": "tiny-vit"}]}, "The arms of"),
+        ({"arms": [{"name": "a,b"}]}, "comma"),
+        ({"measure": {}}, "measures"),
+        ({"hypotheses": [{"name": "H1", "arm": "plane", "baseline": "plain"}]}, "plain"),
+        ({"arms": [{"name": "plain", "recipe.learning_rat": 8}]}, "learning_rate"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_named(folder, change, says):
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE | change))
+    with pytest.raises((UserError, ValueError), match=says):
+        read_experiment(folder)
+
+
+def test_seeds_are_written_as_ranges_or_lists():
+    assert parse_seeds("10-12,3") == (10, 11, 12, 3)
+    assert parse_seeds("") == ()
+    with pytest.raises(UserError, match="names no seeds"):
+        parse_seeds("all")
