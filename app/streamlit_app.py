@@ -25,6 +25,7 @@ PAGES = {
     "Data and training": {
         "tasks": "Tasks",
         "training": "Training",
+        "experiments": "Experiments",
     },
     "Reference": {
         "models": "Models",

@@ -17,6 +17,7 @@ from dcinterp.analysis.attribution.calibrate import calibrate as calibrate
 from dcinterp.analysis.case_study.case_study import case_study as case_study
 from dcinterp.analysis.circuits.circuit import circuit as circuit
 from dcinterp.analysis.circuits.circuit_answers import circuit_answers as circuit_answers
+from dcinterp.analysis.training.compare_arms import compare_arms as compare_arms
 from dcinterp.analysis.weights.compare_head_diversity import compare_head_diversity as compare_head_diversity
 from dcinterp.checkpoints.composition import compose as compose
 from dcinterp.analysis.composition.compose_breakdown import compose_breakdown as compose_breakdown

@@ -80,6 +80,9 @@ TERMS = {
     "transformation": "What is asked about the selected fact: its class, its country, its opposite, or a copy of it.",
     "shots": "Solved examples before the question (K of them), from which a model may learn the task in context.",
     "held-out": "Facts that no shipped model was trained on; the split is by a hash of the fact.",
+    "arm": "One of the kinds of model that an experiment compares.",
+    "interval over seeds": "A 95 % interval: seeds differ in the weights at the start and in the documents. "
+    "Differences are taken seed by seed, between runs that read the same documents.",
     "clustered interval": "A 95 % interval by clusters: partner tasks share their facts, so their answers repeat.",
     "task baselines": "Simple rules to compare a model with. fact-unif: the right transformation of a random fact. "
     "value-unif: one of the different possible answers, at random. ignores negation: reads the question except for its "

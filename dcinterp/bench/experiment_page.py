@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import dcinterp.figures
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
-from dcinterp.figures.base import export
 from dcinterp.train.control.experiment import Experiment, Hypothesis
 
 REACHED = 0.95
@@ -16,8 +14,8 @@ REACHED = 0.95
 HEAD = """# {title}
 
 This page is made from the table of its runs; nothing on it is written by hand.
-`{folder}/protocol.md` says what is asked, of which models, and how; it was committed before the first run that counts.
-These commands make the table, and this page:
+`{folder}/protocol.md` says what is asked, of which models, and how; it was
+committed before the first run that counts. These commands make the table, and this page:
 
     dcinterp experiment run {folder}
     dcinterp experiment page {folder}
@@ -54,15 +52,10 @@ def page_of(experiment: Experiment, picture: str) -> str:
             "## Hypotheses\n\n" + "\n".join(f"- {verdict(experiment, each)}" for each in experiment.hypotheses) + "\n\n"
         )
     text += f"## {_capital(primary.meaning)}\n\n![A point for every seed, and the mean of each arm]({picture})\n\n"
-    text += _about(primary) + "\n\n" + table_of(primary) + "\n"
+    text += _about(primary, experiment) + "\n\n" + table_of(primary) + "\n"
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each)}\n"
     return text
-
-
-def picture_of(experiment: Experiment) -> bytes:
-    """The figure of the primary measure, as SVG."""
-    return export.image(dcinterp.figures.plot(comparisons(experiment)[0]), "svg")
 
 
 def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:
@@ -94,10 +87,11 @@ def table_of(found: ArmComparison) -> str:
     return _lines(rows)
 
 
-def _about(found: ArmComparison) -> str:
-    whole = not bool(found.values.isnan().any())
+def _about(found: ArmComparison, experiment: Experiment) -> str:
+    missing = len(experiment.arms) * len(experiment.seeds) - int(found.values.isfinite().sum())
+    lack = f"{missing} of the planned runs are missing. " if missing > 0 else ""
     return (
-        f"Seeds {_ranges(found.seeds)}, {'all' if whole else 'not all'} with a run of every arm. Brackets are 95 % "
+        f"Seeds {_ranges(found.seeds)}. {lack}Brackets are 95 % "
         "intervals over seeds; a difference is taken seed by seed, between runs that read the same documents. "
         "Parameters leave out embeddings; FLOPs are those of training."
     )

@@ -93,14 +93,17 @@ def page(
 
         dcinterp experiment page experiments/recombination
     """
-    from dcinterp.bench.experiment_page import page_of, picture_of
+    import dcinterp
+    from dcinterp.bench.experiment_page import comparisons, page_of
+    from dcinterp.figures.base import export
     from dcinterp.train.control.experiment import read_experiment
 
     experiment = read_experiment(folder)
     place = to or Path("docs/experiments") / f"{experiment.folder.name}.md"
     require_file_place(place)
     picture = place.with_suffix(".svg")
-    for file, text in ((place, page_of(experiment, picture.name).encode()), (picture, picture_of(experiment))):
+    drawn = export.image(dcinterp.figures.plot(comparisons(experiment)[0]), "svg")
+    for file, text in ((place, page_of(experiment, picture.name).encode()), (picture, drawn)):
         with whole(file) as made:
             made.write_bytes(text)
     typer.echo(f"Page: {place}")

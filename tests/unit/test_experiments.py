@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from dcinterp.bench.experiment_page import page_of
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.train.control.experiment import read_experiment
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 
@@ -42,7 +45,8 @@ def test_an_experiment_can_be_run_and_its_page_is_what_its_table_says(file):
     """Every arm is a model that can be built; the page is made again, to the letter."""
     experiment = read_experiment(file)
     for arm in experiment.arms:
-        DCFormerConfig.preset(*_model_of(experiment.run("final", arm, {}, experiment.seeds[0]).config))
+        section = experiment.run("final", arm, {}, experiment.seeds[0]).config.model
+        assert DCFormerConfig.preset(section.preset, **section.changes).num_hidden_layers > 0
     page = FOLDER.parent / "docs" / "experiments" / f"{file.parent.name}.md"
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(page_of(experiment, page.with_suffix(".svg").name), encoding="utf-8")

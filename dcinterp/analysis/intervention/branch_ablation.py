@@ -196,7 +196,7 @@ def branch_ablation(
     from synthetic_tasks.selection import chosen
 
     require_known("kind of ablation", kind, ABLATIONS)
-    named = {part: _hooks(bridge, part) for part in (default_parts(bridge) if parts is None else parts)}
+    named = {part: hooks_of(bridge, part) for part in (default_parts(bridge) if parts is None else parts)}
     try:
         picked = chosen(tasks)
         drawn = [row for task in picked for row in generate(task, rows, seed, examples=examples, split="held-out")]
@@ -310,7 +310,7 @@ def default_parts(bridge: Bridge) -> list[str]:
     return [*found, *(stages_of(bridge) if len(stages_of(bridge)) > 1 else ()), ALL]
 
 
-def _hooks(bridge: Bridge, part: str) -> list[str]:
+def hooks_of(bridge: Bridge, part: str) -> list[str]:
     """The hooks of the branches that make up a part.
 
     Raises:

@@ -286,8 +286,14 @@ def read_tree(path: str | Path) -> dict[str, Any]:
     return tree
 
 
-CONFIGS = "configs"
-"""The folder of the configs that come with dcinterp: beside the package in the repository, inside it once installed."""
+OWN = ("configs", "experiments")
+"""The folders that come with dcinterp: beside the package in the repository, inside it once installed."""
+
+
+def own_folders(name: str) -> list[Path]:
+    """Where a folder that comes with dcinterp is: one of `OWN`."""
+    package = Path(__file__).parents[2]
+    return [folder / name for folder in (package, package.parent) if (folder / name).is_dir()]
 
 
 def find_config(path: str | Path) -> Path:
@@ -299,11 +305,10 @@ def find_config(path: str | Path) -> Path:
     given = path_of(path)
     if given.exists() or given.is_symlink():
         return given
-    package = Path(__file__).parents[2]
-    if given.parts[:1] == (CONFIGS,) and ".." not in given.parts:
-        for folder in (package, package.parent):
-            if (folder / given).is_file():
-                return folder / given
+    if given.parts[:1] and given.parts[0] in OWN and ".." not in given.parts:
+        for folder in own_folders(given.parts[0]):
+            if (folder.parent / given).is_file():
+                return folder.parent / given
     raise UserError(f"There is no training config at {given}; give the path of a YAML file.")
 
 

@@ -33,7 +33,7 @@ import pandas as pd
 
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress
-from dcinterp.train.config.recipe import find_config, read_tree
+from dcinterp.train.config.recipe import find_config, own_folders, read_tree
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
 
 FILE = "experiment.yaml"
@@ -136,7 +136,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         UserError: a key is missing, unknown or of the wrong kind, or an arm's config is not valid.
     """
     place = Path(path)
-    file = find_config(place / FILE if place.is_dir() else place)
+    file = find_config(place if place.suffix in (".yaml", ".yml") else place / FILE)
     tree = read_tree(file)
     for key in tree:
         if key not in KEYS:
@@ -173,6 +173,13 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     for arm in made.arms:
         made.run(FINAL, arm, {}, seeds[0])
     return made
+
+
+def find_experiments() -> dict[str, Path]:
+    """{name: folder} of the experiments that come with dcinterp, and of those in `experiments` where one is."""
+    folders = [*own_folders("experiments"), Path("experiments")]
+    found = [file.parent for folder in folders for file in sorted(folder.glob(f"*/{FILE}"))]
+    return {folder.name: folder for folder in found}
 
 
 def run_experiment(

@@ -29,6 +29,7 @@ from typing import Any
 
 import pandas as pd
 
+from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import preset
@@ -199,10 +200,10 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
     """
     config = DCFormerConfig.from_dict(fields)
     assert config.head_dim is not None
-    pairs = 4.0 * config.num_attention_heads * config.head_dim
-    if config.stages:
-        pairs += len(config.stages) * composer_class(config.compose).cost(config).per_pair
-    return 3 * tokens * (2 * parameters + config.num_hidden_layers * row * pairs)
+    pairs = 4.0 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    for layer, stage in product(range(config.num_hidden_layers), config.stages):
+        pairs += composer_class(config.compose).cost_at(config, Place(layer, stage)).per_pair
+    return 3 * tokens * (2 * parameters + row * pairs)
 
 
 def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweepRun:

@@ -9,7 +9,7 @@ import torch
 import dcinterp
 import synthetic_tasks
 from dcinterp import UserError
-from dcinterp.analysis.intervention.branch_ablation import APART, REFERENCE_ROWS, _hooks, _table, default_parts
+from dcinterp.analysis.intervention.branch_ablation import APART, REFERENCE_ROWS, _table, default_parts, hooks_of
 from dcinterp.bridge import wrap
 from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.checkpoints.read import read_model
@@ -86,10 +86,10 @@ def test_parts_name_the_hooks_of_their_branches(bridge, make_bridge):
     assert default_parts(bridge) == [
         "pre.qp", "pre.kp", "pre.qg", "pre.kg", "post.qp", "post.kp", "post.qg", "post.kg", "pre", "post", "all"
     ]  # fmt: skip
-    assert _hooks(bridge, "1.post.kp") == ["blocks.1.attn.post.hook_o_kp"]
-    assert len(_hooks(bridge, "post.kp")) == 2
-    assert len(_hooks(bridge, "0.pre")) == 4
-    assert len(_hooks(bridge, "all")) == 16
+    assert hooks_of(bridge, "1.post.kp") == ["blocks.1.attn.post.hook_o_kp"]
+    assert len(hooks_of(bridge, "post.kp")) == 2
+    assert len(hooks_of(bridge, "0.pre")) == 4
+    assert len(hooks_of(bridge, "all")) == 16
     assert default_parts(make_bridge(compose_gate=False, compose_stages=("post",))) == ["post.qp", "post.kp", "all"]
 
 

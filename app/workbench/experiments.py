@@ -1,0 +1,44 @@
+"""The experiments that come with dcinterp, and those of the folder where the app was started."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from dcinterp.bench.experiment_page import verdict
+from dcinterp.support.errors import UserError
+from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def found() -> dict[str, Experiment]:
+    """Every experiment whose file can be read, by the name of its folder; of others a line says why."""
+    read = {}
+    for name, folder in find_experiments().items():
+        try:
+            read[name] = read_experiment(folder)
+        except UserError as problem:
+            st.warning(str(problem), icon=":material/warning:")
+    return read
+
+
+def verdicts(experiment: Experiment) -> list[str]:
+    """A line for every hypothesis, in Markdown."""
+    return [verdict(experiment, each) for each in experiment.hypotheses]
+
+
+def protocol(experiment: Experiment) -> str:
+    """The protocol in Markdown, its headings one level down; empty without one."""
+    file = experiment.folder / "protocol.md"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return "\n".join(f"##{line}" if line.startswith("#") else line for line in text.splitlines())
+
+
+def commands(experiment: Experiment) -> str:
+    """What repeats it with other seeds."""
+    first = max(experiment.seeds) + 1
+    seeds = f"{first}-{first + len(experiment.seeds) - 1}"
+    folder = f"experiments/{experiment.folder.name}"
+    return (
+        f"dcinterp experiment run {folder} --seeds {seeds} --table again.csv\n"
+        f"dcinterp experiment show {folder} --table again.csv"
+    )

@@ -1,0 +1,96 @@
+"""What composition does in the trained models of this experiment: accuracy without each part of it, seed by seed.
+
+    python experiments/recombination/mechanism.py
+
+reads the models of the runs (so the runs must be there, not only their table), adds the seeds that are missing to
+mechanism.csv, and prints the table over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import torch
+import typer
+
+from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
+from dcinterp.checkpoints.load import load
+from dcinterp.mechanism.ablation import replacement
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.train.control.experiment import Experiment, read_experiment, read_table
+from dcinterp.train.data.puzzle_source import PuzzleSource
+
+HERE = Path(__file__).parent
+TABLE = HERE / "mechanism.csv"
+ARM, KINDS = "DCMHA", ("mean", "zero")
+REFERENCE = 128
+"""Documents that the means are taken over, of the part "seen" and none of those that are scored. A mean is one map over
+heads for all positions: composition that does not depend on the token any more."""
+
+
+def measure(model: Path, experiment: Experiment, documents: int) -> list[dict[str, Any]]:
+    """A row for every part of the composition, kind of ablation and part of the puzzle."""
+    section = experiment.run("final", ARM, {}, 0).config.data.puzzle
+    source = PuzzleSource(section, model, makes=False)
+    bridge = load(str(model))
+    scored = {part: source.held_out(part, documents) for part in source.puzzle.PARTS}
+    others = source.held_out(source.puzzle.PARTS[0], documents + REFERENCE)["input_ids"][documents:]
+    rows = [{"part": "intact", "kind": ""} | accuracies(bridge, scored, [])]
+    for kind in KINDS:
+        for part in default_parts(bridge):
+            made = replacement(bridge, hooks_of(bridge, part), kind, [ids[None] for ids in others], 0)
+            rows.append({"part": part, "kind": kind} | accuracies(bridge, scored, made.hooks()))
+    return rows
+
+
+@torch.no_grad()
+def accuracies(bridge: Any, scored: dict[str, dict[str, torch.Tensor]], hooks: Sequence[Any]) -> dict[str, float]:
+    """{part of the puzzle: share of right answers}."""
+    found = {}
+    for part, rows in scored.items():
+        with bridge.hooks(fwd_hooks=list(hooks)):
+            guesses = bridge(rows["input_ids"]).argmax(-1)[:, :-1]
+        asked = rows["labels"][:, 1:] >= 0
+        found[part] = float((guesses == rows["labels"][:, 1:])[asked].float().mean())
+    return found
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """Means over seeds of the change from the intact model, with 95 % intervals, as Markdown."""
+    parts = [column for column in rows if column not in ("seed", "part", "kind")]
+    intact = rows[rows["part"] == "intact"].set_index("seed")
+    lines = [f"| without | by | {' | '.join(parts)} |", "|---" * (2 + len(parts)) + "|"]
+    for (part, kind), group in rows[rows["part"] != "intact"].groupby(["part", "kind"], sort=False):
+        cells = []
+        for each in parts:
+            changes = torch.tensor((group.set_index("seed")[each] - intact[each]).to_numpy())
+            low, high = bootstrap_interval(changes)
+            cells.append(f"{float(changes.mean()):+.3f} [{float(low):+.3f}, {float(high):+.3f}]")
+        lines.append(f"| {part} | {kind} | {' | '.join(cells)} |")
+    return f"{ARM}, {len(intact)} seeds, changes of accuracy:\n\n" + "\n".join(lines)
+
+
+def main(
+    documents: Annotated[int, typer.Option(help="Documents of each part.")] = 256,
+    table: Annotated[Path, typer.Option(help="The table of this measurement.")] = TABLE,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+) -> None:
+    """Measure the seeds that are missing, and print the table."""
+    experiment = read_experiment(folder)
+    rows = pd.read_csv(table, keep_default_na=False) if table.is_file() else pd.DataFrame()
+    runs = read_table(experiment)
+    for _, run in runs[(runs["arm"] == ARM) & (runs["stage"] == "final")].iterrows():
+        seed, model = int(run["recipe.seed"]), experiment.output / "final" / run["name"] / "model"
+        if model.is_dir() and not (len(rows) and (rows["seed"] == seed).any()):
+            found = pd.DataFrame([{"seed": seed} | row for row in measure(model, experiment, documents)])
+            rows = pd.concat([rows, found], ignore_index=True)
+            rows.to_csv(table, index=False)
+            typer.echo(f"seed {seed} is measured", err=True)
+    typer.echo(summary(rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)
