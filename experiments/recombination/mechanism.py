@@ -20,6 +20,7 @@ from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
@@ -83,12 +84,14 @@ def main(
     rows = pd.read_csv(table, keep_default_na=False) if table.is_file() else pd.DataFrame()
     runs = read_table(experiment)
     for _, run in runs[(runs["arm"] == ARM) & (runs["stage"] == "final")].iterrows():
-        seed, model = int(run["recipe.seed"]), experiment.output / "final" / run["name"] / "model"
+        seed, model = int(run["recipe.seed"]), experiment.output / run["name"] / "model"
         if model.is_dir() and not (len(rows) and (rows["seed"] == seed).any()):
             found = pd.DataFrame([{"seed": seed} | row for row in measure(model, experiment, documents)])
             rows = pd.concat([rows, found], ignore_index=True)
             rows.to_csv(table, index=False)
             typer.echo(f"seed {seed} is measured", err=True)
+    if not len(rows):
+        raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     typer.echo(summary(rows))
 
 
