@@ -12,6 +12,7 @@ import streamlit as st
 
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF
+from dcinterp.cli.app import MODELS_VARIABLE, TOKENIZER_MARK
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from workbench import links
@@ -23,8 +24,6 @@ FITS_THE_SIDEBAR = 26
 """Letters."""
 WITHOUT_ASKING = 2_000_000_000
 """Bytes of weights up to which a link opens a model of this machine; a larger one is opened by a click."""
-TOKENIZER_MARK = "::tokenizer="
-"""What stands in a name between a model and the folder of another tokenizer."""
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "BOOL": 1}
 
 
@@ -97,9 +96,8 @@ def short(name: str) -> str:
 def known() -> list[str]:
     """Names that `dcinterp.load` takes: those given at the start, opened in this session, and shipped."""
     from dcinterp.checkpoints.names import shipped_models
-    from dcinterp.cli.app import MODELS_VARIABLE
 
-    given = [name for name in os.environ.get(MODELS_VARIABLE, "").split(os.pathsep) if name]
+    given = [name for name in os.environ.get(MODELS_VARIABLE, "").split("\n") if name]
     return list(dict.fromkeys([*given, *shipped_models(), *st.session_state.get("_opened", [])]))
 
 

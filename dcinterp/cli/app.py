@@ -13,11 +13,13 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.cli._models import model_names
+from dcinterp.cli._models import TOKENIZER, model_names
 from dcinterp.support.errors import UserError
 
 MODELS_VARIABLE = "DCINTERP_MODELS"
-"""How the app learns which models it was started with: folders and hub ids, separated as in PATH."""
+"""How the app learns which models it was started with: one a line, as its names may hold colons."""
+TOKENIZER_MARK = "::tokenizer="
+"""What stands in the app's name of a model between the model and the folder of another tokenizer."""
 
 
 def command(
@@ -26,6 +28,7 @@ def command(
         typer.Argument(help="Folders, .gguf files or hub ids, beside the shipped models.", autocompletion=model_names),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes any free one.")] = 8501,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
     browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
 ) -> None:
     """Open the workbench in the browser, on the shipped models and on any that are named.
@@ -39,6 +42,8 @@ def command(
         dcinterp app --port 8600 --no-browser
 
         dcinterp app runs/my-run/model
+
+        dcinterp app my-model --tokenizer my-tokenizer
     """
     from dcinterp.checkpoints.names import gguf_file, is_adapter, refuse_file, refuse_missing_folder
     from dcinterp.checkpoints.read import read_config_file
@@ -51,8 +56,9 @@ def command(
         else:
             refuse_file(model)
             refuse_missing_folder(model)
+    _check_tokenizer(tokenizer, models or [])
     script, port = app_folder() / "asgi.py", _free(port)
-    os.environ[MODELS_VARIABLE] = os.pathsep.join(map(_absolute, models or []))
+    os.environ[MODELS_VARIABLE] = "\n".join(_name(model, tokenizer) for model in models or [])
     threading.Thread(target=_say_when_ready, args=(f"http://127.0.0.1:{port}", browser), daemon=True).start()
     from click import Abort
     from streamlit.web import cli as streamlit
@@ -100,5 +106,20 @@ def app_folder() -> Path:
     raise UserError("The app is missing from this installation; install dcinterp again.")
 
 
-def _absolute(model: str) -> str:
-    return str(Path(model).resolve()) if Path(model).exists() else model
+def _check_tokenizer(tokenizer: str | None, models: list[str]) -> None:
+    if tokenizer is None:
+        return
+    from dcinterp.checkpoints.tokenizer_files import read_tokenizer
+
+    if not models:
+        raise UserError("--tokenizer is for the models that are named; name one before it.")
+    read_tokenizer(tokenizer)
+
+
+def _name(model: str, tokenizer: str | None) -> str:
+    """A model as the app calls it, from whichever folder it is started."""
+    return _absolute(model) + ("" if tokenizer is None else f"{TOKENIZER_MARK}{_absolute(tokenizer)}")
+
+
+def _absolute(place: str) -> str:
+    return str(Path(place).resolve()) if Path(place).exists() else place

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.cli._models import MODEL
+from dcinterp.cli._models import MODEL, TOKENIZER
 from dcinterp.cli._outputs import print_json
 
 
@@ -16,6 +16,7 @@ def command(
         str, typer.Option(help="Only hooks with all these words in name or meaning; * and ? make a pattern of names.")
     ] = "",
     layer: Annotated[int | None, typer.Option(help="Only hooks of this layer; negative counts from the last.")] = None,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: per hook its names, axes, sizes and meaning.")
     ] = False,
@@ -35,7 +36,7 @@ def command(
     from dcinterp.bridge.hook_catalogue import list_hooks
     from dcinterp.checkpoints.load import load
 
-    bridge = load(model)
+    bridge = load(model, tokenizer=tokenizer)
     hooks = list_hooks(bridge, match, layer=layer)
     if as_json:
         print_json([hook.record() for hook in hooks])
