@@ -76,26 +76,30 @@ else:
         key="table_size",
         default=20,
         where=across[0],
-        help="Held-out examples of the task from number 0 on: those that the other pages open by number.",
+        help="Held-out examples of the task from number 0 on: those that the other pages open by number. "
+        "Those that repeat an earlier one are left out.",
     )
+    numbers = examples.distinct(task, many)
     try:
         found = analyses.long(
             "example_table",
             name,
-            title=f"Look at {many} examples",
+            title=f"Look at {len(numbers)} examples",
             key="example-table",
-            cost=f"about {8 * many} passes",
-            examples=[examples.held_out(task, number) for number in range(many)],
+            cost=f"about {8 * len(numbers)} passes",
+            examples=[examples.held_out(task, number) for number in numbers],
         )
     except UserError as problem:
         st.info(str(problem), icon=":material/info:")
         found = None
     if found is not None:
         st.markdown(found.sentence())
+        if len(numbers) < many:
+            st.caption(f"{many - len(numbers)} of the first {many} examples repeat an earlier one and are left out.")
         show_warnings(found)
         which = links.choose("Show", SHOWN, key="shown", style="segmented_control", where=across[1])
         heads = links.several("Main head", list(dict.fromkeys(found.heads)), key="main_head", where=across[2])
-        chosen_row = task_tables.example_table(found, which, heads)
+        chosen_row = task_tables.example_table(found, which, heads, numbers)
         footer(found, "example-table", table=False)
         if chosen_row is None:
             st.caption("Sort by clicking a heading. Click the box of a row to open its example.")

@@ -62,9 +62,19 @@ def answers_correctly(bridge: Any, task: str, number: int) -> bool:
 def held_out(task: str, number: int) -> Any:
     """Held-out example `number` of a task: no shipped model was trained on it.
 
-    The numbers stand in links that people keep, so a small task may show the same example under two of them.
+    The numbers stand in links that people keep, so a small task may show the same example under two of them; a list
+    shows it once (`distinct`).
     """
     return _drawn(task, number)
+
+
+def distinct(task: str, many: int) -> list[int]:
+    """The numbers below `many` of a task's held-out examples, without those whose text has a lower number too."""
+    first: dict[tuple[str, str], int] = {}
+    for number in range(many):
+        example = held_out(task, number)
+        first.setdefault((example.prompt, example.answer), number)
+    return list(first.values())
 
 
 def _drawn(task: str, seed: int) -> Any:

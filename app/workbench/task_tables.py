@@ -140,15 +140,17 @@ EXAMPLE_COLUMNS = {
 }
 
 
-def example_table(result: Any, which: str, heads: list[str]) -> int | None:
+def example_table(result: Any, which: str, heads: list[str], numbers: list[int]) -> int | None:
     """The examples as a table that can be sorted; the number of the one that is chosen, if one is.
 
     Args:
         result: an `ExampleTable`.
         which: "all", "right" or "wrong" answers.
         heads: only examples with one of these main heads; all if there are none.
+        numbers: of the examples, by their places in the set that the result is about.
     """
     frame = result.table()
+    frame["number"] = [numbers[place] for place in frame["number"]]
     if which != "all":
         frame = frame[frame["right"] == (which == "right")]
     if heads:

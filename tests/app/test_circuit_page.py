@@ -51,6 +51,28 @@ def test_examples_of_a_task_are_a_table(app, until):
     assert not app.exception
 
 
+def test_the_table_leaves_out_repeats_and_keeps_the_numbers_of_the_others(app, monkeypatch):
+    import pandas as pd
+
+    from workbench import examples, task_tables
+
+    prompts = [examples.held_out("task70", number).prompt for number in range(12)]
+    numbers = examples.distinct("task70", 12)
+    assert len(numbers) == len(set(prompts)) < 12
+    assert [prompts[number] for number in numbers] == list(dict.fromkeys(prompts))
+
+    class Table:
+        def table(self):
+            return pd.DataFrame({"number": range(len(numbers)), "right": True, "main head": "L0H0"})
+
+    def choose_the_last(frame, **given):
+        assert frame["number"].tolist() == numbers
+        return {"selection": {"rows": [len(frame) - 1]}}
+
+    monkeypatch.setattr(task_tables.st, "dataframe", choose_the_last)
+    assert task_tables.example_table(Table(), "all", [], numbers) == numbers[-1]
+
+
 def test_what_is_written_is_shown_step_by_step(app):
     open_page(app, "logits", steps="2")
     assert "The model goes on with" in texts(app)
