@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 # this repository, and what pytest makes of its tests, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: app test pytest lint types floors bench docs notebooks figures report config-reference clean help
+.PHONY: app test pytest lint types floors soak bench docs notebooks figures report config-reference clean help
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -59,6 +59,10 @@ floors:
 	$(FLOORS)/bin/python -m pytest -p no:cacheprovider --quiet $(FLOORS_TESTS)
 
 FLOORS_TESTS := tests/unit/support tests/unit/checkpoints tests/unit/model tests/unit/bridge tests/unit/results tests/unit/cli tests/parity
+
+# Thirty people in the app for ten minutes, three of them with a browser: no error, and memory that does not grow.
+soak: $(READY)
+	DCINTERP_SOAK=$${DCINTERP_SOAK:-10} $(BIN)/pytest -p no:cacheprovider --quiet --capture no tests/app/test_soak.py
 
 bench: $(READY)
 	$(BIN)/dcinterp bench attention --short --rounds 5

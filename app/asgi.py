@@ -8,11 +8,14 @@ from pathlib import Path
 import streamlit as st
 from streamlit import net_util
 
+import memory
 import preload
 
 # A page of another origin that asks this server is refused either way. Before that Streamlit would ask the network for
 # the address that this machine has outside, to compare it; nothing leaves this machine unless a person wants it.
 net_util.get_external_ip = lambda: None
+
+memory.give_back()
 
 
 @asynccontextmanager
