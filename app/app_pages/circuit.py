@@ -23,6 +23,12 @@ METHODS = {
     "eap": "EAP",
     "exact": "exact patching (slow)",
 }
+WORDS = {
+    "edge_method": ("method", METHODS),
+    "pair_change": ("counterfactual", COUNTERFACTUALS),
+    "edge_contrast": ("contrast", CONTRASTS),
+}
+"""{input: the argument of `dcinterp.circuit` that it gives, and its choices}."""
 
 st.title("Circuit", anchor=False)
 st.markdown(
@@ -49,15 +55,14 @@ task = links.choose(
 )
 number = links.number(
     "Prompts",
-    4,
-    200,
+    *circuit_view.PROMPTS,
     key="prompts",
     default=12,
     where=across[1],
     help="Edges are ranked on one half of them, and circuits are run on the other half, which shares no facts with it.",
 )
 seed = links.number(
-    "Seed", 0, 9999, key="prompts_seed", default=0, where=across[2], help="Decides which prompts are drawn."
+    "Seed", *circuit_view.SEEDS, key="prompts_seed", default=0, where=across[2], help="Decides which prompts are drawn."
 )
 with st.expander("How edges are scored"):
     across = st.columns(3)
@@ -93,7 +98,10 @@ from dcinterp.mechanism.circuit_drawing import all_nodes  # noqa: E402
 from dcinterp.mechanism.circuit_file import SavedCircuit, read_notes, write_notes  # noqa: E402
 from dcinterp.mechanism.faithfulness import FRACTIONS, edges_kept  # noqa: E402
 
-measured = [edges_kept(fraction, len(scores.edges)) for fraction in FRACTIONS]
+offered = [edges_kept(fraction, len(scores.edges)) for fraction in FRACTIONS]
+# One of a file or of a link may be any other.
+wanted = (links.asked_for("edges_kept"), st.session_state.get("edges_kept"), links.last("edges_kept"))
+offered += [int(each) for each in wanted if str(each).isdecimal()]
 nodes = all_nodes(scores.edge_list)
 
 
@@ -109,7 +117,7 @@ def choose_node(node):
 
 size = links.choose(
     "Size of the circuit (edges)",
-    circuit_view.sizes(len(scores.edges), measured),
+    circuit_view.sizes(len(scores.edges), offered),
     key="edges_kept",
     default=scores.size,
     format=lambda edges: f"{edges:,} edges ({edges / len(scores.edges):.1%})",
@@ -257,24 +265,13 @@ with below:
             return
         try:
             opened = SavedCircuit.from_json(given.getvalue().decode("utf-8", "replace"))
+            held = circuit_view.inputs_of(opened, name, scores.edges, nodes, WORDS)
         except UserError as refusal:
             st.session_state["_circuit_refused"] = str(refusal)
             return
-        st.session_state["_circuit_refused"] = (
-            "" if opened.model == name else f"This circuit is of {opened.model}; choose that model in the sidebar."
-        )
-        if opened.model != name:
-            return
-        chosen_task, *settings = str(opened.arguments.get("examples", "")).split()
-        values = dict(each.split("=") for each in settings)
-        st.session_state.task = chosen_task
-        st.session_state.prompts, st.session_state.prompts_seed = int(values.get("n", 12)), int(values.get("seed", 0))
-        st.session_state.edge_method = opened.arguments.get("method", "gates")
-        st.session_state.pair_change = opened.arguments.get("counterfactual", "any")
-        st.session_state.edge_contrast = opened.arguments.get("contrast", "counterfactual")
-        st.session_state.edges_kept = opened.size
-        st.session_state.switched = list(opened.notes.switched)
-        st.session_state.notes = write_notes(opened.notes)
+        st.session_state["_circuit_refused"] = ""
+        for key, value in held.items():
+            st.session_state[key] = value
 
     loading.file_uploader("A saved circuit", type="json", key="circuit-file", on_change=load)
     if refused := st.session_state.get("_circuit_refused"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,60 @@ def sizes(edges: int, always: Sequence[int]) -> list[int]:
         found.add(round(size))
         size = max(size + 1, size * 1.06)
     return sorted(size for size in found if 1 <= size <= edges)
+
+
+PROMPTS, SEEDS = (4, 200), (0, 9999)
+"""Least and most that the page takes."""
+
+
+def inputs_of(
+    saved: Any,
+    model: str,
+    edges: Sequence[str],
+    nodes: Sequence[str],
+    words: Mapping[str, tuple[str, Mapping[str, str]]],
+) -> dict[str, Any]:
+    """What the inputs of the page hold for a saved circuit, by their keys.
+
+    Args:
+        saved: a `SavedCircuit`; model: the one that the page looks at; edges, nodes: those of that model.
+        words: {key: the argument that it stands for, and its choices}; the first choice where the file says none.
+
+    Raises:
+        UserError: it is of another model, or the page has no inputs for what it holds.
+    """
+    from dcinterp.mechanism.circuit_file import read_notes, write_notes
+    from dcinterp.mechanism.dataset import read_selection
+    from dcinterp.support.arguments import require_fitting
+    from dcinterp.support.errors import UserError, require_known
+
+    if saved.model != model:
+        raise UserError(f"This circuit is of {saved.model}; choose that model in the sidebar.")
+    given = saved.arguments
+    require_fitting("examples", given.get("examples"), str)
+    selection = read_selection(given["examples"])
+    if len(selection.tasks) != 1 or selection.shots or selection.split:
+        raise UserError("This page shows circuits of one task, without further options; load this one in Python.")
+    for what, value, (least, most) in (("n", selection.n, PROMPTS), ("seed", selection.seed, SEEDS)):
+        if not least <= value <= most:
+            raise UserError(f"This page takes {what} from {least} to {most}, and the circuit has {value}.")
+    if saved.size > len(edges):
+        raise UserError(f"The circuit has {saved.size:,} edges, and this model {len(edges):,}.")
+    for edge in (*saved.notes.switched, *saved.edges):
+        require_known("edge", edge, edges)
+    notes = write_notes(saved.notes)
+    read_notes(notes, nodes)
+    held = {key: given.get(name, next(iter(choices))) for key, (name, choices) in words.items()}
+    for key, (name, choices) in words.items():
+        require_known(name, str(held[key]), choices)
+    return held | {
+        "task": selection.tasks[0].id,
+        "prompts": selection.n,
+        "prompts_seed": selection.seed,
+        "edges_kept": saved.size,
+        "switched": list(saved.notes.switched),
+        "notes": notes,
+    }
 
 
 def ready(name: str, arguments: dict[str, Any]) -> Any:

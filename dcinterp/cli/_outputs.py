@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.json_files import read_json_object
 
 if TYPE_CHECKING:
     from dcinterp.results.result import Result
@@ -81,9 +82,10 @@ def is_result(path: Path) -> bool:
     if not (path / RECORD).is_file():
         return False
     try:
-        parts = json.loads((path / RECORD).read_text(encoding="utf-8"))["parts"]
-    except (ValueError, KeyError, TypeError):
-        parts = ()
+        named = read_json_object(path / RECORD, ours=True).get("parts")
+    except UserError:
+        named = None
+    parts = named if isinstance(named, list) else []
     return all(
         entry.name in parts and is_result(entry) if entry.is_dir() else entry.name in (RECORD, TENSORS)
         for entry in path.iterdir()

@@ -13,14 +13,30 @@ Notes have a form that a person writes, too, one line each:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dcinterp.mechanism.circuit_drawing import CircuitNotes
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.arguments import require_fitting
+from dcinterp.support.errors import UserError, nearest, reason
+from dcinterp.support.json_files import parse_json
+from dcinterp.support.ranges import Count
+from dcinterp.support.text import shown
 
 KIND, VERSION = "dcinterp circuit", 1
+FIELDS = {
+    "version": int,
+    "model": str,
+    "arguments": dict[str, Any],
+    "size": Count,
+    "switched": list[str],
+    "pinned": list[str],
+    "groups": list[Any],
+    "names": dict[str, Any],
+    "edges": list[Any],
+}
 
 
 @dataclass(frozen=True)
@@ -62,21 +78,65 @@ class SavedCircuit:
             UserError: it is not such a text, or one of a later version.
         """
         try:
-            record = json.loads(text)
-            if record["kind"] != KIND:
-                raise KeyError("kind")
-            if record["version"] > VERSION:
-                raise UserError(f"This circuit was saved by a later version ({record['version']}); update dcinterp.")
-            notes = CircuitNotes(
-                tuple(map(str, record["switched"])),
-                tuple(map(str, record["pinned"])),
-                tuple((str(group["name"]), tuple(map(str, group["nodes"]))) for group in record["groups"]),
-                {str(node): str(name) for node, name in record["names"].items()},
-            )
-            edges = {str(edge["name"]): float(edge["score"]) for edge in record["edges"]}
-            return cls(str(record["model"]), dict(record["arguments"]), int(record["size"]), notes, edges)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as problem:
-            raise UserError("This is not a saved circuit; give a JSON file that the page Circuit wrote.") from problem
+            record = parse_json(text)
+            if not isinstance(record, dict) or record.get("kind") != KIND:
+                raise UserError(f"its kind is not {KIND!r}")
+            if type(record.get("version")) is int and record["version"] > VERSION:
+                raise _Later(f"This circuit was saved by a later version ({record['version']}); update dcinterp.")
+            return cls._checked(record)
+        except _Later:
+            raise
+        except (ValueError, OverflowError) as problem:
+            raise UserError(
+                f"This is not a saved circuit ({reason(problem)}); give a JSON file that the page Circuit wrote."
+            ) from problem
+
+    @classmethod
+    def _checked(cls, record: Mapping[str, Any]) -> SavedCircuit:
+        for name, kind in FIELDS.items():
+            require_field(record, name, kind)
+        for name, value in record["arguments"].items():
+            require_fitting(f"arguments.{name}", value, str | int | float | bool | None)
+        groups = [
+            (require_field(each, "name", str), require_field(each, "nodes", list[str])) for each in record["groups"]
+        ]
+        edges = [(require_field(each, "name", str), require_field(each, "score", float)) for each in record["edges"]]
+        for name, score in edges:
+            if not math.isfinite(score):
+                raise UserError(f"the score of {shown(name, 40)} is {score}")
+        for node, name in record["names"].items():
+            require_fitting(f"the name of {shown(node, 40)}", name, str)
+        for what, names in (("edges", edges), ("groups", groups)):
+            if len(dict(names)) < len(names):
+                raise UserError(f"two of its {what} have the same name")
+        notes = CircuitNotes(
+            tuple(record["switched"]),
+            tuple(record["pinned"]),
+            tuple((name, tuple(nodes)) for name, nodes in groups),
+            record["names"],
+        )
+        scores = {name: float(score) for name, score in edges}
+        return cls(record["model"], record["arguments"], record["size"], notes, scores)
+
+
+class _Later(UserError):
+    """A file of a later version."""
+
+
+def _pairs(records: Any, what: str, kind: Any) -> list[tuple[str, Any]]:
+    return [(require_field(each, "name", str), require_field(each, what, kind)) for each in records]
+
+
+def require_field(record: Any, name: str, kind: Any) -> Any:
+    """A field of a saved circuit.
+
+    Raises:
+        UserError: it is missing, or of another kind.
+    """
+    if not isinstance(record, Mapping) or name not in record:
+        raise UserError(f"there is no field {name!r}")
+    require_fitting(name, record[name], kind)
+    return record[name]
 
 
 def read_notes(text: str, nodes: Collection[str], switched: Collection[str] = ()) -> CircuitNotes:

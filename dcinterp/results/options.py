@@ -18,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dcinterp.results.call import QUOTED, TOKEN_ARGUMENTS, from_plain
 from dcinterp.support.errors import UserError, nearest, reason
+from dcinterp.support.json_files import parse_json
 from dcinterp.support.text import shown
 
 
@@ -59,13 +60,15 @@ def parse(name: str, annotation: Any, text: str) -> Any:
         return int(text[1:])
     if text[:1] in ("[", "{") and any(_is_data(each) for each in types_):
         try:
-            return from_plain(json.loads(text))
-        except (json.JSONDecodeError, RecursionError) as error:
+            found = parse_json(text)
+        except ValueError as error:
             # A text may begin with a bracket, but one of digits and commas alone is meant as ids.
             if str not in types_ or re.fullmatch(r"[\[\]\s\d.,-]+", text):
                 raise UserError(
                     f"--{option} is not a valid JSON list ({reason(error)}); write it like [1, 2]."
                 ) from error
+        else:
+            return from_plain(found)
     for each in types_:
         if get_origin(each) is Literal:
             choices = get_args(each)

@@ -255,7 +255,7 @@ def load_result(folder: str | Path) -> Result:
     if not (path.exists() or path.is_symlink()):
         raise UserError(f"There is no result at {folder}; give a folder that `save` wrote.")
     way = "compute and save it again"
-    record = read_json_object(path, what="a result", way=way)
+    record = read_json_object(path, what="a result", way=way, ours=True)
     try:
         check_record(record)
         kind = _kind(record["kind"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,59 @@ from dcinterp.support.text import shown
 
 LARGEST = 2**28
 """Bytes of a JSON file; what is larger is no configuration, index or record."""
+DEEPEST = 64
+"""Lists and objects one in another; nothing of ours nests half as deep, and what walks through data calls itself."""
 
 
-def read_json_object(path: Path, *, what: str = "a JSON object", way: str = "copy it again from its source") -> Any:
+def parse_json(text: str) -> Any:
+    """What a JSON text of ours holds, without what readers of JSON pass over in silence.
+
+    Raises:
+        ValueError: it is not valid JSON, gives a name twice, or nests deeper than `DEEPEST`.
+    """
+    try:
+        found = json.loads(text, object_pairs_hook=_once)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    level, depth = [found], 0
+    while level := [each for value in level for each in _inside(value)]:
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError("it is nested too deep")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it gives {shown(next(name for name in names if names.count(name) > 1), 40)} twice")
+    return found
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """The lists and objects in a list or an object."""
+    several = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (each for each in several if isinstance(each, dict | list))
+
+
+def read_json_object(
+    path: Path, *, what: str = "a JSON object", way: str = "copy it again from its source", ours: bool = False
+) -> Any:
     """The object in a JSON file.
 
     Args:
         path: the file.
         what: what it ought to hold, for the message.
         way: the way out, for the message.
+        ours: whether a program of ours wrote it, so that it is read as strictly as `parse_json` does.
 
     Raises:
         UserError: it is not a plain file, not valid JSON (or nested without end), or does not hold an object.
     """
     require_plain_file(path, largest=LARGEST)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = (parse_json if ours else json.loads)(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({reason(error)}); {way}.") from error
     if not isinstance(found, dict):

@@ -101,3 +101,39 @@ def test_small_pictures_of_heads_hold_the_numbers_of_the_analysis(app, shipped):
     numbers = np.frombuffer(base64.b64decode(row["values"]), "<i2").reshape(seen.composed.shape[1:]) * data["unit"]
     assert row["name"] == "layer 2 after"
     assert np.abs(numbers - seen.composed[-1].numpy()).max() <= data["unit"]
+
+
+def test_a_saved_circuit_fills_the_inputs_or_is_refused(app):
+    import dataclasses
+
+    import pytest
+
+    from dcinterp.mechanism.circuit_drawing import CircuitNotes
+    from dcinterp.mechanism.circuit_file import SavedCircuit
+    from dcinterp.support.errors import UserError
+    from workbench.circuit_view import inputs_of
+
+    edges, nodes = ["embedding -> logits", "L0H0 -> logits"], ["embedding", "L0H0", "logits"]
+    words = {"edge_method": ("method", {"gates": "", "eap": ""})}
+    notes = CircuitNotes((edges[1],), ("L0H0",), (), {})
+    saved = SavedCircuit("mine", {"examples": "task2 n=8 seed=3", "method": "eap"}, 2, notes, {edges[0]: 1.0})
+    held = inputs_of(saved, "mine", edges, nodes, words)
+    assert held == {"edge_method": "eap", "task": "task2", "prompts": 8, "prompts_seed": 3, "edges_kept": 2} | {
+        "switched": [edges[1]],
+        "notes": "pin L0H0",
+    }
+    for changes, said in (
+        ({"model": "other"}, "choose that model"),
+        ({"size": 3}, "has 3 edges, and this model 2"),
+        ({"notes": dataclasses.replace(notes, switched=("L9H9 -> logits",))}, "no edge 'L9H9"),
+        ({"notes": dataclasses.replace(notes, pinned=("L9H9",))}, "no node 'L9H9'"),
+        ({"edges": {"x": 1.0}}, "no edge 'x'"),
+        ({"arguments": {}}, "examples is None"),
+        ({"arguments": {"examples": "task2 n=x"}}, "must be whole numbers"),
+        ({"arguments": {"examples": "task2 n=3"}}, "takes n from 4 to 200"),
+        ({"arguments": {"examples": "task2,task3"}}, "circuits of one task"),
+        ({"arguments": {"examples": "task2 shots=2"}}, "circuits of one task"),
+        ({"arguments": {"examples": "task2", "method": 5}}, "no method '5'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            inputs_of(dataclasses.replace(saved, **changes), "mine", edges, nodes, words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import pytest
 import torch
@@ -139,6 +140,22 @@ def test_what_names_say_of_a_model_is_what_the_graph_says(make_bridge, preset):
     assert len({(node.x, node.y) for node in drawing.nodes}) == len(drawing.nodes), "no node hides another"
 
 
+WRONG_FIELDS = (
+    ("size", None, "no field 'size'"),
+    ("size", "40", "size is '40'"),
+    ("size", -1, "must be at least 1"),
+    ("size", 1e30, "size is 1e"),
+    ("switched", "L0H0", "must be a list of texts"),
+    ("names", {"L1H6": 5}, "must be text"),
+    ("groups", [["a"]], "no field 'name'"),
+    ("edges", [{"name": "x", "score": "high"}], "score is 'high'"),
+    ("edges", [{"name": "x", "score": math.nan}], "score of 'x' is nan"),
+    ("edges", [{"name": "x", "score": 10**400}], "too large"),
+    ("edges", [{"name": "x", "score": 1}] * 2, "the same name"),
+    ("arguments", {"examples": ["task0"]}, r"arguments.examples is \['task0'\]"),
+)
+
+
 def test_notes_and_files_are_read_back(scored):
     nodes = all_nodes(scored.edge_list)
     notes = read_notes(write_notes(NOTES), nodes, ["MLP 2 -> logits"])
@@ -155,6 +172,17 @@ def test_notes_and_files_are_read_back(scored):
             read_notes(text, nodes)
     for text in ("{", "[]", "{}", saved.to_json().replace("dcinterp circuit", "other")):
         with pytest.raises(UserError, match="not a saved circuit"):
+            SavedCircuit.from_json(text)
+    for field, wrong, words in WRONG_FIELDS:
+        record = json.loads(saved.to_json())
+        if wrong is None:
+            del record[field]
+        else:
+            record[field] = wrong
+        with pytest.raises(UserError, match=f"not a saved circuit .*{words}"):
+            SavedCircuit.from_json(json.dumps(record))
+    for text in (saved.to_json().replace("{", '{"size": 3,', 1), f'{{"kind": {"[" * 900}{"]" * 900}}}'):
+        with pytest.raises(UserError, match=r"not a saved circuit \(it (gives 'size' twice|is nested too deep)"):
             SavedCircuit.from_json(text)
     with pytest.raises(UserError, match="later version"):
         SavedCircuit.from_json(saved.to_json().replace('"version": 1', '"version": 9'))
