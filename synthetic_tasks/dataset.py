@@ -15,7 +15,8 @@ from synthetic_tasks.solve import solve
 def read_jsonl(path: str | Path) -> list[Row]:
     """Read a file of the released format. ValueError names the line that cannot be read, and why."""
     rows = []
-    with Path(path).open(encoding="utf-8") as file:
+    # A line that is not text ends up as letters that no task has, and is refused as such.
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:
@@ -36,13 +37,23 @@ def format_record(row: Row) -> str:
 
 
 def parse_record(record: str) -> Row:
+    return parse_row(*parse_texts(record))
+
+
+def parse_texts(record: str) -> tuple[str, str]:
+    """(task id, texts) of a line, unread; ValueError where it is not in the released format."""
     try:
         fields = json.loads(record)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg})") from error
+    except RecursionError as error:
+        raise ValueError("not JSON (nested too deep)") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(fields, dict) or not {"task_id", "texts"} <= fields.keys():
         raise ValueError("needs an object with the keys task_id and texts")
-    return parse_row(fields["task_id"], fields["texts"])
+    for name in ("task_id", "texts"):
+        if not isinstance(fields[name], str):
+            raise ValueError(f"{name} must be text")
+    return fields["task_id"], fields["texts"]
 
 
 def parse_row(task_id: str, text: str) -> Row:

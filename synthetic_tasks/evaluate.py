@@ -212,6 +212,24 @@ def fingerprint(model: Any, rows: Sequence[Row], name: str) -> str:
     return digest.hexdigest()
 
 
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_scored(record: Any) -> bool:
+    """Whether a line holds what `Store.add` writes for a row."""
+    if (
+        not isinstance(record, dict)
+        or type(record.get("place")) is not int
+        or not isinstance(record.get("records"), list)
+    ):
+        return False
+    return all(isinstance(each, dict) and each.get("row") == record["place"] for each in record["records"])
+
+
 class Store:
     """Scores of finished rows in a folder, so that an interrupted evaluation can go on."""
 
@@ -222,20 +240,20 @@ class Store:
         self.print = print_
 
     def load(self) -> dict[int, list[dict[str, Any]]]:
-        """Rows scored before, by place; a last line cut off by a crash is ignored."""
+        """Rows scored before, by place; a line that a crash cut off, or that is damaged, is scored again."""
         done: dict[int, list[dict[str, Any]]] = {}
         if not self.path.exists():
             self.path.write_text(json.dumps({"fingerprint": self.print}) + "\n", encoding="utf-8")
             return done
         lines = self.path.read_text(encoding="utf-8").split("\n")
-        if json.loads(lines[0]) != {"fingerprint": self.print}:
+        if _json(lines[0]) != {"fingerprint": self.print}:
             raise ValueError(
                 f"{self.folder} holds an unfinished evaluation of another model or other rows; "
                 f"choose another folder or delete {self.path.name} in it"
             )
-        complete = lines[1:-1]  # every whole line ends with a newline, so the last piece is empty or cut off
-        for line in complete:
-            record = json.loads(line)
+        # Every whole line ends with a newline, so the last piece is empty or cut off.
+        complete = [line for line in lines[1:-1] if _is_scored(_json(line))]
+        for record in map(json.loads, complete):
             done[record["place"]] = record["records"]
         self.path.write_text("\n".join([lines[0], *complete, ""]), encoding="utf-8")
         return done

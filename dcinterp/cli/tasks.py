@@ -220,6 +220,8 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
         raise ValueError("give lines to solve, or --file")
     if file is None:
         return [(line, task) for line in lines]
+    from synthetic_tasks.dataset import parse_texts
+
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -230,10 +232,10 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
             found.append((line, task))
             continue
         try:
-            record = json.loads(line)
-            found += [(one, record["task_id"]) for one in record["texts"].strip("\n").split("\n")]
-        except (json.JSONDecodeError, KeyError) as error:
+            task_id, texts = parse_texts(line)
+        except ValueError as error:
             raise ValueError(f"{file}, record {number}: not in the released format ({error})") from error
+        found += [(one, task_id) for one in texts.strip("\n").split("\n")]
     return found
 
 

@@ -222,6 +222,7 @@ def test_an_interrupted_evaluation_goes_on(rows: list[Row], neox, word_tokenizer
     with pytest.raises(Stop):
         evaluate(neox, rows, tokenizer=word_tokenizer, batch_size=2, folder=tmp_path, progress=stop_after(3))
     with (tmp_path / "unfinished.jsonl").open("a") as file:
+        file.write('[\n{"place": 9}\n{"place": 9, "records": [{"row": 3}]}\n')  # damaged
         file.write('{"place": 11, "rec')  # as a crash in the middle of writing leaves it
     with pytest.raises(ValueError, match="another model or other rows"):
         evaluate(neox, rows[1:], tokenizer=word_tokenizer, folder=tmp_path)

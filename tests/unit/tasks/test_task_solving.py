@@ -158,6 +158,10 @@ def test_compositions_hold_all_catalogued_tasks() -> None:
     [
         ("{", "line 2: not JSON"),
         ('{"task_id": "task0"}', "line 2: needs an object with the keys task_id and texts"),
+        ('{"task_id": 5, "texts": "x"}', "line 2: task_id must be text"),
+        ('{"task_id": "task2", "texts": ["x"]}', "line 2: texts must be text"),
+        (f'{{"task_id": {"[" * 100_000}', "line 2: not JSON"),
+        ("\udcff", "line 2: not JSON"),
         ('{"task_id": "task999", "texts": "x"}', "no task is called 'task999'"),
         ('{"task_id": "task2", "texts": "\\nhello\\n"}', "cannot solve 'hello'"),
     ],
@@ -165,7 +169,7 @@ def test_compositions_hold_all_catalogued_tasks() -> None:
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, record: str, message: str) -> None:
     path = tmp_path / "rows.jsonl"
     write_jsonl(generate("task2", 1, 0), path)
-    path.write_text(path.read_text() + record + "\n")
+    path.write_text(path.read_text() + record + "\n", encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ValueError, match=message):
         read_jsonl(path)
 
