@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dcinterp.results.call import Call
 from dcinterp.results.catalogue import import_all
-from dcinterp.results.stored import check_fields, check_record
+from dcinterp.results.stored import check_fields, check_record, check_words
 from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.file_modes import open_like
 from dcinterp.support.former_names import renamed, warn_of
@@ -45,6 +45,8 @@ class Result:
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {}
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Of fields that are lists, or lists of lists, beside the tensors: the axes that they go along."""
     FORMER: ClassVar[dict[str, str]] = {}
     """What fields and their words were called in earlier versions (see dcinterp.support.former_names): saved results
     still open, and whoever reads a field by its old name is told the new one."""
@@ -266,12 +268,22 @@ def load_result(folder: str | Path) -> Result:
         parts = {name: load_result(folder / name) for name in record.get("parts", ())}
         found = renamed(plain | parts | _read_tensors(folder / TENSORS), kind.FORMER)
         check_fields(kind, found)
+        if call is not None:
+            check_words(found, _parameters(call))
         result = kind(**found, call=call)
         _check_words(result)
         return result
     except (UserError, ValueError, TypeError, KeyError, RecursionError) as error:
         said = str(error) if str(folder) in str(error) else f"{path} does not hold a result ({reason(error)}); {way}."
         raise UserError(said) from error
+
+
+def _parameters(call: Call) -> dict[str, Any]:
+    """The types of the parameters of the analysis that was called; none where this version has no such analysis."""
+    from dcinterp.results.options import parameter_types
+    from dcinterp.results.registry import ANALYSES
+
+    return parameter_types(ANALYSES[call.analysis].function) if call.analysis in ANALYSES else {}
 
 
 def _check_words(result: Result) -> None:

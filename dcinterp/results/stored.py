@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import reduce
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import torch
 from torch import Tensor
 
-from dcinterp.support.arguments import require_fitting
-from dcinterp.support.errors import UserError
+from dcinterp.support.arguments import alternatives, require_fitting
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.text import shown
 
 RECORD_TYPES: Mapping[str, Any] = {"kind": str, "fields": dict[str, Any], "call": dict[str, Any] | None}
@@ -93,7 +93,35 @@ def check_fields(kind: Any, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name not in kind.AXES and not (value is None and known[name].default is None):
             require_fitting(name, value, _plain_type(types.get(name, Any)))
+    for name in kind.AXES:
+        _check_numbers(name, given.get(name), types.get(name))
     _check_axes(kind, given)
+
+
+def check_words(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Refuse a field that repeats an argument of the analysis, and holds a word that the argument cannot be.
+
+    Args:
+        given: the fields of a result.
+        parameters: the types of the parameters of the analysis that made it.
+
+    Raises:
+        UserError: the message names the field.
+    """
+    for name in given.keys() & parameters.keys():
+        allowed = alternatives(parameters[name])
+        words = [get_args(each)[0] for each in allowed if get_origin(each) is Literal]
+        if words and str not in allowed and isinstance(given[name], str):
+            require_known(name, given[name], [word for word in words if isinstance(word, str)])
+
+
+def _check_numbers(name: str, value: Any, annotation: Any) -> None:
+    """Refuse a tensor of other numbers than its field is annotated with: whole ones where a mean is taken, say."""
+    if not isinstance(value, Tensor):
+        return
+    kind = str(value.dtype).removeprefix("torch.")
+    if kind not in getattr(annotation, "dtypes", (kind,)):
+        raise UserError(f"{name} holds numbers of type {kind}, which it cannot")
 
 
 def _check_axes(kind: Any, given: Mapping[str, Any]) -> None:
@@ -109,6 +137,21 @@ def _check_axes(kind: Any, given: Mapping[str, Any]) -> None:
             first, other = sizes.setdefault(axis, (size, name))
             if first != size:
                 raise UserError(f"{name} has {size} along {axis}, and {other} has {first}")
+    for name, axes in kind.LISTS.items():
+        _check_list(name, given.get(name), [(axis, sizes.get(axis)) for axis in axes])
+
+
+def _check_list(name: str, value: Any, axes: Sequence[tuple[str, tuple[int, str] | None]]) -> None:
+    if not axes or value is None:
+        return
+    (axis, known), *rest = axes
+    if not isinstance(value, list | tuple) or (known is not None and len(value) != known[0]):
+        found = len(value) if isinstance(value, list | tuple) else "no"
+        raise UserError(
+            f"{name} has {found} entries along {axis}" + (f", and {known[1]} has {known[0]}" if known else "")
+        )
+    for each in value:
+        _check_list(name, each, rest)
 
 
 def _types(kind: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def require_fitting(name: str, value: Any, annotation: Any) -> None:
     Raises:
         UserError: it does not fit; the message names the parameter, the value and what it may be.
     """
-    allowed = _alternatives(annotation)
+    allowed = alternatives(annotation)
     if not any(_fits(value, each) for each in allowed):
         words = [word for each in allowed if get_origin(each) is Literal for word in get_args(each)]
         if isinstance(value, str) and all(isinstance(word, str) for word in words) and words:
@@ -40,13 +40,13 @@ def require_fitting(name: str, value: Any, annotation: Any) -> None:
     require_in_range(name, value, annotation)
 
 
-def _alternatives(annotation: Any) -> list[Any]:
+def alternatives(annotation: Any) -> list[Any]:
     """The types that a union allows; each word of a Literal counts by itself."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _alternatives(args[0])
+        return alternatives(args[0])
     if origin in (Union, UnionType):
-        return [each for arg in args for each in _alternatives(arg)]
+        return [each for arg in args for each in alternatives(arg)]
     if origin is Literal:
         return [Literal[word] for word in args]
     return [NoneType if annotation is None else annotation]
@@ -63,6 +63,9 @@ def _fits(value: Any, kind: Any) -> bool:
         return not isinstance(value, bool) and _whole(value)
     if kind is float:
         return isinstance(value, Real) and not isinstance(value, bool)
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+        places = get_args(kind)
+        return _is_list(value) and len(value) == len(places) and all(map(_place_fits, value, places))
     if get_origin(kind) in (Sequence, list, tuple):
         return _is_list(value) and all(_item_fits(item, kind) for item in value)
     if get_origin(kind) in (dict, Mapping):
@@ -87,15 +90,19 @@ def _is_list(value: Any) -> bool:
 
 
 def _item_fits(item: Any, kind: Any) -> bool:
-    items = [each for arg in get_args(kind) if arg is not Ellipsis for each in _alternatives(arg)]
+    items = [each for arg in get_args(kind) if arg is not Ellipsis for each in alternatives(arg)]
     return any(_fits(item, each) for each in items)
+
+
+def _place_fits(item: Any, annotation: Any) -> bool:
+    return any(_fits(item, each) for each in alternatives(annotation))
 
 
 def _in_words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return repr(get_args(kind)[0])
     if get_origin(kind) in (Sequence, list, tuple, Set):
-        held = [each for arg in get_args(kind)[:1] for each in _alternatives(arg)]
+        held = [each for arg in get_args(kind)[:1] for each in alternatives(arg)]
         named = [_SEVERAL.get(each) or _name(each) for each in held if each is not Any]
         return f"a list of {_listed(named)}" if named else "a list"
     if get_origin(kind) in (dict, Mapping):

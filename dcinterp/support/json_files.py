@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,12 +17,14 @@ LARGEST = 2**28
 DEEPEST = 64
 """Lists and objects one in another; nothing of ours nests half as deep, and what walks through data calls itself."""
 
+HALF, HALF_LETTER = re.compile(r"\\ud[89a-f]", re.IGNORECASE), re.compile("[\ud800-\udfff]")
+
 
 def parse_json(text: str) -> Any:
     """What a JSON text of ours holds, without what readers of JSON pass over in silence.
 
     Raises:
-        ValueError: it is not valid JSON, gives a name twice, or nests deeper than `DEEPEST`.
+        ValueError: it is not valid JSON, gives a name twice, nests deeper than `DEEPEST`, or holds what is no letter.
     """
     try:
         found = json.loads(text, object_pairs_hook=_once)
@@ -32,6 +35,9 @@ def parse_json(text: str) -> Any:
         depth += 1
         if depth > DEEPEST:
             raise ValueError("it is nested too deep")
+    # Halves of letters, which no file and no page can show.
+    if HALF.search(text) and HALF_LETTER.search(json.dumps(found, ensure_ascii=False)):
+        raise ValueError("it holds half a letter, such as \\ud800")
     return found
 
 

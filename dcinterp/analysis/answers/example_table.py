@@ -50,6 +50,9 @@ class ExampleTable(Result):
     AXES: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(
         ("right", "logit_difference", "head_score", "edge_score"), ("example",)
     )
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(
+        ("numbers", "prompts", "counterfactuals", "answers", "foils", "said", "heads", "edges"), ("example",)
+    )
 
     without: int
     numbers: tuple[int, ...]

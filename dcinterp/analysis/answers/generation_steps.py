@@ -57,6 +57,10 @@ class GenerationSteps(Result):
         "rank": ("depth", "step"),
         "answer_probability": ("answer_token",),
     }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "top_tokens": ("depth", "step", "top"),
+        "expected": ("answer_token",),
+    }
 
     tokens: tuple[str, ...]
     written: tuple[str, ...]

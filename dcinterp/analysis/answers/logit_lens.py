@@ -62,6 +62,7 @@ class LogitLens(Result):
         "logit_difference": ("depth", "pos"),
         "divergence": ("depth", "pos"),
     }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {"top_tokens": ("depth", "pos", "top")}
 
     tokens: tuple[str, ...]
     depths: tuple[str, ...]

@@ -61,6 +61,10 @@ class TaskAccuracy(Result):
         "logprob": ("task", "row", "answer"),
         **{baseline: ("task",) for baseline in BASELINES},
     }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("tasks", "patterns", "transformations", "partners"), ("task",)),
+        "shots": ("answer",),
+    }
 
     tasks: tuple[str, ...]
     patterns: tuple[str, ...]

@@ -73,6 +73,10 @@ class CircuitScores(Result):
         **{name: ("edge",) for name in ("mean", "low", "high", "kept", "connected")},
         **{name: ("example",) for name in ("metric", "patched", "alone")},
     }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("edges", "sources", "targets", "edge_kinds"), ("edge",)),
+        "counterfactuals": ("example",),
+    }
 
     n: int
     without: int

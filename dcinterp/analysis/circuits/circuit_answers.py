@@ -60,6 +60,10 @@ class CircuitAnswers(Result):
         "probability": ("example", "rank"),
         "f": ("end",),
     }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {
+        **dict.fromkeys(("answers", "foils", "model_answers"), ("example",)),
+        "top_tokens": ("example", "rank"),
+    }
 
     contrast: str
     level: float

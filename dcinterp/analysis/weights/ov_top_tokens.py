@@ -52,6 +52,7 @@ class OVTopTokens(Result):
         "logit": ("word", "top"),
         "own_rank": ("word",),
     }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {"top_tokens": ("word", "top")}
 
     layer: int
     head: int

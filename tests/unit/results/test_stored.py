@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
+from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 
 import dcinterp
 from dcinterp import UserError
 from dcinterp.mechanism.interventions import read_interventions
 from dcinterp.results.call import EXAMPLE, Call, from_plain
-from dcinterp.results.result import RECORD, TENSORS, load_result
+from dcinterp.results.result import RECORD, TENSORS, Result, load_result
+from dcinterp.results.stored import check_fields, check_words
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,53 @@ def test_a_wrong_field_is_named(folder, where, value, said):
     place[where[-1]] = value
     (folder / RECORD).write_text(json.dumps(record))
     assert said in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"fields": {', '"fields": {"tokens": [], ', "gives 'tokens' twice"),
+        ('"kind": "', '"kind": "\\ud800', "half a letter"),
+        ('"parts": [', f'"parts": [{"[" * 100}{"]" * 100}], "other": [', "nested too deep"),
+    ],
+)
+def test_what_readers_of_json_pass_over_is_refused(folder, old, new, said):
+    text = (folder / RECORD).read_text()
+    assert old in text
+    (folder / RECORD).write_text(text.replace(old, new, 1))
+    assert said in refused(folder)
+
+
+@dataclass(frozen=True)
+class Listed(Result, shared=True):
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {"score": ("word", "top")}
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {"answers": ("word",), "best": ("word", "top")}
+
+    answers: tuple[str, ...]
+    best: tuple[tuple[str, ...], ...]
+    ends: tuple[float, str]
+    score: Float[torch.Tensor, "word top"]
+
+
+def test_lists_are_as_long_as_their_axes_and_numbers_of_their_type():
+    score = torch.zeros(2, 3)
+    given = {"answers": ["a", "b"], "best": [["x"] * 3] * 2, "ends": [0.5, "a"], "score": score}
+    check_fields(Listed, given)
+    for name, wrong, said in (
+        ("answers", ["a"], "answers has 1 entries along word, and score has 2"),
+        ("best", [["x"] * 3, ["x"] * 2], "best has 2 entries along top, and score has 3"),
+        ("ends", [0.5], "ends is"),
+        ("ends", ["a", 0.5], "ends is"),
+        ("score", score.long(), "numbers of type int64"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check_fields(Listed, given | {name: wrong})
+
+
+def test_a_field_that_repeats_an_argument_is_one_of_its_words():
+    check_words({"kind": "mean", "free": "x"}, {"kind": Literal["mean", "zero"], "free": Literal["a"] | str})
+    with pytest.raises(UserError, match="no kind 'meen'; did you mean mean"):
+        check_words({"kind": "meen"}, {"kind": Literal["mean", "zero"] | None})
 
 
 @pytest.mark.parametrize("content", ["", "null", "[]", "[" * 200_000, '{"kind": "Prediction"}', "{}", "\x00"])
