@@ -50,13 +50,14 @@ types: $(READY)
 	$(BIN)/mypy
 
 # The lowest versions that pyproject.toml allows, in an environment of their own: they install together, and the tests of
-# what they are used for pass. Some minutes, and up to 8 GB where only CUDA builds of the old PyTorch are offered.
+# what they are used for pass (without checks of shapes, which these folders' conftest would come too early for). Some
+# minutes, and up to 8 GB where only CUDA builds of the old PyTorch are offered.
 FLOORS := build/floors
 floors:
 	$(PYTHON) -m venv $(FLOORS)
 	$(PYTHON) .ci/floors.py > $(FLOORS)/pins.txt
 	$(FLOORS)/bin/pip install --disable-pip-version-check --quiet --editable . --requirement $(FLOORS)/pins.txt pytest hypothesis beartype
-	$(FLOORS)/bin/python -m pytest -p no:cacheprovider --quiet $(FLOORS_TESTS)
+	$(FLOORS)/bin/python -m pytest -p no:cacheprovider --quiet --override-ini addopts=--import-mode=importlib $(FLOORS_TESTS)
 
 FLOORS_TESTS := tests/unit/support tests/unit/checkpoints tests/unit/model tests/unit/bridge tests/unit/results tests/unit/cli tests/parity
 

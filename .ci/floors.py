@@ -9,9 +9,9 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 
 def floors() -> list[str]:
-    """`name==version` of every dependency of the library and of its readers of other people's models."""
+    """`name==version` of every dependency of the library, of its readers of other people's models, and of its tests."""
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["gguf"], *extras["peft"]]
+    wanted = [*PROJECT["dependencies"], *extras["gguf"], *extras["peft"], *extras["digits"]]
     found = [re.match(r"([\w-]+)>=([\d.]+)", each) for each in wanted]
     return [f"{match[1]}=={match[2]}" for match in found if match]
 
