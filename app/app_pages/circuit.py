@@ -17,6 +17,7 @@ COUNTERFACTUALS = {"any": "the first that exists"} | {
 }
 CONTRASTS = {"counterfactual": "the counterfactual prompt", "mean": "the mean over the prompts"}
 METHODS = {
+    "gates-relp": "gates and RelP",
     "gates": "gates",
     "eap-ig": "EAP-IG (inputs)",
     "eap-ig-activations": "EAP-IG (activations)",

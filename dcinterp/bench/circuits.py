@@ -36,7 +36,7 @@ from dcinterp.mechanism.statistics import auroc
 from dcinterp.planted.circuit import PlantedExample
 
 MODELS = ("dcformer++", "transformer++")
-FAST = ("gates", "eap")
+FAST = ("gates-relp", "gates", "eap")
 """Methods that are measured by default: exact patching takes a run for every edge."""
 
 PLANTED = ("share-by-kp", "share-by-qp", "many-to-one")

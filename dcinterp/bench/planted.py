@@ -11,7 +11,7 @@ A score is the mean over the first half of the prompts, by size; circuits are me
 those of every layer that the statement of the circuit is about: of a planted model all but layer 0, whose heads look at
 the same places in every prompt. A score below a hundredth of the largest counts as zero.
 
-A measurement is resumable: rows of a file that are there already are not made again.
+A measurement is resumable: what a file holds already, rows and methods, is not measured again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dcinterp.bench.row_file import add_row, read_rows
+from dcinterp.bench.row_file import read_rows, write_rows
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.circuit_graph import ComposeEdges, bare
@@ -197,7 +197,7 @@ def _removal(specimen: Specimen) -> Tensor:
         heads = specimen.bridge.cfg.n_heads
         table = torch.zeros(len(specimen.layers), len(NAMES), heads, heads)
         groups = [group for group in specimen.groups if group.stage == stage]
-        edges = [Intervention("edge", g.layer, stage, g.kind, t, f) for g in groups for f, t in g.pairs]
+        edges = [Intervention("edge", g.layer, stage, _named(g.kind), t, f) for g in groups for f, t in g.pairs]
         found = removal_effects(specimen.bridge, pair.ids, _metric(pair), edges, stage=stage)
         for edge, effect in zip(edges, found.tolist(), strict=True):
             table[specimen.layers.index(edge.layer), NAMES.index(edge.name), edge.head_from, edge.head] = effect
@@ -212,9 +212,27 @@ def _by_stage(specimen: Specimen, one: Callable[[Pair, str], Tensor]) -> Tensor:
     tables = {stage: torch.stack([one(p, stage).detach().float() for p in specimen.ranked]).mean(0) for stage in stages}
     found = []
     for g in specimen.groups:
-        table = tables[g.stage][specimen.layers.index(g.layer), NAMES.index(g.kind)]
+        table = tables[g.stage][specimen.layers.index(g.layer), NAMES.index(_named(g.kind))]
+        table = table * _share(specimen, g)
         found.append(torch.stack([table[f, t] for f, t in g.pairs]))
     return torch.cat(found)
+
+
+def _named(kind: str) -> str:
+    """What the edges of `attribute_edges` call it: there the static map is one with the skip."""
+    return "skip" if kind == "static" else kind
+
+
+def _share(specimen: Specimen, edges: ComposeEdges) -> Tensor | float:
+    """By pair of heads: what of an edge of the skip and the static map together is these edges' own."""
+    layer: Any = bare(specimen.run.model.model.layers[edges.layer])
+    composer: Any = getattr(bare(layer.self_attn), edges.stage, None)
+    weights = None if composer is None else bare(composer).probe()
+    if edges.kind not in ("skip", "static") or weights is None or weights.static is None:
+        return 1.0
+    skip, static = torch.eye(edges.heads) * weights.skip, weights.static.detach().float()
+    own = skip if edges.kind == "skip" else static
+    return torch.where(own == 0, 0.0, own / (skip + static))
 
 
 def _heads(specimen: Specimen) -> Tensor:
@@ -256,6 +274,7 @@ def _metric_of_one(pair: Pair) -> Callable[[Tensor], Tensor]:
 
 METHODS: Mapping[str, Method] = {
     "exact patching": lambda specimen: specimen.effects,
+    "gates + RelP": partial(_scorer, method="gates-relp"),
     "gates": partial(_scorer, method="gates"),
     "EAP-IG": partial(_scorer, method="eap-ig"),
     "EAP": partial(_scorer, method="eap"),
@@ -273,6 +292,7 @@ METHODS: Mapping[str, Method] = {
 
 ABOUT = {
     "exact patching": "every edge patched alone with its values on the counterfactual prompt, and the model run",
+    "gates + RelP": "the default of `circuit`: gates, and behind them by RelP what is needed and differs in nothing",
     "gates": "integrated gradients of the gates of all edges together",
     "EAP-IG": "edge attribution patching, the gradient averaged over embeddings from the counterfactual's on",
     "EAP": "edge attribution patching: one gradient",
@@ -387,7 +407,9 @@ def measure(
     prompts: int = PROMPTS,
     progress: Progress = silent,
 ) -> int:
-    """Append a row for every setting and seed that the file does not have; returns how many it made.
+    """Measure every setting and seed, where the file does not have it already; returns how many rows it wrote.
+
+    A row that lacks some of the methods gets those, on as many prompts as it was made with.
 
     Args:
         wanted: (setting, seed), as `settings_of` gives them.
@@ -396,18 +418,22 @@ def measure(
         prompts: of each model.
         progress: called after each row; what it raises stops the measurement, and the rows so far are kept.
     """
-    known = {row["key"] for row in read_rows(file)}
-    todo, made = [(s, n) for s, n in wanted if f"{s} seed={n}" not in known], 0
-    with file.open("a", encoding="utf-8") as out:
-        for setting, seed in todo:
-            specimen = specimen_of(setting, seed, prompts)
-            row: dict[str, Any] = {"key": f"{setting} seed={seed}", "setting": setting, "seed": seed}
-            row |= {"prompts": prompts, "right": specimen.right}
-            row |= {"edges": len(specimen.places), "true": int(specimen.labels.sum())}
-            row["methods"] = {method: measure_one(specimen, method) for method in methods}
-            add_row(out, row)
-            made += 1
-            progress(made, len(todo), setting)
+    rows, made = {row["key"]: row for row in read_rows(file)}, 0
+
+    def missing(key: str) -> list[str]:
+        return [method for method in methods if method not in rows.get(key, {}).get("methods", {})]
+
+    todo = [(setting, seed) for setting, seed in wanted if missing(f"{setting} seed={seed}")]
+    for setting, seed in todo:
+        key = f"{setting} seed={seed}"
+        row = rows.get(key, {"key": key, "setting": setting, "seed": seed, "prompts": prompts, "methods": {}})
+        specimen = specimen_of(setting, seed, row["prompts"])
+        found = row["methods"] | {method: measure_one(specimen, method) for method in missing(key)}
+        about = {"right": specimen.right, "edges": len(specimen.places), "true": int(specimen.labels.sum())}
+        rows[key] = row | about | {"methods": {method: found[method] for method in METHODS if method in found}}
+        write_rows(file, rows.values())
+        made += 1
+        progress(made, len(todo), setting)
     return made
 
 

@@ -68,14 +68,24 @@ class Draws:
         place = {name: at for at, name in enumerate(run.graph.names)}
         self.cases = tuple(dict.fromkeys(hop.case for hop in circuit.hops))
         self.hops = {
-            case: [(n, [place[edge] for edge in hop.edges]) for n, hop in circuit.in_use(case)] for case in self.cases
+            case: [(n, [place[edge] for edge in hop.edges(circuit.stages)]) for n, hop in circuit.in_use(case)]
+            for case in self.cases
         }
-        own = [place[name] for name in (*circuit.inside(), *(edge for hop in circuit.hops for edge in hop.edges))]
+        own = [
+            place[name]
+            for name in (*circuit.inside(), *(edge for hop in circuit.hops for edge in hop.edges(circuit.stages)))
+        ]
         self.outside = torch.ones(run.graph.size, dtype=torch.bool)
         self.outside[own] = False
         # The borrower that a case does not ask for has to be silent in it.
         self.idle = {
-            case: [p for hop in circuit.hops if hop.case not in ("", case) for e in hop.edges if (p := place[e])]
+            case: [
+                p
+                for hop in circuit.hops
+                if hop.case not in ("", case)
+                for e in hop.edges(circuit.stages)
+                if (p := place[e])
+            ]
             for case in self.cases
         }
         for case in self.cases:
@@ -107,7 +117,7 @@ class Draws:
                     found[number] = other.places()[number]
             answers.append(self.number[one.answer(found)])
         share = torch.rand(rows, 1).square() * torch.randint(2, (rows, 1))
-        drop = (torch.rand(rows, self.run.graph.size) < share) | (torch.rand(rows, 1) < 0.15)
+        drop = (torch.rand(rows, self.run.graph.size) < share) | (torch.rand(rows, 1) < self.circuit.alone)
         quiet = self.outside.expand(rows, -1).clone()
         for row, one in enumerate(some):
             quiet[row, self.idle[one.case]] = True
@@ -121,9 +131,9 @@ def new_model(circuit: Stated) -> DCFormerForCausalLM:
 
 
 def config_of(circuit: Stated) -> DCFormerConfig:
-    """RMSNorm, GELU, learned positions, composition before and after the softmax, rank 2."""
+    """RMSNorm, GELU, learned positions, composition before and after the softmax, rank 2; but for its own traits."""
     words = vocabulary()
-    return DCFormerConfig(
+    fields: dict[str, Any] = dict(
         vocab_size=len(words),
         hidden_size=circuit.width,
         intermediate_size=circuit.width,
@@ -136,6 +146,7 @@ def config_of(circuit: Stated) -> DCFormerConfig:
         bos_token_id=words.index("<bos>"),
         eos_token_id=words.index("<eos>"),
     )
+    return DCFormerConfig(**fields | dict(circuit.traits))
 
 
 def train_truth(

@@ -195,6 +195,15 @@ class CircuitGraph:
         """The composition edges of one stage of a layer, a group for each kind."""
         return [g for g in self.groups if isinstance(g, ComposeEdges) and (g.layer, g.stage) == (layer, stage)]
 
+    def of_stage(self, stage: str) -> list[int]:
+        """The places of the composition edges of one stage, of all layers."""
+        return [
+            group.start + i
+            for group in self.groups
+            if isinstance(group, ComposeEdges) and group.stage == stage
+            for i in range(group.size)
+        ]
+
     @cached_property
     def inner_edges(self) -> tuple[tuple[str, str], ...]:
         """What carries a signal and cannot be cut: from the inputs of a node to what it computes."""

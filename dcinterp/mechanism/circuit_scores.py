@@ -10,6 +10,14 @@ r"""How much every edge of the graph matters to m (see circuit_pairs), by gradie
     gates      dm/dg averaged while the gates of all edges together go from 0 to 1: the sum over all edges is
                m(model) - m(counterfactual), to the error of the integral        integrated gradients of the gates
 
+    gates-relp   the score of "gates"; and a composition edge that matters by removal has at least, in size,
+               S max|gates| (1 + |r|) / 2        r = removal / max|removal in this stage|, for |r| >= 0.01; S = 0.02
+               removal: <dm/dx, x>, x what the edge adds, in the linearised model (RelP, as in attribute_edges)
+
+"gates" finds what differs between both prompts, and scores an edge that carries the same on both at nothing, however
+needed. "gates-relp" puts such edges behind those that differ, and before those that neither differ nor are needed; its
+scores of these say no more than this order.
+
 All are signed: positive where the edge raises m. u - other u becomes, for a composition edge, the difference of the two
 attention matrices, through the branch's own weights.
 """
@@ -27,14 +35,19 @@ from torch import Tensor, einsum
 
 from dcinterp.mechanism.circuit_pairs import Pair, PairBatch, batches
 from dcinterp.mechanism.circuit_run import CircuitRun, Cut, Probe, Values, in_batches, weighted_mean
+from dcinterp.mechanism.linearised import Linearised
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 
-ScoreMethod = Literal["gates", "eap-ig", "eap-ig-activations", "eap", "exact"]
+ScoreMethod = Literal["gates-relp", "gates", "eap-ig", "eap-ig-activations", "eap", "exact"]
 Contrast = Literal["counterfactual", "mean"]
 FROM = {"counterfactual": "the counterfactual prompts", "mean": "their means over the prompts"}
 """Where patched edges get their values, in words."""
+
+REMOVED, NOTHING = 0.02, 0.01
+"""S, and the share of the largest below which a score counts as nothing, by gates and by removal. A larger S costs
+faithfulness: edges that both prompts share then take the places of edges that differ."""
 
 MOST_NUMBERS = 6_000_000
 """Of one tensor of a run's streams (readers' copies): what bounds the rows of a batch of runs."""
@@ -44,7 +57,7 @@ MOST_NUMBERS = 6_000_000
 class Scoring:
     """How edges are scored: the method, what takes the place of a patched edge, and points of an integral."""
 
-    method: str = "gates"
+    method: str = "gates-relp"
     contrast: str = "counterfactual"
     steps: int = 5
 
@@ -89,8 +102,8 @@ def score_edges(
 ) -> Float[Tensor, "example edge"]:
     """The score of every edge for every pair, in logits; float32 on the CPU.
 
-    Cost: "exact": a run for every edge; "gates" and "eap-ig": `steps` runs forward and backward, "eap-ig-activations"
-    as many for every layer's heads, MLP and stages; "eap": one.
+    Cost: "exact": a run for every edge; "gates" and "eap-ig": `steps` runs forward and backward, "gates-relp" one more,
+        "eap-ig-activations" as many for every layer's heads, MLP and stages; "eap": one.
 
     Raises:
         UserError: there is no such method.
@@ -206,7 +219,27 @@ def _points(run: CircuitRun, batch: PairBatch, steps: int) -> Iterator[tuple[Ten
         yield (at[some] + 1) / 2, weights[some] / 2
 
 
+def removal(run: CircuitRun, batch: PairBatch) -> Tensor:
+    """What taking each composition edge away does to m, by the slope of the linearised model: one run."""
+    with torch.no_grad():
+        own = run(batch.ids)[1]
+    change = Values(torch.zeros_like(own.written), own.attention)
+    zeros = own.written.new_zeros(len(batch.ids), run.graph.size)
+    with Linearised():
+        return _gradient(run, batch, zeros, lambda gates: Probe(gates, change))
+
+
+def _gates_relp(run: CircuitRun, batch: PairBatch, other: Values, steps: int) -> Tensor:
+    changed, share = _gates(run, batch, other, steps), removal(run, batch)
+    # By stage: before the softmax, where slopes are those of saturated rows, RelP promises more than there is.
+    for places in filter(None, map(run.graph.of_stage, ("pre", "post"))):
+        share[:, places] /= share[:, places].abs().amax(1, keepdim=True).clamp_min(torch.finfo(share.dtype).tiny)
+    floor = REMOVED / 2 * changed.abs().amax(1, keepdim=True) * (share.sign() + share)
+    return torch.where((share.abs() >= NOTHING) & (floor.abs() > changed.abs()), floor, changed)
+
+
 METHODS = {
+    "gates-relp": _gates_relp,
     "gates": _gates,
     "eap-ig": _eap_ig,
     "eap-ig-activations": _eap_ig_activations,

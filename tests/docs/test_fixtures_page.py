@@ -26,7 +26,8 @@ def table() -> str:
         circuit, record = stated_of(name), json.loads((FOLDER / name / "circuit.json").read_text(encoding="utf-8"))
         marks = record["marks"]
         shares = [f"{marks[key]:.1%}" for key in ("accuracy", "interchange", "outside", "worst")]
-        edges = ", ".join(dict.fromkeys(edge for hop in circuit.hops for edge in hop.edges if "skip" not in edge))
+        carried = (edge for hop in circuit.hops for edge in hop.edges(circuit.stages) if "skip" not in edge)
+        edges = ", ".join(dict.fromkeys(carried))
         lines.append([f"`{name}`", circuit.task, edges, str(circuit.layers), str(record["steps"]), *shares])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -239,7 +239,7 @@ def circuit(
     *,
     counterfactual: Counterfactual = "any",
     contrast: Contrast = "counterfactual",
-    method: ScoreMethod = "gates",
+    method: ScoreMethod = "gates-relp",
     fraction: Level = 0.05,
     held_out: bool = False,
     steps: Count = 5,
@@ -258,10 +258,11 @@ def circuit(
             "polarity", or "any", the first of these that exists.
         contrast: what patched edges carry: their values on the "counterfactual" prompt, or the "mean" over all prompts
             of the set of the same length.
-        method: "gates", "eap-ig", "eap-ig-activations" and "eap" predict by gradients; "exact" patches every edge.
+        method: "gates-relp", "gates", "eap-ig", "eap-ig-activations" and "eap" predict by gradients; "exact" patches
+            every edge.
         fraction: the circuit's share of all edges.
         held_out: rank the edges on one half of the prompts and run the circuit on the other, as `faithfulness` does.
-        steps: points of the integral, for "gates" and both kinds of "eap-ig".
+        steps: points of the integral, for "gates-relp", "gates" and both kinds of "eap-ig".
         level: confidence level of the intervals over prompts.
         seed: seed of the bootstrap.
         batch_size: prompts of one gradient run; bounds the memory.

@@ -184,7 +184,7 @@ def faithfulness(
     *,
     counterfactual: Counterfactual = "any",
     contrast: Contrast = "counterfactual",
-    method: ScoreMethod = "gates",
+    method: ScoreMethod = "gates-relp",
     order: Literal["size", "sign"] = "size",
     draws: Count = 3,
     steps: Count = 5,

@@ -19,7 +19,7 @@ from dcinterp.bench.planted import (
     top_few,
 )
 from dcinterp.bench.planted_page import findings, page_of
-from dcinterp.bench.row_file import read_rows
+from dcinterp.bench.row_file import read_rows, write_rows
 from dcinterp.bench.trained_truth import Draws, train_truth
 from dcinterp.planted import circuits
 from dcinterp.planted.fixtures import trained
@@ -70,8 +70,15 @@ def test_every_method_answers_and_a_rerun_makes_no_row_twice(tmp_path):
     assert told == [(1, 1, "lookup-post-kp")]
     assert measure(wanted, file, prompts=2) == 0
     (row,) = read_rows(file)
-    assert set(row["methods"]) == set(METHODS)
-    for method in ("exact patching", "EAP-IG", "edge IG"):
+    assert list(row["methods"]) == list(METHODS)
+    # A method that came later is measured alone, on as many prompts as the others.
+    known = {name: numbers for name, numbers in row["methods"].items() if name != "random"}
+    write_rows(file, [row | {"methods": known}])
+    assert measure(wanted, file, prompts=6) == 1
+    assert list(read_rows(file)[0]["methods"]) == list(METHODS)
+    assert read_rows(file)[0]["prompts"] == 2
+    assert {name: read_rows(file)[0]["methods"][name] for name in known} == known
+    for method in ("exact patching", "gates + RelP", "EAP-IG", "edge IG"):
         assert row["methods"][method]["auroc"] > 0.95, method
     assert row["methods"]["random"]["auroc"] < 0.9
     assert row["true"] == 2

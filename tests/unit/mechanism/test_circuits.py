@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.circuit_graph import CircuitGraph
 from dcinterp.mechanism.circuit_pairs import PairBatch, batches, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun, Cut
-from dcinterp.mechanism.circuit_scores import METHODS, Others, run_circuits
+from dcinterp.mechanism.circuit_scores import METHODS, REMOVED, Others, removal, run_circuits
+from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion
 from dcinterp.model.compose.registry import COMPOSERS
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import presets
@@ -239,6 +241,42 @@ def test_scores_by_gates_add_up_to_the_whole_difference(make_run, kind):
     with torch.no_grad():
         clean, changed = (batch.metric(run(ids)[0]) for ids in (batch.ids, batch.other))
     assert ((found.sum(1) - (clean - changed)).abs() < 1e-4 * found.abs().sum(1)).all()
+
+
+def test_what_removing_an_edge_does_is_that_of_attribute_edges(make_run):
+    run, batch = make_run("composed")
+    pairs = [slice(0, 1), slice(1, 2)]
+    found = removal(run, batch)
+    assert found[:, [i for i, edge in enumerate(run.graph.edges) if edge.kind == "stream"]].eq(0).all()
+    for row, part in enumerate(pairs):
+        target, foil = batch.target[row], batch.foil[row]
+        for stage in ("pre", "post"):
+            m = lambda x, t=target, f=foil: x[:, -1, t] - x[:, -1, f]  # noqa: E731
+            ask = EdgeQuestion(run.bridge, batch.ids[part], m, stage, (0, 1), gaps=False)
+            slopes, _ = RULES["relp"].slopes(ask)
+            states = ask.states(batch.ids[part])
+            for layer in (0, 1):
+                table = slopes[layer].edges(states[layer]).sum(-1)
+                for group in run.graph.composition(layer, stage):
+                    f, t = zip(*group.pairs, strict=True)
+                    expected = table[NAMES.index(group.kind)][list(f), list(t)].to(found)
+                    assert torch.allclose(found[row, group.start : group.start + group.size], expected, atol=1e-6)
+
+
+def test_what_both_prompts_share_comes_behind_what_differs_and_before_what_does_nothing(make_run):
+    run, batch = make_run("composed")
+    other = other_values(run, batch)
+    gates, both = METHODS["gates"](run, batch, other, 3), METHODS["gates-relp"](run, batch, other, 3)
+    changed = (both - gates).abs() > 0
+    assert changed.any()
+    assert not changed.all()
+    largest = gates.abs().amax(1, keepdim=True).expand_as(gates)
+    share = both.abs() / largest
+    assert (share[changed] <= REMOVED).all()
+    assert (share[changed] > REMOVED / 2).all()
+    assert (both.abs() >= gates.abs()).all()
+    assert both[changed].sign().eq(removal(run, batch)[changed].sign()).all()
+    assert not changed[:, [i for i, edge in enumerate(run.graph.edges) if edge.kind == "stream"]].any()
 
 
 def test_edges_off_every_path_from_the_embedding_to_the_logits(make_run):
