@@ -466,7 +466,10 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, M
     for setting in dict.fromkeys(row["setting"] for row in rows):
         some = [row["methods"] for row in rows if row["setting"] == setting]
         found[setting] = {
-            method: {name: Mean.of([each[method][name] for each in some], BOUNDS.get(name)) for name in NUMBERS}
-            for method in some[0]
+            method: {
+                name: Mean.of([each[method][name] for each in some if method in each], BOUNDS.get(name))
+                for name in NUMBERS
+            }
+            for method in dict.fromkeys(method for each in some for method in each)
         }
     return found

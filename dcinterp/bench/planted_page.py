@@ -36,7 +36,8 @@ A score is the mean over half of the prompts, by size; a score below a hundredth
 
 WHY = """A true edge of a planted model is one whose removal changes the answer (`backup`: the removal of both routes).
 Exact patching, gates, EAP and EAP-IG ask something else: what changes with the value on a counterfactual prompt. Where
-the two questions have different answers they are marked down here, and that is no mistake of theirs.
+the two questions have different answers they are marked down here, and that is no mistake of theirs. Gates + RelP, the
+default of `circuit`, asks both: behind the edges that differ come those that are needed though both prompts share them.
 
 """
 COSTS = ("seconds", "forward", "backward")

@@ -11,7 +11,7 @@ r"""How much every edge of the graph matters to m (see circuit_pairs), by gradie
                m(model) - m(counterfactual), to the error of the integral        integrated gradients of the gates
 
     gates-relp   the score of "gates"; and a composition edge that matters by removal has at least, in size,
-               S max|gates| (1 + |r|) / 2        r = removal / max|removal in this stage|, for |r| >= 0.01; S = 0.02
+               S max|gates| (1 + |r|) / 2        r = removal / max|removal in this stage|, for |r| >= 0.05; S = 0.02
                removal: <dm/dx, x>, x what the edge adds, in the linearised model (RelP, as in attribute_edges)
 
 "gates" finds what differs between both prompts, and scores an edge that carries the same on both at nothing, however
@@ -45,9 +45,9 @@ Contrast = Literal["counterfactual", "mean"]
 FROM = {"counterfactual": "the counterfactual prompts", "mean": "their means over the prompts"}
 """Where patched edges get their values, in words."""
 
-REMOVED, NOTHING = 0.02, 0.01
-"""S, and the share of the largest below which a score counts as nothing, by gates and by removal. A larger S costs
-faithfulness: edges that both prompts share then take the places of edges that differ."""
+REMOVED, NOTHING = 0.02, 0.05
+"""S, and the share of the largest below which removal counts as nothing. More of either costs faithfulness: edges that
+both prompts share then take the places of edges that differ."""
 
 MOST_NUMBERS = 6_000_000
 """Of one tensor of a run's streams (readers' copies): what bounds the rows of a batch of runs."""

@@ -103,6 +103,9 @@ def test_the_page_says_what_fails():
         "**gates** is below 0.95 on 1 of 2 settings: backup (0.70).",
         "No method reaches 0.95 on backup.",
     ]
+    # A row that a newer method has not been measured on yet counts for the others.
+    part = summarise([rows[0], rows[1] | {"methods": {"EAP": rows[1]["methods"]["EAP"]}}])["chain"]
+    assert (part["EAP"]["auroc"].n, part["gates"]["auroc"].n) == (2, 1)
     text = page_of(rows)
     assert "| EAP | 0.72" in text.replace("0.73", "0.72")  # 0.725, rounded either way
     assert "2 settings (3 models" in text
