@@ -2,15 +2,19 @@
 
     {"metadata": {...}, "qParams": {...}, "nodes": [...], "links": [...]}         schema_version 1
 
-Fields and identifiers follow circuit-tracer (`circuit_tracer/frontend/graph_models.py`, version of 2026): a node is
-"layer_number_position", its `feature` is the Cantor pairing of layer and number, and a link has a weight. What that
-format has no word for:
+Fields and identifiers follow circuit-tracer 0.5.0 (`circuit_tracer/frontend/graph_models.py`): a node is
+"layer_number_position", its `feature` is the Cantor pairing of layer and number, a link has a weight, and `influence`
+is cumulative: the share of the whole that this node and all larger ones have. `tests/parity/test_circuit_tracer.py`
+holds a graph to its models and to the code by which its viewer reads files. What that format has no word for:
 
 - Our nodes are heads and MLPs, not features of a transcoder, and `feature_type` says so. Viewers that look for a page
   of examples of a feature find none.
 - A node stands for all positions; it is put at the last token, where the answer is read.
 - Several edges may join the same two nodes (as query and as key, or by several branches). A link holds their sum, and
   under `edges` each of them with its own score.
+- The logits node is a difference of two logits and has no probability; the viewer fails on one whose text has none, so
+  that the text ends in "(p=n/a)".
+- Groups are written as `supernodes`. circuit-tracer's own page takes these from its address alone.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ def attribution_graph(
     """
     notes, last = notes or CircuitNotes(), max(len(tokens) - 1, 0)
     ids = {node.name: _node_id(node, shape, last) for node in drawing.nodes}
-    size = sum(abs(edge.score) for edge in drawing.edges) or 1.0
+    influence = _influence(drawing)
     return {
         "metadata": {
             "slug": slug,
@@ -83,7 +87,7 @@ def attribution_graph(
             "clickedId": "",
             "sg_pos": "",
         },
-        "nodes": [_node(node, shape, last, answer, _through(drawing, node.name) / size) for node in drawing.nodes],
+        "nodes": [_node(node, shape, last, answer, influence[node.name]) for node in drawing.nodes],
         "links": _links(drawing, ids),
     }
 
@@ -112,6 +116,16 @@ def _links(drawing: Drawing, ids: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
+def _influence(drawing: Drawing) -> dict[str, float]:
+    """Of every node: what it and all larger ones have of the whole; a viewer that prunes keeps nodes up to a share."""
+    sizes = {node.name: _through(drawing, node.name) for node in drawing.nodes}
+    total, found, so_far = sum(sizes.values()) or 1.0, dict[str, float](), 0.0
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        so_far += sizes[name]
+        found[name] = min(so_far / total, 1.0)
+    return found
+
+
 def _through(drawing: Drawing, node: str) -> float:
     """The size of the edges that enter or leave a node, whichever is more."""
     entering = sum(abs(edge.score) for edge in drawing.edges if edge.target == node)
@@ -134,7 +148,8 @@ def _node(node: Node, shape: Shape, last: int, answer: str, influence: float) ->
         "run_idx": 0,
         "reverse_ctx_idx": 0,
         "jsNodeId": f"{start}_{number}-0",
-        "clerp": node.label if node.label != node.name else _words(node, answer),
+        "clerp": (node.label if node.label != node.name else _words(node, answer))
+        + (" (p=n/a)" if node.kind == "logits" else ""),
         "influence": influence,
         "activation": None,
     }

@@ -98,6 +98,18 @@ def test_the_graph_has_the_fields_of_the_viewers(scored):
         assert (layer, rest.rpartition("_")[2]) == (node["layer"], str(last))
     (logits,) = [node for node in graph["nodes"] if node["is_target_logit"]]
     assert (logits["layer"], logits["feature_type"]) == ("4", "logit")
+    assert logits["clerp"].endswith("(p=n/a)")  # the viewer reads a probability there
+    # Cumulative, as in circuit-tracer: the largest node has its own share, the smallest all.
+    through = {}
+    for link in graph["links"]:
+        for end in ("source", "target"):
+            sizes = through.setdefault(link[end], {"source": 0.0, "target": 0.0})
+            sizes[end] += sum(abs(part["weight"]) for part in link["edges"])
+    largest = {node: max(sizes.values()) for node, sizes in through.items()}
+    influence = {node["node_id"]: node["influence"] for node in graph["nodes"]}
+    first = max(largest, key=largest.__getitem__)
+    assert influence[first] == pytest.approx(largest[first] / sum(largest.values()))
+    assert influence[min(largest, key=largest.__getitem__)] == pytest.approx(1)
     assert {end for link in graph["links"] for end in (link["source"], link["target"])} <= set(ids)
     named = {node["clerp"]: node["node_id"] for node in graph["nodes"]}
     assert graph["qParams"]["pinnedIds"] == [named["MLP 2"], logits["node_id"]]
