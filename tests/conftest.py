@@ -186,6 +186,15 @@ def scanned_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def warm_python() -> Iterator[None]:
+    """What the test starts as `python ...` is a fork of a process that has imported torch and the like already."""
+    from warm_python import warm
+
+    with warm():
+        yield
+
+
 @pytest.fixture(scope="session")
 def until() -> Callable[..., Any]:
     """`until(condition, seconds=240)`: what `condition` gives, once it gives something."""

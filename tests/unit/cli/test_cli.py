@@ -33,6 +33,7 @@ def test_every_verb_is_found_and_has_an_example():
         (("tasks", "generate", "out.jsonl", "--tasks", "task99"), "task99"),
     ],
 )
+@pytest.mark.usefixtures("warm_python")
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message):
     done = run(*arguments)
     assert done.returncode == 2

@@ -170,6 +170,7 @@ print("one graph")
 """
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_whole_model_is_one_graph() -> None:
     """Nothing in the forward pass asks for the value of a tensor, as torch.export and fullgraph=True demand.
 

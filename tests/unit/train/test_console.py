@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import wait
 from pathlib import Path
 
+import pytest
 import yaml
 
 from dcinterp.cli import _training_progress
@@ -27,6 +28,7 @@ def config(folder: Path, steps: int) -> dict:
     }
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_train_says_how_far_it_is_without_a_terminal(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(config(tmp_path, 5)))
@@ -37,6 +39,7 @@ def test_train_says_how_far_it_is_without_a_terminal(tmp_path):
     assert len(lines) == 1, ran.stdout
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_sweep_says_how_far_its_runs_are(tmp_path, monkeypatch):
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump({"config": config(tmp_path, 400), "runs": [{"name": "only"}]}))

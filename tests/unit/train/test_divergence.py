@@ -83,6 +83,7 @@ def test_the_way_out_in_the_sentence_works(tmp_path, monkeypatch):
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs), "also the first step after the checkpoint"
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_loss_that_is_not_finite_ends_the_command_with_1(tmp_path):
     """A learning rate of 10^30 overflows at once, before there is a checkpoint."""
     config = tmp_path / "run.yaml"

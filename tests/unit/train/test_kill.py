@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_python import warm
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -16,13 +17,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> dict:
     script = Path(__file__).with_name("kill_run.py")
-    ran = subprocess.run(
-        [sys.executable, str(script), str(tmp_path_factory.mktemp("kills"))],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        cwd=Path(__file__).parents[3],
-    )
+    command = [sys.executable, str(script), str(tmp_path_factory.mktemp("kills"))]
+    with warm():
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=Path(__file__).parents[3])
     assert ran.returncode == 0, ran.stderr[-4000:]
     return json.loads(ran.stdout.splitlines()[-1])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from warm_python import warm
 
 from dcinterp.train.loop.trainer import missing_processes
 
@@ -21,7 +22,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def runs(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("processes")
     script = Path(__file__).with_name("process_run.py")
-    ran = subprocess.run([sys.executable, str(script), str(root)], capture_output=True, text=True, timeout=500)
+    with warm():
+        ran = subprocess.run([sys.executable, str(script), str(root)], capture_output=True, text=True, timeout=500)
     assert ran.returncode == 0, ran.stderr[-4000:]
     return root
 
@@ -65,6 +67,7 @@ evaluation: {every: 2, answers_per_task: 1, examples: [1], watch: false}
     ],
     ids=["torchrun", "accelerate"],
 )
+@pytest.mark.usefixtures("warm_python")
 def test_a_launcher_starts_as_many_as_it_says_or_a_line_names_what_to_type(tmp_path, launcher, started):
     (tmp_path / "run.yaml").write_text(CONFIG)
     command = [sys.executable, "-m", *launcher, "-m", "dcinterp", "train", str(tmp_path / "run.yaml")]

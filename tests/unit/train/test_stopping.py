@@ -63,6 +63,7 @@ def last_checkpoint(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.usefixtures("warm_python")
 def test_a_signal_leaves_a_checkpoint_and_the_line_that_goes_on(tmp_path, number, until):
     command = [sys.executable, "-m", "dcinterp", "train", str(endless(tmp_path))]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -80,17 +81,17 @@ def test_a_signal_leaves_a_checkpoint_and_the_line_that_goes_on(tmp_path, number
     assert lock_holder(tmp_path / "run") is None
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_run_stops_when_its_program_is_killed(tmp_path, until):
     """The program is killed with SIGKILL, so it cannot say anything."""
-    program = (
-        "import os, subprocess, sys, time; "
-        f"os.environ[{PARENT!r}] = str(os.getpid()); "
-        f"subprocess.Popen([sys.executable, '-m', 'dcinterp', 'train', {str(endless(tmp_path))!r}]); "
-        "time.sleep(600)"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT
-    )
+    program = f"""import os, time
+os.environ[{PARENT!r}] = str(os.getpid())
+if os.fork():
+    time.sleep(600)
+from dcinterp.cli import main
+main(["train", {str(endless(tmp_path))!r}])"""
+    command = [sys.executable, "-c", program]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
     try:
         child = until(lambda: training(tmp_path)).process
     finally:

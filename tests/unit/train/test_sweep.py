@@ -59,6 +59,7 @@ def test_refuses_with_a_sentence(tmp_path, text, message):
         read_sweep(write(tmp_path, text))
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_runs_keeps_and_names_the_failed(tmp_path):
     """The second run cannot be cut as it asks; the first is done all the same, and not done twice."""
     runs = "runs: [{name: good}, {name: bad, recipe.gradient_accumulation: 9}]\n"
