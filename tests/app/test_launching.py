@@ -21,6 +21,7 @@ def terminal():
         os.close(end)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_it_says_where_it_is_and_ends_by_ctrl_c(terminal, tmp_path):
     ours, theirs = terminal
     program = (

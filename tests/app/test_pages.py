@@ -358,6 +358,7 @@ def test_edges_are_scored_and_drawn(app):
     assert len(app.get("plotly_chart")) >= 3
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_run_is_started_watched_and_looked_into(app, tmp_path):
     open_page(app, "training")
     app.text_input[0].set_value(str(tmp_path / "run"))

@@ -93,7 +93,7 @@ def test_start_stop_resume_done(page, server):
 
 
 @pytest.fixture
-def orphan(tmp_path, until):
+def orphan(tmp_path, until, warm_python):
     """The folder of a run whose app was killed with SIGKILL while it trained."""
     folder = tmp_path / "run"
     program = (
@@ -111,6 +111,7 @@ def orphan(tmp_path, until):
     return folder, reached
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_killed_app_leaves_no_process_and_loses_no_step(orphan, monkeypatch, until):
     folder, reached = orphan
     monkeypatch.syspath_prepend(str(APP))
@@ -135,6 +136,7 @@ def test_a_killed_app_leaves_no_process_and_loses_no_step(orphan, monkeypatch, u
     assert [line["step"] for line in history] == [0, run.saved]
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_run_from_a_terminal_is_seen_and_can_be_stopped(tmp_path, monkeypatch, until):
     monkeypatch.syspath_prepend(str(APP))
     from workbench import training

@@ -202,6 +202,7 @@ print(status("VmHWM") - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures memory by Linux's /proc")
+@pytest.mark.usefixtures("warm_python")
 def test_loading_takes_the_memory_of_the_model_and_little_more(tmp_path: Path) -> None:
     import subprocess
 

@@ -229,6 +229,7 @@ def test_a_row_of_scores_without_a_finite_one_is_the_equation() -> None:
         torch.testing.assert_close(out, outs[0])
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_random_calls_right_and_wrong() -> None:
     """Fifteen seconds of the fuzz. In a process of its own: a memory error would take this one along."""
     code = "import sys; from dcinterp.model.kernels import fuzz; print(fuzz.run(1, 4000, seconds=15))"

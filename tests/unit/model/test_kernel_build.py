@@ -15,7 +15,10 @@ import pytest
 from dcinterp.model.kernels import fused
 from dcinterp.model.kernels.fused import build
 
-pytestmark = pytest.mark.skipif(not fused.available(), reason="no C++ compiler here: there is no file")
+pytestmark = [
+    pytest.mark.skipif(not fused.available(), reason="no C++ compiler here: there is no file"),
+    pytest.mark.usefixtures("warm_python"),
+]
 
 
 @pytest.fixture

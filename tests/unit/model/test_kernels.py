@@ -332,6 +332,7 @@ print("same")
 
 
 @needs_compiler
+@pytest.mark.usefixtures("warm_python")
 def test_torch_compile_takes_it_in_one_graph() -> None:
     ran = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "same", ran.stderr
@@ -354,6 +355,7 @@ print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 """
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_training_needs_less_memory_than_one_attention_matrix() -> None:
     """T = 3072, 8 heads: one matrix of all heads is 302 MB, and the equation holds a dozen of them."""
     tokens = 3072

@@ -11,6 +11,7 @@ from dcinterp.support.errors import UserError
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory by Linux's /proc")
+@pytest.mark.usefixtures("warm_python")
 def test_write_and_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     small = presets.Preset(
         "dcformer++-small",
