@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_python import warm
 
 APP = Path(__file__).parents[2] / "app"
 
@@ -64,7 +65,8 @@ def running(tmp_path_factory) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-m", "dcinterp", "app", "--no-browser", "--port", str(port)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     place = tmp_path_factory.mktemp("workbench")
-    process = subprocess.Popen(command, env=environment, cwd=place, start_new_session=True)
+    with warm():
+        process = subprocess.Popen(command, env=environment, cwd=place, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(240):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sitetools import blocks
+from warm_python import warm
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
@@ -64,7 +65,8 @@ def copy(tmp_path_factory) -> Path:
 
 def run(copy: Path, *arguments: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
+    with warm():
+        done = subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
