@@ -69,7 +69,8 @@ class ArmComparison(Result):
     flops: Float[Tensor, " arm"]
 
     def labels(self, axis: str) -> list[Any] | None:
-        return {"arm": list(self.arms), "seed": list(self.seeds)}.get(axis)
+        names: dict[str, list[Any]] = {"arm": list(self.arms), "seed": list(self.seeds)}
+        return names.get(axis)
 
     def sentences(self) -> list[str]:
         """For every arm but the baseline, its difference in words."""

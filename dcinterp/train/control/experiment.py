@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,8 @@ class Experiment:
         def reached(arm: str, values: dict[str, Any]) -> float:
             return sum(float(done[self.run(TUNING, arm, values, seed).name]) for seed in self.tuning_seeds)
 
-        sign = 1 if self.highest_is_best else -1
-        return {arm: max(self._searched(), key=lambda v, a=arm: sign * reached(a, v)) for arm in self.arms}
+        best = max if self.highest_is_best else min
+        return {arm: best(self._searched(), key=partial(reached, arm)) for arm in self.arms}
 
     def _searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
@@ -210,10 +211,10 @@ def _run_missing(
     done = set(before[before["status"] == "done"]["name"]) if len(before) else set()
     missing = tuple(run for run in runs if run.name not in done)
 
-    def write_finished(now: int, total: int, message: str = "") -> None:
+    def write_finished(done: int, total: int, message: str = "") -> None:
         _join(experiment, stage)
         if progress is not None:
-            progress(now, total, message)
+            progress(done, total, message)
 
     if missing:
         run_sweep(Sweep(experiment.output / stage, missing, jobs), progress=write_finished)
