@@ -1,13 +1,13 @@
 """Processes that start with the libraries imported: forks of one that did nothing but import them.
 
-A test that starts `python -m dcinterp ...` waits some seconds until torch and transformers are imported, and a hundred
-tests do. With the fixture `warm_python`, `subprocess` gives them a fork of a process that has imported these (and
+A test that starts `python -m dcinterp ...` waits some seconds until torch and transformers are imported, and some
+forty tests do. With the fixture `warm_python`, `subprocess` gives them a fork of a process that has imported these (and
 nothing of this repository) instead of a fresh interpreter. All else is as it was: the child is one of the test's own
 processes, with its own streams, folder, environment, session, exit status and end of a program; it can be signalled and
 waited for. What cannot be had so gets a fresh interpreter: other programs, other options of Python, and environments
-that differ in what libraries read while they are imported.
+that differ in what libraries read while they are imported. So does everything where the system is not Linux.
 
-Tests of what is imported when, and of the memory of a process, do not use it.
+Tests of what is imported when do not use it. Those of memory measure how much it grows, which is the same in a fork.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class WarmPopen(subprocess.Popen):
         if any(given[name] for name in unusual) or given["umask"] != -1 or given["process_group"] != -1:
             return super()._execute_child(args, *details)
         words = [os.fsdecode(word) for word in args] if isinstance(args, list | tuple) else []
-        if words[:1] != [sys.executable] or _split(words[1:]) is None or _differs(environment):
+        ours = sys.platform == "linux" and words[:1] == [sys.executable]
+        if not ours or _split(words[1:]) is None or _differs(environment):
             return super()._execute_child(args, *details)
         pairs = (("p2cread", 0), ("c2pwrite", 1), ("errwrite", 2))
         streams = [given[name] if given[name] != -1 else own for name, own in pairs]
