@@ -68,7 +68,7 @@ def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:
     says = "supported" if low > 0 else "refuted: the difference has the other sign" if high < 0 else "open"
     return (
         f"**{hypothesis.name}** ({hypothesis.arm} minus {hypothesis.baseline} is above zero, {found.meaning}): "
-        f"{float(found.difference[at]):+.3f} [{low:+.3f}, {high:+.3f}] over {len(found.seeds)} seeds; **{says}**."
+        f"{float(found.difference[at]):+.3f} [{low:+.3f}, {high:+.3f}] over {found.pairs(hypothesis.arm)} seeds; **{says}**."
     )
 
 

@@ -72,6 +72,11 @@ class ArmComparison(Result):
         names: dict[str, list[Any]] = {"arm": list(self.arms), "seed": list(self.seeds)}
         return names.get(axis)
 
+    def pairs(self, arm: str) -> int:
+        """How many seeds have a run of the arm and one of the baseline."""
+        rows = [self.values[self.arms.index(name)].isfinite() for name in (arm, self.baseline)]
+        return int((rows[0] & rows[1]).sum())
+
     def sentences(self) -> list[str]:
         """For every arm but the baseline, its difference in words."""
         found = []
@@ -82,7 +87,7 @@ class ArmComparison(Result):
             verdict = " The interval includes 0, so no difference is shown." if low <= 0 <= high else ""
             found.append(
                 f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} "
-                f"(95 % interval {low:+.3f} to {high:+.3f}, {len(self.seeds)} seeds).{verdict}"
+                f"(95 % interval {low:+.3f} to {high:+.3f}, {self.pairs(arm)} seeds).{verdict}"
             )
         return found
 
@@ -128,7 +133,7 @@ def compare_arms(
     share = measure.startswith("accuracy") or measure.endswith("accuracy")
     means = [_mean(row[~row.isnan()], (0.0, 1.0) if share else None) for row in values]
     against = values - values[arms.index(baseline)]
-    apart = [_mean(row[~row.isnan()], None) for row in against]
+    apart = [_mean(row[~row.isnan()], (-1.0, 1.0) if share else None) for row in against]
     facts = rows.groupby("arm")[["parameters", "flops"]].mean().reindex(arms)
     mean, low, high = (torch.tensor(column) for column in zip(*means, strict=True))
     difference, difference_low, difference_high = (torch.tensor(column) for column in zip(*apart, strict=True))
