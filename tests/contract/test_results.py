@@ -206,8 +206,9 @@ def test_every_figure_has_words_and_files(results):
     for name, kind in figures.kinds():
         figure = figures.plot(results[name], kind=kind)
         assert describe(figure).alternative, (name, kind)
-        assert export.image(figure, "png").startswith(b"\x89PNG"), (name, kind)
-        assert b"<svg" in export.image(figure, "svg"), (name, kind)
+        drawn = export.images(figure)
+        assert drawn["png"].startswith(b"\x89PNG"), (name, kind)
+        assert b"<svg" in drawn["svg"], (name, kind)
     page = export.page(results[name], figure)
     assert b"plotly" in page
     assert b'src="http' not in page, "the page must open offline"

@@ -126,15 +126,33 @@ def image(figure: go.Figure, form: str = "png", *, width: int = 900) -> bytes:
     Raises:
         UserError: another format, or a kind of trace that is not drawn here.
     """
+    return images(figure, (form,), width=width)[form]
+
+
+def images(figure: go.Figure, forms: Sequence[str] = ("png", "svg"), *, width: int = 900) -> dict[str, bytes]:
+    """The same in several formats, drawn and laid out once.
+
+    Args:
+        figure, width: as in `image`.
+        forms: "png", "svg" or both.
+
+    Raises:
+        UserError: as in `image`.
+    """
     from matplotlib import rc_context
 
-    if form not in FORMATS:
-        raise UserError(f"There is no image format {form!r}; choose png or svg.")
+    for form in forms:
+        if form not in FORMATS:
+            raise UserError(f"There is no image format {form!r}; choose png or svg.")
+    drawn, made = canvas(figure, width=width), {}
     # Fonts as text: an SVG stays searchable and small.
     with rc_context({"svg.fonttype": "none"}):
-        buffer = io.BytesIO()
-        canvas(figure, width=width).savefig(buffer, format=form, dpi=2 * DPI)
-    return buffer.getvalue()
+        for form in forms:
+            buffer = io.BytesIO()
+            drawn.savefig(buffer, format=form, dpi=2 * DPI)
+            drawn.set_layout_engine("none")  # what was laid out stays where it is
+            made[form] = buffer.getvalue()
+    return made
 
 
 def canvas(figure: go.Figure, *, width: int = 900) -> Figure:
