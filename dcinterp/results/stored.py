@@ -112,7 +112,8 @@ def check_words(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None
         allowed = alternatives(parameters[name])
         words = [get_args(each)[0] for each in allowed if get_origin(each) is Literal]
         if words and str not in allowed and isinstance(given[name], str):
-            require_known(name, given[name], [word for word in words if isinstance(word, str)])
+            # A field may say in brackets what the word meant there: "counterfactual (source)".
+            require_known(name, given[name].split(" (")[0], [word for word in words if isinstance(word, str)])
 
 
 def _check_numbers(name: str, value: Any, annotation: Any) -> None:

@@ -120,7 +120,9 @@ def test_lists_are_as_long_as_their_axes_and_numbers_of_their_type():
 
 
 def test_a_field_that_repeats_an_argument_is_one_of_its_words():
-    check_words({"kind": "mean", "free": "x"}, {"kind": Literal["mean", "zero"], "free": Literal["a"] | str})
+    check_words(
+        {"kind": "mean (of positions)", "free": "x"}, {"kind": Literal["mean", "zero"], "free": Literal["a"] | str}
+    )
     with pytest.raises(UserError, match="no kind 'meen'; did you mean mean"):
         check_words({"kind": "meen"}, {"kind": Literal["mean", "zero"] | None})
 
