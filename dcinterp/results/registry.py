@@ -25,7 +25,7 @@ from dcinterp.checkpoints.fingerprint import fingerprint, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all
 from dcinterp.results.options import parameter_types
-from dcinterp.results.result import CALLS_NOW, Result
+from dcinterp.results.result import CALLS_NOW, TYPES_NOW, Result
 from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import renamed, warn_of
@@ -202,7 +202,13 @@ def as_now(call: Call) -> Call:
     return replace(call, arguments=arguments, shown=(*call.shown, *more)) if more else call
 
 
+def types_of(analysis: str) -> dict[str, Any]:
+    """The types of the parameters of an analysis; none where this version has no such analysis."""
+    return parameter_types(ANALYSES[analysis].function) if analysis in ANALYSES else {}
+
+
 CALLS_NOW.append(as_now)
+TYPES_NOW.append(types_of)
 
 
 def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:

@@ -29,6 +29,8 @@ INTERVALS = 2
 fields `low`, `high`, `..._low` and `..._high`; without a number they are those of 0.1."""
 CALLS_NOW: list[Callable[[Any], Any]] = []
 """What the registry makes of a recorded call, so that code which is written from it means the same in this version."""
+TYPES_NOW: list[Callable[[str], dict[str, Any]]] = []
+"""What the registry knows of the types of the parameters of an analysis, by its name."""
 SHOWN_ROWS = 8
 """Of the table, where a notebook shows a result."""
 
@@ -268,22 +270,14 @@ def load_result(folder: str | Path) -> Result:
         parts = {name: load_result(folder / name) for name in record.get("parts", ())}
         found = renamed(plain | parts | _read_tensors(folder / TENSORS), kind.FORMER)
         check_fields(kind, found)
-        if call is not None:
-            check_words(found, _parameters(call))
+        for types_of in TYPES_NOW if call is not None else ():
+            check_words(found, types_of(call.analysis))
         result = kind(**found, call=call)
         _check_words(result)
         return result
     except (UserError, ValueError, TypeError, KeyError, RecursionError) as error:
         said = str(error) if str(folder) in str(error) else f"{path} does not hold a result ({reason(error)}); {way}."
         raise UserError(said) from error
-
-
-def _parameters(call: Call) -> dict[str, Any]:
-    """The types of the parameters of the analysis that was called; none where this version has no such analysis."""
-    from dcinterp.results.options import parameter_types
-    from dcinterp.results.registry import ANALYSES
-
-    return parameter_types(ANALYSES[call.analysis].function) if call.analysis in ANALYSES else {}
 
 
 def _check_words(result: Result) -> None:
