@@ -83,7 +83,9 @@ try:
         name,
         title="Score the edges",
         key="score",
-        cost=f"about {3 * number // 2} passes forward and backward" if method != "exact" else "a run for every edge",
+        cost=f"about {(4 if method == 'gates-relp' else 3) * number // 2} passes forward and backward"
+        if method != "exact"
+        else "a run for every edge",
         at_once=method != "exact" and number <= 24,
         **arguments,
         **scoring,

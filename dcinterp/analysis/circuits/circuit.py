@@ -6,7 +6,8 @@ r"""The circuit behind the answers to a set of prompts: a score for every edge o
 The edges: from every writer into the residual stream (embedding, heads, MLPs) to every later reader (the query, key and
 value of every head, the dynamic weights of every stage, MLPs, logits); and in a layer from the head that computes an
 attention matrix to the head that uses it, by stage and branch (dcinterp.mechanism.circuit_graph). The methods are in
-dcinterp.mechanism.circuit_scores: "exact" patches every edge in turn, the others predict it by gradients.
+dcinterp.mechanism.circuit_scores: "exact" patches every edge in turn, the others predict it by gradients. By default
+edges of composition that both prompts share, but that matter by being removed, come behind those that differ.
 
 Source: edge attribution patching (Syed et al. 2023, arXiv 2310.10348), with integrated gradients (Hanna et al. 2024,
 arXiv 2403.17806); the edges of composition are ours.
@@ -268,8 +269,8 @@ def circuit(
         batch_size: prompts of one gradient run; bounds the memory.
         progress: called after each batch.
 
-    Cost: of a prompt, `steps` runs forward and backward, each of about two passes of the model; "exact": as many runs
-    as there are edges (1,774 in `dcformer++`).
+    Cost: of a prompt, `steps` runs forward and backward ("gates-relp": one more), each of about two passes of the
+    model; "exact": as many runs as there are edges (1,774 in `dcformer++`).
 
     Raises:
         UserError: the model is not a decoder of dcinterp, no example has a counterfactual, or one does not fit; with
