@@ -80,6 +80,17 @@ def token_id(bridge: Bridge, token: Token) -> int:
     )
 
 
+def spaced_token_id(bridge: Bridge, word: Token) -> int | None:
+    """The token of a word with a space before it, where that is another one than `token_id` reads; else None.
+
+    Byte-level vocabularies have two tokens for most words: "Paris" after a bracket, and " Paris" after a word.
+    """
+    if isinstance(word, int) or word != word.strip():
+        return None
+    ids = _encode(bridge, f" {word}", special=False)[0]
+    return int(ids[0]) if len(ids) == 1 and int(ids[0]) != token_id(bridge, word) else None
+
+
 def token_word(bridge: Bridge, token: int) -> Token:
     """The word that `token_id` reads as this token, which is what a person writes; the id itself if there is none."""
     if bridge.tokenizer is None:

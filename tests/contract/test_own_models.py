@@ -97,8 +97,10 @@ def trained() -> Any:
 
 @pytest.mark.slow
 def test_a_really_trained_model_answers(trained):
-    found = dcinterp.predict(trained, PROMPT, "Paris")
-    assert (found.top_tokens[0], found.rank) == (" Paris", 1)
+    found = dcinterp.predict(trained, PROMPT, " Paris")
+    assert (found.top_tokens[0], found.rank, found.warnings()) == (" Paris", 1, [])
+    (warning,) = dcinterp.predict(trained, PROMPT, "Paris").warnings()
+    assert "write ' Paris' if you mean it" in warning
 
 
 @pytest.mark.slow

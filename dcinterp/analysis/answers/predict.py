@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_id, token_ids
+from dcinterp.mechanism.prompt import Prompt, Token, position, spaced_token_id, str_tokens, token_id, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.ranges import Count
@@ -30,7 +30,10 @@ from dcinterp.support.ranges import Count
 
 @dataclass(frozen=True)
 class Prediction(Result):
-    """The top next tokens after `position`, most likely first; `rank` of `answer` counts from 1 (0: none was given)."""
+    """The top next tokens after `position`, most likely first; `rank` of `answer` counts from 1 (0: none was given).
+
+    `spaced` is the answer with a space before it, where the vocabulary has that as a token of its own.
+    """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {"top_ids": ("top",), "probability": ("top",), "logit": ("top",)}
 
@@ -44,9 +47,20 @@ class Prediction(Result):
     top_ids: Int[Tensor, " top"]
     probability: Float[Tensor, " top"]
     logit: Float[Tensor, " top"]
+    spaced: str = ""
+    spaced_probability: float = 0.0
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.top_tokens) if axis == "top" else None
+
+    def warnings(self) -> list[str]:
+        if self.spaced_probability <= self.answer_probability:
+            return []
+        return [
+            f"{self.answer!r} and {self.spaced!r} are different tokens of this model, and the one with a space is more "
+            f"likely here ({self.spaced_probability:.2g}, against {self.answer_probability:.2g}); write {self.spaced!r} "
+            "if you mean it."
+        ]
 
 
 @analysis(
@@ -77,6 +91,7 @@ def predict(bridge: Bridge, prompt: Prompt, answer: Token | None = None, *, at: 
     probability = logits.softmax(-1)
     top = probability.topk(min(k, len(probability)))
     chosen = token_id(bridge, answer) if answer is not None else -1
+    spaced = spaced_token_id(bridge, answer) if answer is not None else None
     return Prediction(
         tokens=str_tokens(bridge, ids),
         position=at,
@@ -88,4 +103,6 @@ def predict(bridge: Bridge, prompt: Prompt, answer: Token | None = None, *, at: 
         top_ids=top.indices,
         probability=top.values,
         logit=logits[top.indices],
+        spaced=str_tokens(bridge, torch.tensor([[spaced]]))[0] if spaced is not None else "",
+        spaced_probability=float(probability[spaced]) if spaced is not None else 0.0,
     )

@@ -37,3 +37,17 @@ def test_a_token_is_called_by_its_word_where_that_reads_as_the_token(shipped):
     names = [token_word(shipped, token) for token in range(shipped.cfg.d_vocab)]
     assert all(token_id(shipped, name) == token for token, name in enumerate(names))
     assert names[shipped.tokenizer.unk_token_id] == shipped.tokenizer.unk_token_id
+
+
+def test_a_word_that_is_another_token_after_a_space_is_not_read_in_silence(own_model):
+    bridge = dcinterp.load(own_model("gpt2"))
+    vocabulary = bridge.tokenizer.get_vocab()
+    words = [word for word in vocabulary if word.isascii() and word.isalpha() and f"Ġ{word}" in vocabulary]
+    found = [dcinterp.predict(bridge, "Ruth has a", word) for word in words]
+    assert {each.spaced for each in found} == {f" {word}" for word in words}
+    for word, each in zip(words, found, strict=True):
+        spaced = dcinterp.predict(bridge, "Ruth has a", f" {word}")
+        assert (spaced.spaced, spaced.warnings()) == ("", [])
+        assert each.spaced_probability == pytest.approx(spaced.answer_probability)
+        assert bool(each.warnings()) == (each.spaced_probability > each.answer_probability)
+    assert 0 < sum(bool(each.warnings()) for each in found) < len(found)
