@@ -66,9 +66,10 @@ def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:
     at = found.arms.index(hypothesis.arm)
     low, high = float(found.difference_low[at]), float(found.difference_high[at])
     says = "supported" if low > 0 else "refuted: the difference has the other sign" if high < 0 else "open"
+    seeds = found.pairs(hypothesis.arm)
     return (
         f"**{hypothesis.name}** ({hypothesis.arm} minus {hypothesis.baseline} is above zero, {found.meaning}): "
-        f"{float(found.difference[at]):+.3f} [{low:+.3f}, {high:+.3f}] over {found.pairs(hypothesis.arm)} seeds; **{says}**."
+        f"{float(found.difference[at]):+.3f} [{low:+.3f}, {high:+.3f}] over {seeds} seeds; **{says}**."
     )
 
 

@@ -58,8 +58,8 @@ class Prediction(Result):
             return []
         return [
             f"{self.answer!r} and {self.spaced!r} are different tokens of this model, and the one with a space is more "
-            f"likely here ({self.spaced_probability:.2g}, against {self.answer_probability:.2g}); write {self.spaced!r} "
-            "if you mean it."
+            f"likely here ({self.spaced_probability:.2g}, against {self.answer_probability:.2g}); write "
+            f"{self.spaced!r} if you mean it."
         ]
 
 
