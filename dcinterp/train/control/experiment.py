@@ -110,11 +110,25 @@ class Experiment:
         if missing:
             raise UserError(f"{len(missing)} runs of the search are missing, such as {missing[0]}; run it again.")
 
-        def reached(arm: str, values: dict[str, Any]) -> float:
-            return sum(float(done[self.run(TUNING, arm, values, seed).name]) for seed in self.tuning_seeds)
+        losses = table.set_index("name")["loss"] if "loss" in table else done * 0
 
-        best = max if self.highest_is_best else min
-        return {arm: best(self._searched(), key=partial(reached, arm)) for arm in self.arms}
+        def rank(arm: str, values: dict[str, Any]) -> tuple[float, float]:
+            """The lowest is the best; where the measure ties, as at 100 %, the training loss decides."""
+            names = [self.run(TUNING, arm, values, seed).name for seed in self.tuning_seeds]
+            reached = sum(float(done[name]) for name in names)
+            return (-reached if self.highest_is_best else reached), sum(float(losses[name]) for name in names)
+
+        return {arm: min(self._searched(), key=partial(rank, arm)) for arm in self.arms}
+
+    def chosen_at_an_edge(self, table: pd.DataFrame) -> list[str]:
+        """The arms whose best value is the lowest or the highest that was searched, so that one beyond may be better."""
+        return [
+            arm
+            for arm, values in self.choose(table).items()
+            if any(
+                len(tried) > 1 and values[key] in (min(tried), max(tried)) for key, tried in self.tuning_keys.items()
+            )
+        ]
 
     def _searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
