@@ -222,7 +222,12 @@ def write_experiment() -> Callable[..., Path]:
             "title": "Which arm is better?",
             "config": {"data": {"puzzle": {"name": "recombination"}, "phases": [{"source": "puzzle", "steps": 2}]}},
             "arms": [{"name": arm, "model.changes.hidden_size": 16} for arm in accuracies],
-            "tuning": {"keys": {"recipe.learning_rate": [0.001, 0.002]}, "seeds": [100], "by": "accuracy 1 seen"},
+            "tuning": {
+                "keys": {"recipe.learning_rate": [0.001, 0.002]},
+                "seeds": [100],
+                "by": "accuracy 1 seen",
+                "best": "highest",
+            },
             "seeds": list(range(len(next(iter(accuracies.values()))))),
             "measures": {"accuracy 1 held-out": "accuracy on new pairs"},
         }
@@ -235,6 +240,12 @@ def write_experiment() -> Callable[..., Path]:
             | {"parameters": 1000 + number, "flops": 1e9}
             for number, (arm, values) in enumerate(accuracies.items())
             for seed, value in enumerate(values)
+        ]
+        rows += [
+            {"stage": "tuning", "arm": arm, "name": f"tuning,{arm},learning_rate={rate},seed=100", "status": "done"}
+            | {"recipe.learning_rate": rate, "recipe.seed": 100, "accuracy 1 seen": -rate, "loss": rate}
+            for arm in accuracies
+            for rate in (0.001, 0.002)
         ]
         pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
         return folder

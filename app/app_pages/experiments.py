@@ -1,4 +1,4 @@
-"""Experiments: the same question asked of several arms, over seeds, with what was said before the first run."""
+"""Experiments: the same question asked of several arms, over seeds, beside the protocol that says how."""
 
 import streamlit as st
 
@@ -37,6 +37,8 @@ try:
     verdicts = experiments.verdicts(experiment)
 except UserError as problem:
     inputs.refuse(problem)
+for paragraph in experiment.about:
+    st.markdown(paragraph)
 for verdict in verdicts:
     st.markdown(f"- {verdict}")
 st.caption(
@@ -44,9 +46,11 @@ st.caption(
     help=tip("arm", "interval over seeds"),
 )
 view(result, "arms")
+with st.expander("What the numbers do not say"):
+    st.markdown("\n".join(f"- {each}" for each in experiment.limits) or "Nothing is stated.")
 st.subheader("Differences", anchor=False)
 for sentence in result.sentences():
     st.markdown(f"- {escape(sentence)}")
-with st.expander("Protocol, written before the first run"):
+with st.expander("Protocol, with what was changed later listed at its end"):
     st.markdown(experiments.protocol(experiment))
 st.code(experiments.commands(experiment), language="bash")

@@ -1,31 +1,43 @@
-"""The page of an experiment: its numbers as tables, a figure, and which of its hypotheses hold."""
+"""The page of an experiment: its numbers as tables, and which of its hypotheses hold."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
-from dcinterp.train.control.experiment import Experiment, Hypothesis
+import torch
+from scipy.special import betaincinv
 
-REACHED = 0.95
-"""An accuracy that counts as solved."""
+from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
+from dcinterp.train.control.experiment import Experiment, Hypothesis, read_table
 
 HEAD = """# {title}
 
-This page is made from the table of its runs; nothing on it is written by hand.
-`{folder}/protocol.md` says what is asked, of which models, and how; it was
-committed before the first run that counts. These commands make the table, and this page:
+{about}
+
+`{folder}/protocol.md` says what is asked, of which models, and how; what was changed after the first run is listed at
+its end, with what was known then. This page is made from the table of the runs, by
 
     dcinterp experiment run {folder}
     dcinterp experiment page {folder}
 
-To see whether the numbers come again, give other seeds, and a table of their own:
+To see whether the differences come again, give other seeds, and a table of their own (the search runs once more, on the
+seed that the file names for it):
 
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
 
 """
+
+HOW = (
+    "A difference is taken seed by seed, between runs that read the same documents and start from weights of their "
+    "own; brackets are 95 % intervals over seeds, of each difference by itself. "
+)
+SHARES = (
+    "The mean of an accuracy has none: such runs either learn a thing or do not, and ten of them say too little about "
+    "the rarer of the two. How many seeds reach {at:.0%} has one (Clopper and Pearson). "
+)
+SIZES = "Parameters are all but the embeddings of the input; FLOPs are those of training, by formula, not time."
 
 
 def comparisons(experiment: Experiment) -> list[ArmComparison]:
@@ -34,75 +46,106 @@ def comparisons(experiment: Experiment) -> list[ArmComparison]:
 
 
 def _compared(experiment: Experiment, measure: str | None, baseline: str | None = None) -> ArmComparison:
-    return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=str(experiment.table))
+    own = experiment.table.parent == experiment.folder and experiment.table.name == "results.csv"
+    table = None if own else str(experiment.table)
+    return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=table)
 
 
 def page_of(experiment: Experiment, picture: str) -> str:
     """The whole page, in Markdown; `picture` is the name of the figure's file beside it."""
     found = comparisons(experiment)
-    primary, folder = found[0], experiment.folder.as_posix()
-    last = max(experiment.seeds)
+    primary, last = found[0], max(experiment.seeds)
     text = HEAD.format(
         title=experiment.title,
-        folder=folder,
+        about="\n\n".join(experiment.about),
+        folder=f"experiments/{experiment.folder.name}",
         others=f"{last + 1}-{last + len(experiment.seeds)}",
     )
-    if experiment.hypotheses:
-        text += (
-            "## Hypotheses\n\n" + "\n".join(f"- {verdict(experiment, each)}" for each in experiment.hypotheses) + "\n\n"
-        )
+    text += _section("Hypotheses", [verdict(experiment, each) for each in experiment.hypotheses])
+    text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])
     text += f"## {_capital(primary.meaning)}\n\n![A point for every seed, and the mean of each arm]({picture})\n\n"
-    text += _about(primary, experiment) + "\n\n" + table_of(primary) + "\n"
+    text += f"Seeds {_ranges(primary.seeds)}. {HOW}{SHARES.format(at=experiment.solved_at) if primary.share else ''}"
+    text += f"{SIZES}\n\n{table_of(primary, experiment.solved_at)}\n"
     for each in found[1:]:
-        text += f"\n## {_capital(each.meaning)}\n\n{table_of(each)}\n"
-    return text
+        text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
+    return text + (_among_solved(experiment, primary) if experiment.solved_by else "")
 
 
 def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:
     """A hypothesis, the difference that it is about, and whether the interval supports it."""
     found = _compared(experiment, hypothesis.measure or None, hypothesis.baseline)
-    if hypothesis.arm not in found.arms:
-        return f"**{hypothesis.name}**: no run of {hypothesis.arm} has ended yet."
     at = found.arms.index(hypothesis.arm)
     low, high = float(found.difference_low[at]), float(found.difference_high[at])
-    says = "supported" if low > 0 else "refuted: the difference has the other sign" if high < 0 else "open"
-    seeds = found.pairs(hypothesis.arm)
+    says = "**supported**" if low > 0 else "**refuted**: the difference has the other sign" if high < 0 else "**open**"
+    if len(found.seeds) < found.planned:
+        says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
+    elif math.isnan(low):
+        says = "one seed: no verdict"
     return (
         f"**{hypothesis.name}** ({hypothesis.arm} minus {hypothesis.baseline} is above zero, {found.meaning}): "
-        f"{float(found.difference[at]):+.3f} [{low:+.3f}, {high:+.3f}] over {seeds} seeds; **{says}**."
+        f"{_interval(found.difference[at], low, high, sign='+')} over {len(found.seeds)} seeds; {says}."
     )
 
 
-def table_of(found: ArmComparison) -> str:
+def search_notes(experiment: Experiment) -> list[str]:
+    """What is weak about the search for the best values, where it was."""
+    if not experiment.tuning_keys:
+        return []
+    tried = "; ".join(
+        f"{key.split('.')[-1]} {', '.join(f'{v:g}' for v in vs)}" for key, vs in experiment.tuning_keys.items()
+    )
+    seeds = len(experiment.tuning_seeds)
+    notes = [f"The search tried {tried} for every arm, with {seeds} seed{'s' * (seeds > 1)} of its own."]
+    if edge := experiment.chosen_at_an_edge(read_table(experiment)):
+        notes.append(f"At an edge of what was tried, so that a value beyond may suit better: {', '.join(edge)}.")
+    return notes
+
+
+def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
     """A row for every arm: size, compute, what the search chose, mean, difference, and how many seeds solved it."""
     head = ["arm", "parameters", "FLOPs", "tuned", "mean", f"minus {found.baseline}"]
-    head += [f"seeds at {REACHED:.0%} or more"] if found.share else []
+    head += [f"seeds at {solved_at:.0%} or more"] if found.share else []
     rows = [head, ["---"] * len(head)]
     for at, arm in enumerate(found.arms):
-        values = found.values[at][~found.values[at].isnan()]
-        row = [arm, f"{float(found.parameters[at]):,.0f}", f"{float(found.flops[at]):.3g}", found.tuned[at]]
+        row = [arm, _number(found.parameters[at], ",.0f"), _number(found.flops[at], ".3g"), found.tuned[at]]
         row += [_interval(found.mean[at], found.low[at], found.high[at])]
         apart = _interval(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
         row += ["" if arm == found.baseline else apart]
-        rows.append(row + ([f"{int((values >= REACHED).sum())} of {len(values)}"] if found.share else []))
+        rows.append(row + ([_count(found.values[at] >= solved_at)] if found.share else []))
     return _lines(rows)
 
 
-def _about(found: ArmComparison, experiment: Experiment) -> str:
-    missing = len(experiment.arms) * len(experiment.seeds) - int(found.values.isfinite().sum())
-    lack = f"{missing} of the planned runs are missing. " if missing > 0 else ""
-    return (
-        f"Seeds {_ranges(found.seeds)}. {lack}Brackets are 95 % "
-        "intervals over seeds; a difference is taken seed by seed, between runs that read the same documents. "
-        "Parameters leave out embeddings; FLOPs are those of training."
-    )
+def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:
+    """The primary measure among the runs that solved what training asks."""
+    by = _compared(experiment, experiment.solved_by)
+    rows = [["arm", "runs", f"mean of {primary.meaning}"], ["---"] * 3]
+    for at, arm in enumerate(primary.arms):
+        values = primary.values[at][by.values[at] >= experiment.solved_at]
+        rows.append([arm, str(len(values)), f"{float(values.mean()):.3f}" if len(values) else "none"])
+    title = f"Among the runs with {experiment.solved_at:.0%} or more: {by.meaning}"
+    return f"\n## {title}\n\nSelected by their outcome, so no difference is taken.\n\n{_lines(rows)}\n"
+
+
+def _count(reached: torch.Tensor) -> str:
+    """k of n, with the interval of Clopper and Pearson."""
+    k, n = int(reached.sum()), len(reached)
+    low = float(betaincinv(k, n - k + 1, 0.025)) if k else 0.0
+    high = float(betaincinv(k + 1, n - k, 0.975)) if k < n else 1.0
+    return f"{k} of {n} [{low:.0%}, {high:.0%}]"
 
 
 def _interval(value: object, low: object, high: object, sign: str = "") -> str:
-    numbers = [float(each) for each in (value, low, high)]  # type: ignore[arg-type]
-    if math.isnan(numbers[1]):
-        return f"{numbers[0]:{sign}.3f}"
-    return f"{numbers[0]:{sign}.3f} [{numbers[1]:{sign}.3f}, {numbers[2]:{sign}.3f}]"
+    middle, first, last = (float(each) for each in (value, low, high))  # type: ignore[arg-type]
+    return f"{middle:{sign}.3f}" + ("" if math.isnan(first) else f" [{first:{sign}.3f}, {last:{sign}.3f}]")
+
+
+def _number(value: object, form: str) -> str:
+    number = float(value)  # type: ignore[arg-type]
+    return "not known" if math.isnan(number) else f"{number:{form}}"
+
+
+def _section(title: str, sentences: Sequence[str]) -> str:
+    return f"## {title}\n\n" + "\n".join(f"- {each}" for each in sentences) + "\n\n" if sentences else ""
 
 
 def _ranges(seeds: Sequence[int]) -> str:

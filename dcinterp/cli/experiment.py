@@ -53,7 +53,8 @@ def run(
     experiment = read_experiment(folder, table=table)
     with show_progress("run", lines=sys.stderr) as progress:
         rows = run_experiment(experiment, jobs=jobs, seeds=parse_seeds(seeds), progress=progress)
-    typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}")
+    beside = f" --table {table}" if table else ""
+    typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}{beside}")
 
 
 @app.command()

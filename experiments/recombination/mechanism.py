@@ -21,14 +21,16 @@ from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import Phase
 from dcinterp.train.control.experiment import Experiment, read_experiment, read_table
+from dcinterp.train.data.batches import Draw
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 HERE = Path(__file__).parent
 TABLE = HERE / "mechanism.csv"
 ARM, KINDS = "DCMHA", ("mean", "zero")
-REFERENCE = 128
-"""Documents that the means are taken over, of the part "seen" and none of those that are scored. A mean is one map over
+REFERENCE, REFERENCE_SEED = 128, 1_000_003
+"""Documents that the means are taken over, of the part "seen" and drawn by a seed of their own. A mean is one map over
 heads for all positions: composition that does not depend on the token any more."""
 
 
@@ -38,7 +40,7 @@ def measure(model: Path, experiment: Experiment, documents: int) -> list[dict[st
     source = PuzzleSource(section, model, makes=False)
     bridge = load(str(model))
     scored = {part: source.held_out(part, documents) for part in source.puzzle.PARTS}
-    others = source.held_out(source.puzzle.PARTS[0], documents + REFERENCE)["input_ids"][documents:]
+    others = source.batch(Draw(REFERENCE_SEED, 0, Phase(source="puzzle", batch_size=REFERENCE)))["input_ids"]
     rows = [{"part": "intact", "kind": ""} | accuracies(bridge, scored, [])]
     for kind in KINDS:
         for part in default_parts(bridge):
@@ -68,7 +70,7 @@ def summary(rows: pd.DataFrame) -> str:
         cells = []
         for each in parts:
             changes = torch.tensor((group.set_index("seed")[each] - intact[each]).to_numpy())
-            low, high = bootstrap_interval(changes)
+            low, high = bootstrap_interval(changes, bounds=(-1.0, 1.0))
             cells.append(f"{float(changes.mean()):+.3f} [{float(low):+.3f}, {float(high):+.3f}]")
         lines.append(f"| {part} | {kind} | {' | '.join(cells)} |")
     return f"{ARM}, {len(intact)} seeds, changes of accuracy:\n\n" + "\n".join(lines)

@@ -19,6 +19,7 @@ Identity that the tests assert: the difference is that of the two means when eve
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,8 +39,10 @@ from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 class ArmComparison(Result):
     """The measure of every run, its mean for each arm, and each arm minus the baseline.
 
-    values [arm, seed] are NaN where a run is missing. low and high bound the mean, difference_low and difference_high
-    the difference, at 95 %; the baseline's own difference is 0. parameters (all but embeddings) and flops (of training)
+    values [arm, seed] are of the seeds of which every arm has a run; `planned` is how many there should be. low, high
+    bound the mean, difference_low and difference_high the difference, at 95 %; the baseline's own difference is 0. Of
+    accuracies the mean has no interval (NaN): runs that either learn a thing or do not are two heaps, and an interval
+    from ten of them misses the rare heap. parameters (all but embeddings) and flops (of training)
     are those of a run of the arm. `tuned` says what the search chose.
     """
 
@@ -56,6 +59,7 @@ class ArmComparison(Result):
     baseline: str
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
+    planned: int
     tuned: tuple[str, ...]
     share: bool
     values: Float[Tensor, "arm seed"]
@@ -72,11 +76,6 @@ class ArmComparison(Result):
         names: dict[str, list[Any]] = {"arm": list(self.arms), "seed": list(self.seeds)}
         return names.get(axis)
 
-    def pairs(self, arm: str) -> int:
-        """How many seeds have a run of the arm and one of the baseline."""
-        rows = [self.values[self.arms.index(name)].isfinite() for name in (arm, self.baseline)]
-        return int((rows[0] & rows[1]).sum())
-
     def sentences(self) -> list[str]:
         """For every arm but the baseline, its difference in words."""
         found = []
@@ -85,18 +84,19 @@ class ArmComparison(Result):
                 continue
             low, high = float(self.difference_low[number]), float(self.difference_high[number])
             verdict = " The interval includes 0, so no difference is shown." if low <= 0 <= high else ""
+            if math.isnan(low):
+                found.append(f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} (one seed).")
+                continue
             found.append(
                 f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} "
-                f"(95 % interval {low:+.3f} to {high:+.3f}, {self.pairs(arm)} seeds).{verdict}"
+                f"(95 % interval {low:+.3f} to {high:+.3f}, {len(self.seeds)} seeds).{verdict}"
             )
         return found
 
     def warnings(self) -> list[str]:
-        missing = int(self.values.isnan().sum())
         few = [f"There are {len(self.seeds)} seeds; intervals of so few rest on how values scatter in general."]
-        return (few if len(self.seeds) < 5 else []) + (
-            [f"{missing} runs are missing; differences are of the seeds that have both runs."] if missing else []
-        )
+        short = [f"{len(self.seeds)} of {self.planned} seeds have a run of every arm; what is shown is interim."]
+        return (few if len(self.seeds) < 5 else []) + (short if len(self.seeds) < self.planned else [])
 
 
 @analysis(
@@ -121,19 +121,16 @@ def compare_arms(
     """
     read = read_experiment(experiment, table=table)
     measure, baseline = measure or next(iter(read.measures)), baseline or read.baseline
-    rows = _finished(read, measure)
     if baseline not in read.arms:
         raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, read.arms)}")
-    arms = [arm for arm in read.arms if arm in set(rows["arm"])]
-    if baseline not in arms:
-        raise UserError(f"No run of the baseline {baseline!r} has ended yet; go on with `dcinterp experiment run`.")
-    seeds = sorted(set(rows["recipe.seed"].astype(int)))
-    wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms, columns=seeds)
+    arms, rows = list(read.arms), _finished(read, measure)
+    wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms).dropna(axis=1)
+    if not wide.shape[1]:
+        raise UserError(f"No seed of {read.folder} has a run of every arm yet; go on with `dcinterp experiment run`.")
     values = torch.tensor(wide.to_numpy(float))
     share = measure.startswith("accuracy") or measure.endswith("accuracy")
-    means = [_mean(row[~row.isnan()], (0.0, 1.0) if share else None) for row in values]
-    against = values - values[arms.index(baseline)]
-    apart = [_mean(row[~row.isnan()], (-1.0, 1.0) if share else None) for row in against]
+    means = [_mean(row, None) if not share else (float(row.mean()), math.nan, math.nan) for row in values]
+    apart = [_mean(row, (-1.0, 1.0) if share else None) for row in values - values[arms.index(baseline)]]
     facts = rows.groupby("arm")[["parameters", "flops"]].mean().reindex(arms)
     mean, low, high = (torch.tensor(column) for column in zip(*means, strict=True))
     difference, difference_low, difference_high = (torch.tensor(column) for column in zip(*apart, strict=True))
@@ -143,7 +140,8 @@ def compare_arms(
         meaning=read.measures.get(measure, measure),
         baseline=baseline,
         arms=tuple(arms),
-        seeds=tuple(seeds),
+        seeds=tuple(int(seed) for seed in wide.columns),
+        planned=len(read.seeds) if table is None else wide.shape[1],
         tuned=tuple(_tuned(read, rows, arm) for arm in arms),
         share=share,
         values=values,
@@ -159,6 +157,7 @@ def compare_arms(
 
 
 def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:
+    """The final runs that count: of every arm at the values that the search chose."""
     table = read_table(experiment)
     rows = table[(table["stage"] == FINAL) & (table["status"] == "done")] if len(table) else table
     if not len(rows):
@@ -167,12 +166,12 @@ def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:
         )
     if measure not in rows:
         raise UserError(f"The table of {experiment.folder} has no column {measure!r}; {nearest(measure, rows.columns)}")
-    return rows.dropna(subset=[measure])
+    seeds, chosen = sorted(set(rows["recipe.seed"].astype(int))), experiment.choose(table)
+    names = {experiment.run(FINAL, arm, values, seed).name for arm, values in chosen.items() for seed in seeds}
+    return rows[rows["name"].isin(names)].dropna(subset=[measure])
 
 
 def _mean(values: Tensor, bounds: tuple[float, float] | None) -> tuple[float, float, float]:
-    if not len(values):
-        return float("nan"), float("nan"), float("nan")
     low, high = bootstrap_interval(values, bounds=bounds)
     return float(values.mean()), float(low), float(high)
 

@@ -40,9 +40,11 @@ def plot(result: ArmComparison, *, theme: str = "light") -> go.Figure:
         x=result.mean.tolist(),
         y=list(result.arms),
         mode="markers",
-        name="mean, 95 % interval",
+        name="mean" if result.share else "mean, 95 % interval",
         marker={"color": THEMES[theme].text, "size": 10, "symbol": "diamond"},
-        error_x={
+        error_x=None
+        if result.share
+        else {
             "type": "data",
             "symmetric": False,
             "array": (result.high - result.mean).tolist(),

@@ -14,17 +14,22 @@
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
       - {name: H1, arm: composed, baseline: plain}
+    solved: {by: accuracy 1 seen, at: 0.95}     # the runs among which the primary measure is shown once more
+    about: [what the arms are asked, in a sentence or two]
+    limits: [what the numbers do not say, a sentence each]
     output: runs/recombination                  # receives the runs; the table stands beside this file
 
 The file is `experiment.yaml` in a folder of `experiments/`, beside `protocol.md`, which says why. Runs go seed by seed
-through all arms, so that an experiment that was stopped has whole seeds. `results.csv` in the same folder has a row per
-finished run and is kept with the repository: what stands there is not run again.
+through all arms; what is compared are the seeds of which every arm has a run. `results.csv` in the same folder has a
+row per finished run and is kept with the repository: what stands there, made with the same config, is not run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -38,7 +43,7 @@ from dcinterp.train.config.recipe import find_config, own_folders, read_tree
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
 
 FILE = "experiment.yaml"
-KEYS = ("title", "config", "arms", "tuning", "seeds", "measures", "hypotheses", "output")
+KEYS = ("title", "config", "arms", "tuning", "seeds", "measures", "hypotheses", "solved", "about", "limits", "output")
 SEEDED = ("recipe.seed", "data.seed")
 TUNING, FINAL = "tuning", "final"
 
@@ -72,6 +77,10 @@ class Experiment:
     seeds: tuple[int, ...]
     measures: dict[str, str]
     hypotheses: tuple[Hypothesis, ...]
+    solved_by: str
+    solved_at: float
+    about: tuple[str, ...]
+    limits: tuple[str, ...]
     output: Path
     table: Path
 
@@ -121,14 +130,10 @@ class Experiment:
         return {arm: min(self._searched(), key=partial(rank, arm)) for arm in self.arms}
 
     def chosen_at_an_edge(self, table: pd.DataFrame) -> list[str]:
-        """The arms whose best value is the lowest or the highest that was searched, so that one beyond may be better."""
-        return [
-            arm
-            for arm, values in self.choose(table).items()
-            if any(
-                len(tried) > 1 and values[key] in (min(tried), max(tried)) for key, tried in self.tuning_keys.items()
-            )
-        ]
+        """The arms whose best value is the lowest or the highest that was searched: one beyond may be better."""
+        ends = {key: (min(tried), max(tried)) for key, tried in self.tuning_keys.items() if len(tried) > 1}
+        chosen = self.choose(table)
+        return [arm for arm in self.arms if any(chosen[arm][key] in ends[key] for key in ends)]
 
     def _searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
@@ -164,8 +169,14 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         raise UserError(f"The arms of {file} must be a list such as `- {{name: plain, model.preset: ...}}`.")
     if not isinstance(tuning, dict) or not isinstance(tree["measures"], dict):
         raise UserError(f"`tuning` and `measures` of {file} must hold keys and values.")
-    if any("," in str(arm["name"]) for arm in arms):
-        raise UserError(f"An arm of {file} has a comma in its name; names of runs are cut at commas.")
+    names = [file_name(str(arm["name"])) for arm in arms]
+    for name in names:
+        if "," in name or names.count(name) > 1:
+            raise UserError(f"The arm {name!r} of {file} needs another name: one without commas, and no other's.")
+    if tuning.get("best", "lowest") not in ("lowest", "highest"):
+        raise UserError(f"`best` of {file} is {tuning['best']!r}; it is lowest or highest.")
+    if tuning.get("keys") and not tuning.get("seeds"):
+        raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
     if set(seeds) & set(searched):
         raise UserError(f"{file} tunes on seeds that it also reports ({sorted(set(seeds) & set(searched))}).")
@@ -181,13 +192,22 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         seeds=seeds,
         measures={str(key): str(name) for key, name in tree["measures"].items()},
         hypotheses=_hypotheses(file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms]),
-        output=Path(tree.get("output") or f"runs/{file.parent.name}") / (Path(table).stem if table else ""),
+        solved_by=str((tree.get("solved") or {}).get("by", "")),
+        solved_at=float((tree.get("solved") or {}).get("at", 0.95)),
+        about=tuple(map(str, tree.get("about") or ())),
+        limits=tuple(map(str, tree.get("limits") or ())),
+        output=Path(tree.get("output") or f"runs/{file.parent.name}") / (_mark(table) if table else ""),
         table=Path(table) if table else file.parent / TABLE,
     )
     made.tuning_runs()
     for arm in made.arms:
         made.run(FINAL, arm, {}, seeds[0])
     return made
+
+
+def _mark(table: str | Path) -> str:
+    """A name for the runs of another table: that of its file, and a hash of its place."""
+    return f"{Path(table).stem}-{hashlib.blake2b(str(Path(table).resolve()).encode(), digest_size=4).hexdigest()}"
 
 
 def find_experiments() -> dict[str, Path]:
@@ -206,8 +226,16 @@ def run_experiment(
         experiment: what `read_experiment` gave.
         jobs: runs at a time.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
-        seeds: other seeds than the file's, to repeat the experiment; their rows join the table.
+        seeds: other seeds than the file's, to repeat the experiment in a table of its own.
+
+    Raises:
+        UserError: other seeds would join the experiment's own table, or were tuned on; or a row of the table was made
+            with another config.
     """
+    if seeds and experiment.table == experiment.folder / TABLE:
+        raise UserError("Other seeds need a table of their own, since the file says which are reported; give --table.")
+    if set(seeds) & set(experiment.tuning_seeds):
+        raise UserError(f"{sorted(set(seeds) & set(experiment.tuning_seeds))} are seeds of the search; give others.")
     experiment = replace(experiment, seeds=seeds or experiment.seeds)
     _run_missing(experiment, experiment.tuning_runs(), TUNING, jobs, progress)
     return _run_missing(experiment, experiment.final_runs(read_table(experiment)), FINAL, jobs, progress)
@@ -222,21 +250,33 @@ def _run_missing(
     experiment: Experiment, runs: list[SweepRun], stage: str, jobs: int, progress: Progress | None
 ) -> pd.DataFrame:
     before = read_table(experiment)
-    done = set(before[before["status"] == "done"]["name"]) if len(before) else set()
-    missing = tuple(run for run in runs if run.name not in done)
+    done = before[before["status"] == "done"].set_index("name") if len(before) else before
+    for run in runs:
+        if run.name in done.index and done.loc[run.name, "digest"] != digest(run):
+            raise UserError(
+                f"{experiment.table} has a run {run.name!r} that was made with another config; take its row out, or "
+                "give another --table."
+            )
+    missing = tuple(run for run in runs if run.name not in done.index)
 
     def write_finished(done: int, total: int, message: str = "") -> None:
-        _join(experiment, stage)
+        _join(experiment, stage, missing)
         if progress is not None:
             progress(done, total, message)
 
     if missing:
         run_sweep(Sweep(experiment.output / stage, missing, jobs), progress=write_finished)
-        _join(experiment, stage)
+        _join(experiment, stage, missing)
     return read_table(experiment)
 
 
-def _join(experiment: Experiment, stage: str) -> None:
+def digest(run: SweepRun) -> str:
+    """A hash of what a run is made from, whatever folder it is in."""
+    config = json.dumps(asdict(replace(run.config, output="")), sort_keys=True, default=str)
+    return hashlib.blake2b(config.encode(), digest_size=8).hexdigest()
+
+
+def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     """Put the finished rows of a sweep into the table of the experiment."""
     made = experiment.output / stage / TABLE
     if not made.is_file():
@@ -249,6 +289,8 @@ def _join(experiment: Experiment, stage: str) -> None:
     arms = {file_name(arm): arm for arm in experiment.arms}
     rows.insert(0, "arm", [arms[name.split(",")[1]] for name in rows["name"]])
     rows.insert(0, "stage", stage)
+    digests = {run.name: digest(run) for run in runs}
+    rows["digest"] = [digests[name] for name in rows["name"]]
     kept = before[~before["name"].isin(rows["name"])] if len(before) else before
     aside = experiment.table.with_name(f".{experiment.table.name}")
     pd.concat([kept, rows], ignore_index=True).to_csv(aside, index=False)

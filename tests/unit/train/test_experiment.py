@@ -79,9 +79,27 @@ def test_every_arm_is_tuned_alike_and_nothing_runs_twice(folder, launched):
     launched.clear()
     run_experiment(experiment)
     assert not launched, "the rows of the table are enough"
-    run_experiment(experiment, seeds=(7,))
-    assert len(launched) == 2
-    assert all("seed=7" in name for name in launched)
+    with pytest.raises(UserError, match="give --table"):
+        run_experiment(experiment, seeds=(7,))
+    other = yaml.safe_load((folder / "experiment.yaml").read_text())
+    other["config"]["data"]["phases"][0]["steps"] = 3
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(other))
+    with pytest.raises(UserError, match="another config"):
+        run_experiment(read_experiment(folder))
+
+
+def test_a_tie_of_the_search_goes_to_the_lower_training_loss(folder):
+    (folder / "experiment.yaml").write_text(
+        yaml.safe_dump(TREE | {"tuning": TREE["tuning"] | {"by": "accuracy 1 seen", "best": "highest"}})
+    )
+    experiment = read_experiment(folder)
+    rows = [
+        {"name": run.name, "status": "done", "accuracy 1 seen": 1.0, "loss": abs(run.config.recipe.learning_rate - 0.1)}
+        for run in experiment.tuning_runs()
+    ]
+    chosen = experiment.choose(pd.DataFrame(rows))
+    assert chosen == {arm: {"recipe.learning_rate": 0.1} for arm in experiment.arms}
+    assert experiment.chosen_at_an_edge(pd.DataFrame(rows)) == list(experiment.arms)
 
 
 def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
@@ -100,6 +118,9 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"seeds": "all"}, "must be a list of whole numbers"),
         ({"arms": [{"model.preset": "tiny-vit"}]}, "The arms of"),
         ({"arms": [{"name": "a,b"}]}, "comma"),
+        ({"arms": [{"name": "a b"}, {"name": "a/b"}]}, "no other's"),
+        ({"tuning": {"keys": {"recipe.learning_rate": [1.0]}}}, "no seeds"),
+        ({"tuning": {"best": "higest"}}, "lowest or highest"),
         ({"measure": {}}, "measures"),
         ({"hypotheses": [{"name": "H1", "arm": "plane", "baseline": "plain"}]}, "plain"),
         ({"arms": [{"name": "plain", "recipe.learning_rat": 8}]}, "learning_rate"),

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import dcinterp
+from dcinterp.bench.experiment_page import page_of, verdict
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
+from dcinterp.train.control.experiment import read_experiment
 
 
 def test_a_difference_is_that_of_the_means_and_its_interval_that_of_the_pairs(tmp_path, write_experiment):
@@ -23,7 +25,9 @@ def test_a_difference_is_that_of_the_means_and_its_interval_that_of_the_pairs(tm
     assert float(found.difference[1]) == pytest.approx(composed.mean() - plain.mean())
     low, high = bootstrap_interval(torch.tensor(composed - plain))
     assert (float(found.difference_low[1]), float(found.difference_high[1])) == pytest.approx((float(low), float(high)))
-    assert float(high - low) < 0.1 < float(found.high[0] - found.low[0]), "pairs leave out what the documents do"
+    apart = bootstrap_interval(torch.tensor(plain))
+    assert float(high - low) < 0.1 < float(apart[1] - apart[0]), "pairs leave out what the documents do"
+    assert bool(found.low.isnan().all()), "accuracies that are learnt or not have no interval of their mean"
     assert "includes 0" not in found.sentences()[0]
 
 
@@ -34,11 +38,26 @@ def test_an_interval_around_zero_is_no_difference(tmp_path, write_experiment):
     assert any("3 seeds" in warning for warning in found.warnings())
 
 
-def test_differences_are_of_seeds_that_have_both_runs(tmp_path, write_experiment):
-    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, float("nan")], "composed": [0.3, 0.4, 0.9]})
+def test_only_seeds_with_a_run_of_every_arm_count_and_verdicts_wait_for_all(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, float("nan")], "composed": [0.3, 0.41, 0.9]})
     found = dcinterp.compare_arms(str(folder))
-    assert float(found.difference[1]) == pytest.approx(0.2)
-    assert any("1 runs are missing" in warning for warning in found.warnings())
+    assert found.seeds == (0, 1)
+    assert float(found.difference[1]) == pytest.approx(float(found.mean[1] - found.mean[0]))
+    assert any("2 of 3 seeds" in warning for warning in found.warnings())
+    experiment = read_experiment(folder)
+    assert "interim, 2 of 3 seeds: no verdict" in verdict(experiment, experiment.hypotheses[0])
+
+
+def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_experiment):
+    runs = {"plain": [0.3, 0.4, 0.5, 0.35], "same": [0.4, 0.3, 0.45, 0.4], "more": [0.6, 0.7, 0.81, 0.66]}
+    for number, (arm, says) in enumerate((("same", "**open**"), ("more", "**supported**"))):
+        folder = write_experiment(tmp_path / f"e{number}", {"plain": runs["plain"], arm: runs[arm]})
+        experiment = read_experiment(folder)
+        assert says in verdict(experiment, experiment.hypotheses[0])
+        assert "4 of 4" not in page_of(experiment, "picture.svg")
+    folder = write_experiment(tmp_path / "back", {"more": runs["more"], "plain": runs["plain"]})
+    experiment = read_experiment(folder)
+    assert "**refuted**" in verdict(experiment, experiment.hypotheses[0])
 
 
 @pytest.mark.parametrize(
