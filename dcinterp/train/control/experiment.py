@@ -131,9 +131,11 @@ class Experiment:
 
     def chosen_at_an_edge(self, table: pd.DataFrame) -> list[str]:
         """The arms whose best value is the lowest or the highest that was searched: one beyond may be better."""
-        ends = {key: (min(tried), max(tried)) for key, tried in self.tuning_keys.items() if len(tried) > 1}
+        ends: dict[str, tuple[Any, Any]] = {
+            key: (min(tried), max(tried)) for key, tried in self.tuning_keys.items() if len(tried) > 1
+        }
         chosen = self.choose(table)
-        return [arm for arm in self.arms if any(chosen[arm][key] in ends[key] for key in ends)]
+        return [arm for arm in self.arms if any(chosen[arm][key] in both for key, both in ends.items())]
 
     def _searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
