@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -124,8 +125,8 @@ class Experiment:
         def rank(arm: str, values: dict[str, Any]) -> tuple[float, float]:
             """The lowest is the best; where the measure ties, as at 100 %, the training loss decides."""
             names = [self.run(TUNING, arm, values, seed).name for seed in self.tuning_seeds]
-            reached = sum(float(done[name]) for name in names)
-            return (-reached if self.highest_is_best else reached), sum(float(losses[name]) for name in names)
+            reached, loss = (math.fsum(float(column[name]) for name in names) for column in (done, losses))
+            return (-reached if self.highest_is_best else reached), loss
 
         return {arm: min(self._searched(), key=partial(rank, arm)) for arm in self.arms}
 
