@@ -51,6 +51,8 @@ with st.expander("What the numbers do not say"):
 st.subheader("Differences", anchor=False)
 for sentence in result.sentences():
     st.markdown(f"- {escape(sentence)}")
+if more := experiments.more(experiment):
+    st.markdown(more)
 with st.expander("Protocol, with what was changed later listed at its end"):
     st.markdown(experiments.protocol(experiment))
 st.code(experiments.commands(experiment), language="bash")

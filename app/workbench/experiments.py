@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dcinterp.bench.experiment_page import verdict
+from dcinterp.bench.experiment_page import MORE, verdict
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
 
@@ -31,6 +31,12 @@ def protocol(experiment: Experiment) -> str:
     file = experiment.folder / "protocol.md"
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     return "\n".join(f"##{line}" if line.startswith("#") else line for line in text.splitlines())
+
+
+def more(experiment: Experiment) -> str:
+    """What other commands of the experiment printed, in Markdown; empty without any."""
+    file = experiment.folder / MORE
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def commands(experiment: Experiment) -> str:

@@ -11,6 +11,9 @@ from scipy.special import betaincinv
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.train.control.experiment import Experiment, Hypothesis, read_table
 
+MORE = "more.md"
+"""A file beside the table with what another command of the experiment printed; the page ends with it."""
+
 HEAD = """# {title}
 
 {about}
@@ -68,7 +71,9 @@ def page_of(experiment: Experiment, picture: str) -> str:
     text += f"{SIZES}\n\n{table_of(primary, experiment.solved_at)}\n"
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
-    return text + (_among_solved(experiment, primary) if experiment.solved_by else "")
+    text += _among_solved(experiment, primary) if experiment.solved_by else ""
+    more = experiment.folder / MORE
+    return text + ("\n" + more.read_text(encoding="utf-8") if more.is_file() else "")
 
 
 def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:

@@ -3,7 +3,7 @@
     python experiments/recombination/mechanism.py
 
 reads the models of the runs (so the runs must be there, not only their table), adds the seeds that are missing to
-mechanism.csv, and prints the table over seeds.
+mechanism.csv, and prints the table over seeds, which is also the end of the experiment's page (more.md).
 """
 
 from __future__ import annotations
@@ -32,6 +32,22 @@ ARM, KINDS = "DCMHA", ("mean", "zero")
 REFERENCE, REFERENCE_SEED = 128, 1_000_003
 """Documents that the means are taken over, of the part "seen" and drawn by a seed of their own. A mean is one map over
 heads for all positions: composition that does not depend on the token any more."""
+
+
+TEXT = """## What composition does in the {arm} models
+
+Changes of accuracy where a part of the composition is replaced, in the models of {seeds} seeds, whether or not they
+learnt the task; brackets are 95 % intervals over seeds. *Mean* is the part's mean map over heads, over tokens and
+documents: composition that no longer depends on the token. The measurement describes, and no hypothesis hangs on it:
+
+    python experiments/recombination/mechanism.py
+
+{table}
+
+The branch whose replacement by its mean costs most on the pairs of `{by}`: {first} of {seeds} seeds. A model that was
+trained with composition may come to depend on it, also where a plain model learns the task as well; so what a part is
+worth in these models does not say that composition is needed.
+"""
 
 
 def measure(model: Path, experiment: Experiment, documents: int) -> list[dict[str, Any]]:
@@ -73,7 +89,10 @@ def summary(rows: pd.DataFrame) -> str:
             low, high = bootstrap_interval(changes, bounds=(-1.0, 1.0))
             cells.append(f"{float(changes.mean()):+.3f} [{float(low):+.3f}, {float(high):+.3f}]")
         lines.append(f"| {part} | {kind} | {' | '.join(cells)} |")
-    return f"{ARM}, {len(intact)} seeds, changes of accuracy:\n\n" + "\n".join(lines)
+    strongest = rows[(rows["kind"] == "mean") & rows["part"].str.contains(".", regex=False)]
+    first = strongest.loc[strongest.groupby("seed")[parts[0]].idxmin(), "part"].value_counts()
+    said = ", ".join(f"`{part}` in {count}" for part, count in first.items())
+    return TEXT.format(arm=ARM, seeds=len(intact), table="\n".join(lines), first=said, by=parts[0])
 
 
 def main(
@@ -94,7 +113,9 @@ def main(
             typer.echo(f"seed {seed} is measured", err=True)
     if not len(rows):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
-    typer.echo(summary(rows))
+    text = summary(rows)
+    (table.parent / "more.md").write_text(text, encoding="utf-8")
+    typer.echo(text)
 
 
 if __name__ == "__main__":
