@@ -15,12 +15,13 @@ from synthetic_tasks.solve import solve
 def read_jsonl(path: str | Path) -> list[Row]:
     """Read a file of the released format. ValueError names the line that cannot be read, and why."""
     rows = []
-    # A line that is not text ends up as letters that no task has, and is refused as such.
-    with Path(path).open(encoding="utf-8", errors="replace") as file:
+    with Path(path).open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:
-                    rows.append(parse_record(line))
+                    rows.append(parse_record(line.decode("utf-8")))
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path} is not a text file: line {number} is not UTF-8") from error
                 except ValueError as error:
                     raise ValueError(f"{path}, line {number}: {error}") from error
     return rows

@@ -416,10 +416,7 @@ def rows_to_evaluate(
             progress(number + 1, len(tasks), "generating rows")
         return generated
     names = {task.id for task in tasks}
-    try:
-        read = [row for row in read_jsonl(data) if not selected or row.task_id in names]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{data} is not a text file; give a file of the released format.") from error
+    read = [row for row in read_jsonl(data) if not selected or row.task_id in names]
     if not read:
         raise ValueError(f"{data} has no rows of the chosen tasks")
     return read
