@@ -1,7 +1,7 @@
 r"""The examples of a task as a table: is the answer right, how clear is it, and which head and edge matter most.
 
     m = logit of the answer - logit of the counterfactual's answer
-    score of an edge: integrated gradients of a gate on it ("gates" of dcinterp.mechanism.circuit_scores)
+    score of an edge: that of `circuit` (dcinterp.mechanism.circuit_scores)
     score of a head = sum over the edges that leave it through the stream
 
 The main edge is the composition edge between two different heads with the largest score in size; in a model without
@@ -126,14 +126,14 @@ def example_table(
         batch_size: prompts of one gradient run; bounds the memory.
         progress: called after each batch.
 
-    Cost: of an example, `steps` + 1 runs forward and backward, each of about two passes of the model.
+    Cost: of an example, `steps` + 2 runs forward and backward, each of about two passes of the model.
 
     Raises:
         UserError: the model is not a decoder of dcinterp, no example has a counterfactual, or one does not fit.
     """
     run = CircuitRun(bridge)
     pairs, without = read_pairs(bridge, examples, counterfactual)
-    scores = score_edges(run, pairs, Scoring("gates", steps=steps), batch_size=batch_size, progress=progress)
+    scores = score_edges(run, pairs, Scoring(steps=steps), batch_size=batch_size, progress=progress)
     metric, said = torch.zeros(len(pairs)), [""] * len(pairs)
     with torch.no_grad():
         for batch in batches(pairs, batch_size):
