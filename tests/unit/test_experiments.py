@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -84,3 +85,26 @@ def test_the_rate_rises_and_falls_as_the_protocol_says(runner):
     assert shares[:10] == sorted(shares[:10])
     assert shares[10:] == sorted(shares[10:], reverse=True)
     assert shares[-1] == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_branch_that_costs_most_is_counted_by_seed():
+    spec = importlib.util.spec_from_file_location("recombination_mechanism", FOLDER / "recombination" / "mechanism.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = [
+        {"seed": seed, "part": part, "kind": kind, "seen": seen, "held-out": seen / 2}
+        for seed in range(3)
+        for part, kind, seen in (
+            ("intact", "", 1.0),
+            ("post.qp", "mean", 0.3 + 0.1 * seed),
+            ("post.kp", "mean", 0.45),
+            ("all", "mean", 0.1),
+            ("post.kp", "zero", 0.0),
+        )
+    ]
+    text = module.summary(pd.DataFrame(rows))
+    assert "`post.qp` in 2, `post.kp` in 1 of 3 seeds" in text
+    assert "| post.kp | mean | -0.550 [-0.550, -0.550] | -0.275 [-0.275, -0.275] |" in text
+    assert "| post.qp | mean | -0.600" in text
