@@ -45,7 +45,7 @@ def run(
 
     Example:
 
-        dcinterp experiment run experiments/recombination --seeds 10-19 --table again.csv --jobs 2
+        dcinterp experiment run experiments/recombination --table again.csv --jobs 2
     """
     from dcinterp.train.control.experiment import parse_seeds, read_experiment, run_experiment
 

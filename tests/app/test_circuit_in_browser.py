@@ -27,6 +27,7 @@ def test_a_circuit_is_clicked_noted_saved_exported_and_loaded(page, server, tmp_
     edges, size = page.locator(".circuit .edge"), page.get_by_text("edges kept and the others patched")
     expect(size).to_contain_text("With 35 of 1,774", timeout=180_000)
     expect(edges).to_have_count(35, timeout=90_000)
+    page.wait_for_selector(SETTLED, timeout=120_000)
     strongest = edges.last
     name = strongest.get_attribute("data-name")
     strongest.locator(".felt").dispatch_event("click")

@@ -11,7 +11,7 @@ import dcinterp
 
 APP = Path(__file__).parents[2] / "app"
 PAGES = sorted(path.stem for path in (APP / "app_pages").glob("*.py"))
-WITHOUT_MODEL = ("glossary", "models", "planted", "training")
+WITHOUT_MODEL = ("experiments", "glossary", "models", "planted", "training")
 
 
 def follow(app, page: str, link: dict[str, str | list[str]]):

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs orphans to be handed to an ancestor")
 
@@ -40,7 +41,9 @@ def test_what_a_program_sees_of_itself_is_the_same(tmp_path, kind, request):
 @pytest.mark.usefixtures("warm_python")
 def test_ends_are_those_of_a_fresh_interpreter():
     program = "import sys, time; assert 'torch' in sys.modules; print('here', flush=True); time.sleep(600)"
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    # Other tests of the session may have set what libraries read.
+    options = {"stdout": subprocess.PIPE, "text": True, "env": warm_python.BEGAN_WITH}
+    child = subprocess.Popen([sys.executable, "-c", program], **options)
     assert child.stdout is not None
     assert child.stdout.readline() == "here\n", "a fork"
     assert child.poll() is None
