@@ -161,7 +161,7 @@ def test_compositions_hold_all_catalogued_tasks() -> None:
         ('{"task_id": 5, "texts": "x"}', "line 2: task_id must be text"),
         ('{"task_id": "task2", "texts": ["x"]}', "line 2: texts must be text"),
         (f'{{"task_id": {"[" * 100_000}', "line 2: not JSON"),
-        ("\udcff", "line 2: not JSON"),
+        ("\udcff", "line 2 is not UTF-8"),
         ('{"task_id": "task999", "texts": "x"}', "no task is called 'task999'"),
         ('{"task_id": "task2", "texts": "\\nhello\\n"}', "cannot solve 'hello'"),
     ],
