@@ -9,6 +9,7 @@ import torch
 from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
+from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis, read_table
 
 MORE = "more.md"
@@ -110,25 +111,26 @@ def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
     """A row for every arm: size, compute, what the search chose, mean, difference, and how many seeds solved it."""
     head = ["arm", "parameters", "FLOPs", "tuned", "mean", f"minus {found.baseline}"]
     head += [f"seeds at {solved_at:.0%} or more"] if found.share else []
-    rows = [head, ["---"] * len(head)]
+    rows = []
     for at, arm in enumerate(found.arms):
         row = [arm, _number(found.parameters[at], ",.0f"), _number(found.flops[at], ".3g"), found.tuned[at]]
         row += [_interval(found.mean[at], found.low[at], found.high[at])]
         apart = _interval(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
         row += ["" if arm == found.baseline else apart]
         rows.append(row + ([_count(found.values[at] >= solved_at)] if found.share else []))
-    return _lines(rows)
+    return markdown_table(head, rows)
 
 
 def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:
     """The primary measure among the runs that solved what training asks."""
     by = _compared(experiment, experiment.solved_by)
-    rows = [["arm", "runs", f"mean of {primary.meaning}"], ["---"] * 3]
+    rows = []
     for at, arm in enumerate(primary.arms):
         values = primary.values[at][by.values[at] >= experiment.solved_at]
         rows.append([arm, str(len(values)), f"{float(values.mean()):.3f}" if len(values) else "none"])
     title = f"Among the runs with {experiment.solved_at:.0%} or more: {by.meaning}"
-    return f"\n## {title}\n\nSelected by their outcome, so no difference is taken.\n\n{_lines(rows)}\n"
+    table = markdown_table(["arm", "runs", f"mean of {primary.meaning}"], rows)
+    return f"\n## {title}\n\nSelected by their outcome, so no difference is taken.\n\n{table}\n"
 
 
 def _count(reached: torch.Tensor) -> str:
@@ -160,7 +162,3 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
-
-
-def _lines(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from dcinterp.bench.planted import ABOUT, BOUNDS, ENOUGH, NUMBERS, Mean, summarise
+from dcinterp.support.text import markdown_table
 
 HEAD = """# Which methods find circuits that are known
 
@@ -82,25 +83,25 @@ def by_setting(rows: Sequence[dict[str, Any]], number: str) -> str:
     """One number as a table of settings and methods."""
     found = summarise(rows)
     methods = list(dict.fromkeys(method for by in found.values() for method in by))
-    lines = [["circuit", "right", *methods], ["---"] * (len(methods) + 2)]
+    lines = []
     for setting, by in found.items():
         right = fmean(row["right"] for row in rows if row["setting"] == setting)
         cells = [str(by[method][number]) if method in by else "" for method in methods]
         lines.append([setting, f"{right:.0%}", *cells])
-    return _table(lines)
+    return markdown_table(["circuit", "right", *methods], lines)
 
 
 def overall(found: Mapping[str, Mapping[str, Mapping[str, Mean]]]) -> str:
     """Every number of every method, means over settings with intervals; the cost is of a prompt."""
     methods = list(dict.fromkeys(method for by in found.values() for method in by))
-    lines = [["method", *NUMBERS, f"settings with AUROC below {ENOUGH}"], ["---"] * (len(NUMBERS) + 2)]
+    lines = []
     for method in methods:
         some = [by[method] for by in found.values() if method in by]
         means = {number: Mean.of([each[number].value for each in some], BOUNDS.get(number)) for number in NUMBERS}
         cells = [f"{mean.value:.2f}" if number in COSTS else str(mean) for number, mean in means.items()]
         below = sum(each["auroc"].value < ENOUGH for each in some)
         lines.append([method, *cells, f"{below} of {len(some)}"])
-    return _table(lines)
+    return markdown_table(["method", *NUMBERS, f"settings with AUROC below {ENOUGH}"], lines)
 
 
 def findings(found: Mapping[str, Mapping[str, Mapping[str, Mean]]]) -> list[str]:
@@ -127,7 +128,3 @@ def findings(found: Mapping[str, Mapping[str, Mapping[str, Mean]]]) -> list[str]
     if none:
         lines.append(f"No method reaches {ENOUGH} on {', '.join(none)}.")
     return lines
-
-
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

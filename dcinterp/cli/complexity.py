@@ -8,6 +8,7 @@ import typer
 
 from dcinterp.cli._models import preset_names
 from dcinterp.cli._outputs import print_json
+from dcinterp.support.text import markdown_table
 
 
 def command(
@@ -56,7 +57,7 @@ def command(
     rows = overhead_rows(chosen, keys)
     header = ("preset", "keys", "parameters", "counted", "FLOPs", "counted")
     if markdown:
-        typer.echo("\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)))
+        typer.echo(markdown_table(header, rows))
         return
     table = Table(box=None)
     for column in header:

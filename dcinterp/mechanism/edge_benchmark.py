@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dcinterp.support.text import markdown_table
+
 FILE = Path(__file__).with_suffix(".json")
 TRAINED, PLANTED = "all tasks", "all planted"
 """The names of all families of tasks, and of all planted circuits, together."""
@@ -62,7 +64,7 @@ def table(stage: str, scope: str = "all") -> str:
         "median error",
         "strongest checked",
     ]
-    lines = [header, ["---"] * len(header)]
+    lines = []
     for name, of in summary().items():
         family, _, its_stage = name.rpartition(" ")
         for rule in SHOWN if its_stage == stage else ():
@@ -80,4 +82,4 @@ def table(stage: str, scope: str = "all") -> str:
                         f"{found['found']:.1%}",
                     ]
                 )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(header, lines)

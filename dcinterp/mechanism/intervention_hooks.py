@@ -37,8 +37,9 @@ DynamicWeights = Literal["recomputed", "frozen"]
 Taps = dict[str, Tensor]
 """Tensors of the running forward pass by hook name, [batch, ...]."""
 
-Edit = Callable[[Tensor, int, Taps], None]
-"""Changes the row of a tensor in place: (row's tensor, number of the row, taps so far)."""
+Rows = int | slice
+Edit = Callable[[Tensor, Rows, Taps], None]
+"""Changes rows of a tensor in place: (their tensor, their number or all, taps so far)."""
 
 
 @dataclass
@@ -117,7 +118,7 @@ def intervention_hooks(
     """
     values = values or References()
     seen: Taps = {}
-    edits: dict[str, list[tuple[int, Edit]]] = {}
+    edits: dict[str, list[tuple[Rows, Edit]]] = {}
     for row, interventions in enumerate(rows):
         for one in sorted(interventions, key=lambda one: PARTS.index(one.part)):
             edits.setdefault(tap(one), []).append((row, _edit(bridge, one, values)))
@@ -125,6 +126,14 @@ def intervention_hooks(
     changes = [(name, partial(_change, name=name, edits=some, seen=seen)) for name, some in edits.items()]
     # What an edge is made of is seen after the weights were changed, in the order of the computation.
     return [*frozen, *changes, *((name, partial(_remember, seen=seen)) for name in sorted(needed))]
+
+
+def edge_hooks(bridge: Bridge, edge: Intervention, values: References | None = None) -> Hooks:
+    """Forward hooks of one (checked) intervention on an edge, for every row of any batch of one length."""
+    seen: Taps = {}
+    edit = partial(_edit_edge, one=edge, values=values or References(), pair=_pair(bridge, edge))
+    change = partial(_change, name=tap(edge), edits=[(slice(None), edit)], seen=seen)
+    return [(tap(edge), change), *((name, partial(_remember, seen=seen)) for name in sorted(_inside(bridge, edge)))]
 
 
 @contextmanager
@@ -197,7 +206,7 @@ def _remember(tensor: Tensor, hook: Any, seen: Taps) -> None:
     seen[hook.name] = tensor
 
 
-def _change(tensor: Tensor, hook: Any, name: str, edits: list[tuple[int, Edit]], seen: Taps) -> Tensor:
+def _change(tensor: Tensor, hook: Any, name: str, edits: list[tuple[Rows, Edit]], seen: Taps) -> Tensor:
     out = tensor.clone()
     seen[f"{name} as it was"] = tensor
     for row, edit in edits:
@@ -242,7 +251,7 @@ def _edit(bridge: Bridge, one: Intervention, values: References) -> Edit:
     if one.kind == "rotate":
         axis = {"head": -2, "branch": 0, "weight": -1}[one.part]
 
-        def rotate(tensor: Tensor, row: int, seen: Taps) -> None:
+        def rotate(tensor: Tensor, row: Rows, seen: Taps) -> None:
             _put(tensor, where, rotated(seen[f"{tap(one)} as it was"][row], axis)[where])
 
         return rotate
@@ -267,38 +276,38 @@ def _where(one: Intervention) -> tuple[Any, ...]:
     return at, ..., slice(None) if one.head is None else one.head
 
 
-def _edit_edge(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, values: References, pair: float) -> None:
-    """Replace what one head's attention adds to another through one branch, in [head, query, key]."""
+def _edit_edge(tensor: Tensor, row: Rows, seen: Taps, *, one: Intervention, values: References, pair: float) -> None:
+    """Replace what one head's attention adds to another through one branch, in [..., head, query, key]."""
     old = _edge(one, {name: t[row] for name, t in seen.items()}, pair)
     if _from_others(one):
-        attention = seen[f"blocks.{one.layer}.attn.{one.stage}.hook_in"][row][one.head_from]
+        attention = seen[f"blocks.{one.layer}.attn.{one.stage}.hook_in"][row][..., one.head_from, :, :]
         entry = values.ablations[one.kind][tap(one)][..., one.head_from, one.head].to(old)
         by_position = entry if entry.dim() == 0 else entry[:, None] if side_of(tap(one)) == "query" else entry[None, :]
         new = attention * by_position
     elif one.kind == "rotate":
-        before = (one.head - 1) % len(tensor)
+        before = (one.head - 1) % tensor.shape[-3]
         new = _edge(replace(one, head=before), {name: t[row] for name, t in seen.items()}, pair)
         new = new * (BRANCHES[one.name].name[1:] != "g")  # a gate leads from a head to itself only
     elif one.kind == "counterfactual":
         new = _edge(one, {name: t[0] for name, t in values.counterfactual.items()}, pair)
     else:
         new = old * one.factor
-    where = (_slice(one.query), _slice(one.key))
-    tensor[one.head][where] += (new - old)[where]
+    where = (..., _slice(one.query), _slice(one.key))
+    tensor[..., one.head, :, :][where] += (new - old)[where]
 
 
-def _edge(one: Intervention, taps: Taps, pair: float) -> Float[Tensor, "query key"]:
+def _edge(one: Intervention, taps: Taps, pair: float) -> Float[Tensor, "*rows query key"]:
     """A[f,t,s] C_c[f,h](t,s) of one edge. `pair` is the entry of the skip's map."""
     prefix = f"blocks.{one.layer}.attn.{one.stage}.hook_"
-    attention, f, h = taps[f"{prefix}in"][one.head_from], one.head_from, one.head
+    attention, f, h = taps[f"{prefix}in"][..., one.head_from, :, :], one.head_from, one.head
     weights = [taps[f"{prefix}{name}"] for name in BRANCHES[one.name].weights]
     if not weights:
         return attention * pair
     if len(weights) == 1:
-        chosen = weights[0][:, h]
+        chosen = weights[0][..., h]
     else:  # one entry of the map, and so without groups: `checked` refuses edges between them
-        chosen = low_rank_map(weights[0][..., f : f + 1], weights[1][..., h : h + 1])[:, 0, 0]
-    return attention * (chosen[:, None] if BRANCHES[one.name].side == "query" else chosen[None, :])
+        chosen = low_rank_map(weights[0][..., f : f + 1], weights[1][..., h : h + 1])[..., 0, 0]
+    return attention * (chosen[..., :, None] if BRANCHES[one.name].side == "query" else chosen[..., None, :])
 
 
 def _pair(bridge: Bridge, one: Intervention) -> float:
@@ -307,6 +316,6 @@ def _pair(bridge: Bridge, one: Intervention) -> float:
     return float(composer_of(bridge, one.layer, one.stage).base_map()[one.head_from, one.head])
 
 
-def _edit_branch_map(tensor: Tensor, row: int, seen: Taps, *, one: Intervention, heads: Tensor) -> None:
+def _edit_branch_map(tensor: Tensor, row: Rows, seen: Taps, *, one: Intervention, heads: Tensor) -> None:
     attention = seen[f"blocks.{one.layer}.attn.{one.stage}.hook_in"][row]
     _put(tensor, _where(one), apply_map(attention, heads, side_of(tap(one)))[_where(one)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 SIZES = (1e3, 1e6, 1e9)
@@ -26,3 +26,8 @@ def shown(value: Any, width: int = 60) -> str:
     """A value as Python writes it, cut where it is longer than `width`."""
     text = repr(value)
     return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown: a line for the head, and one for every row."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))

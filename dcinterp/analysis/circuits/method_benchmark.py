@@ -47,6 +47,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
+from dcinterp.support.text import markdown_table
 
 CHECKED = 100
 """Examples on which a planted model's accuracy is measured."""
@@ -114,7 +115,7 @@ class MethodScores(Result):
     def markdown(self, question: str, quantity: str = "auroc") -> str:
         """One quantity as a table of settings and methods; AUROCs with their intervals over models."""
         methods, values = self.of(question, quantity)
-        rows = [["planted", "answers right", *methods], ["---"] * (len(methods) + 2)]
+        rows = []
         for number, setting in enumerate(self.settings):
             cells = [f"{value:.2f}" for value in values[number].tolist()]
             if quantity == "auroc":
@@ -124,7 +125,7 @@ class MethodScores(Result):
                     for cell, low, high in zip(cells, *bounds, strict=True)
                 ]
             rows.append([setting, f"{float(self.accuracy[number]):.0%}", *cells])
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        return markdown_table(["planted", "answers right", *methods], rows)
 
     def warnings(self) -> list[str]:
         wrong = [

@@ -1,0 +1,223 @@
+r"""When the edges of the composition start to matter, over the seeds of an experiment.
+
+    lag_s = start of the loss - start of the main edge's effect        steps, of seed s
+
+The main edge of a model is the one that matters most at its last checkpoint, chosen on documents that its curve is not
+measured on. A start is the split of a curve into two levels (dcinterp.mechanism.change_point). A positive lag says that
+the edge starts to matter before the loss has fallen half its way; not that it makes it fall.
+
+It reads `curves.csv` and `starts.csv` of the experiment's folder, which its measure.py writes from the checkpoints of
+the runs, and computes the mean lag and its interval over seeds. What one run says, `training_edges` measures.
+
+Identity that the tests assert: the mean is over the seeds whose two curves are steps, and all seeds are told.
+
+    found = dcinterp.edge_starts("experiments/birth")
+    found.sentences()
+    dcinterp.figures.plot(found, seed=20)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import find_config
+
+CURVES, STARTS = "curves.csv", "starts.csv"
+FIXED = ("seed", "step", "loss", "right")
+STEP_LIKE = 0.5
+"""Share of the variance of a curve that two levels must hold, for it to have a start."""
+
+
+@dataclass(frozen=True)
+class EdgeStarts(Result):
+    """Curves of every seed, where the loss and the main edge start, and how far apart.
+
+    loss, right and effect are means over documents, of every checkpoint. main: the main edge, as interventions name it.
+    explained_*: the share of the curve's variance that its two levels hold. lag: loss_start - main_start; lag_right:
+    right_start - main_start. The means and their 95 % intervals are over the seeds whose curves are steps.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "step": ("checkpoint",),
+        "loss": ("seed", "checkpoint"),
+        "right": ("seed", "checkpoint"),
+        "effect": ("seed", "checkpoint", "edge"),
+        **dict.fromkeys(
+            ("loss_start", "right_start", "main_start", "main_low", "main_high", "edges_that_matter"), ("seed",)
+        ),
+        **dict.fromkeys(("loss_explained", "right_explained", "main_explained", "lag", "lag_right"), ("seed",)),
+    }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {"seeds": ("seed",), "main": ("seed",), "edges": ("edge",)}
+
+    experiment: str
+    seeds: tuple[int, ...]
+    edges: tuple[str, ...]
+    main: tuple[str, ...]
+    step: Int[Tensor, " checkpoint"]
+    loss: Float[Tensor, "seed checkpoint"]
+    right: Float[Tensor, "seed checkpoint"]
+    effect: Float[Tensor, "seed checkpoint edge"]
+    loss_start: Int[Tensor, " seed"]
+    right_start: Int[Tensor, " seed"]
+    main_start: Int[Tensor, " seed"]
+    main_low: Int[Tensor, " seed"]
+    main_high: Int[Tensor, " seed"]
+    loss_explained: Float[Tensor, " seed"]
+    right_explained: Float[Tensor, " seed"]
+    main_explained: Float[Tensor, " seed"]
+    edges_that_matter: Int[Tensor, " seed"]
+    lag: Float[Tensor, " seed"]
+    lag_right: Float[Tensor, " seed"]
+    mean_lag: tuple[float, float, float]
+    mean_lag_right: tuple[float, float, float]
+
+    def labels(self, axis: str) -> list[Any] | None:
+        names: dict[str, list[Any]] = {
+            "checkpoint": self.step.tolist(),
+            "seed": list(self.seeds),
+            "edge": list(self.edges),
+        }
+        return names.get(axis)
+
+    def strongest(self, seed: int, k: int = 6) -> list[int]:
+        """The places of the edges that matter most at the last checkpoint of a seed, the strongest first."""
+        return self.effect[self.seeds.index(seed), -1].argsort(descending=True)[:k].tolist()
+
+    def table(self) -> pd.DataFrame:
+        """One row a seed."""
+        rows = [
+            {
+                "seed": seed,
+                "right at the end": float(self.right[s, -1]),
+                "main edge": self.main[s],
+                "it starts at": int(self.main_start[s]),
+                "from": int(self.main_low[s]),
+                "to": int(self.main_high[s]),
+                "the loss": int(self.loss_start[s]),
+                "right answers": int(self.right_start[s]),
+                "edges that matter": int(self.edges_that_matter[s]),
+                "steps held": f"{min(float(self.loss_explained[s]), float(self.main_explained[s])):.2f}",
+            }
+            for s, seed in enumerate(self.seeds)
+        ]
+        return pd.DataFrame(rows)
+
+    def sentences(self) -> list[str]:
+        """The two lags with their verdicts, and which branch the main edges are of."""
+        branches = Counter(".".join(edge.split(".")[1:3]) for edge in self.main)
+        listed = ", ".join(f"`{branch}` in {count}" for branch, count in branches.most_common())
+        return [
+            _said("the loss", self.mean_lag, self._steps(self.loss_explained)),
+            _said("the share of right answers", self.mean_lag_right, self._steps(self.right_explained)),
+            f"The main edge is of {listed} of {len(self.seeds)} seeds.",
+        ]
+
+    def _steps(self, explained: Float[Tensor, " seed"]) -> int:
+        return int(((explained >= STEP_LIKE) & (self.main_explained >= STEP_LIKE)).sum())
+
+    def warnings(self) -> list[str]:
+        without = [
+            s for s, kept in zip(self.seeds, _kept(self.loss_explained, self.main_explained), strict=True) if not kept
+        ]
+        listed = ", ".join(map(str, without))
+        return [f"A curve of seed {listed} is no step, so it has no start and no lag."] if without else []
+
+
+@analysis(
+    title="Starts of edges, over seeds",
+    question="Does composition start to matter before the model gets better?",
+    guide="experiments.md",
+    example={"experiment": "experiments/birth"},
+)
+def edge_starts(experiment: str) -> EdgeStarts:
+    """Where the loss and the main edge of every seed start, and how far apart they are.
+
+    Args:
+        experiment: the folder of an experiment whose measure.py has measured its checkpoints.
+
+    Raises:
+        UserError: the folder has no such measurements, or they do not fit together.
+    """
+    folder = find_config(Path(experiment) / CURVES).parent
+    curves, starts = _read(folder / CURVES, FIXED), _read(folder / STARTS, ("seed", "main", "loss_start", "main_start"))
+    seeds, steps = tuple(int(seed) for seed in starts["seed"]), sorted(set(curves["step"]))
+    edges = tuple(name for name in curves if name not in FIXED)
+    if len(curves) != len(seeds) * len(steps) or set(curves["seed"]) != set(seeds):
+        raise UserError(f"{folder / CURVES} and {STARTS} beside it are not of the same seeds; measure them again.")
+    ordered = curves.set_index(["seed", "step"]).loc[[(seed, step) for seed in seeds for step in steps]]
+
+    def per_seed(*names: str) -> Tensor:
+        return torch.tensor(ordered[list(names)].to_numpy(float), dtype=torch.float32).reshape(
+            len(seeds), len(steps), -1
+        )
+
+    column = {name: torch.tensor(starts[name].to_numpy()) for name in starts if name not in ("seed", "main")}
+    lag, lag_right = ((column[f"{name}_start"] - column["main_start"]).float() for name in ("loss", "right"))
+    explained = {name: column[f"{name}_explained"].float() for name in ("loss", "right", "main")}
+    starts_at = ("loss_start", "right_start", "main_start", "main_low", "main_high")
+    fields: dict[str, Any] = {name: column[name] for name in starts_at}
+    fields |= {f"{name}_explained": value for name, value in explained.items()}
+    return EdgeStarts(
+        experiment=str(experiment),
+        seeds=seeds,
+        edges=edges,
+        main=tuple(starts["main"]),
+        step=torch.tensor(steps),
+        loss=per_seed("loss")[..., 0],
+        right=per_seed("right")[..., 0],
+        effect=per_seed(*edges),
+        **fields,
+        edges_that_matter=column["edges_that_matter"],
+        lag=lag,
+        lag_right=lag_right,
+        mean_lag=_mean(lag, _kept(explained["loss"], explained["main"])),
+        mean_lag_right=_mean(lag_right, _kept(explained["right"], explained["main"])),
+    )
+
+
+def _read(file: Path, needed: tuple[str, ...]) -> pd.DataFrame:
+    try:
+        found = pd.read_csv(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read ({error}); run the experiment and its measure.py first.") from error
+    missing = [name for name in needed if name not in found]
+    if missing:
+        raise UserError(f"{file} has no column {missing[0]!r}; run the experiment's measure.py again.")
+    return found
+
+
+def _kept(first: Float[Tensor, " seed"], second: Float[Tensor, " seed"]) -> list[bool]:
+    return ((first >= STEP_LIKE) & (second >= STEP_LIKE)).tolist()
+
+
+def _mean(values: Float[Tensor, " seed"], kept: list[bool]) -> tuple[float, float, float]:
+    """(mean, low, high) over the seeds that count; NaN without any."""
+    some = values[torch.tensor(kept)]
+    if not len(some):
+        return (float("nan"),) * 3
+    low, high = bootstrap_interval(some)
+    return float(some.mean()), float(low), float(high)
+
+
+def _said(what: str, lag: tuple[float, float, float], count: int) -> str:
+    mean, low, high = lag
+    if count < 2:
+        return f"{count} seeds have curves with a start, too few to compare the main edge with {what}."
+    before = "before" if low > 0 else "after" if high < 0 else ""
+    verdict = f"the main edge starts {before} {what}" if before else f"which starts first is open for {what}"
+    return (
+        f"From the start of the main edge to that of {what}: {mean:+.0f} steps on average (95 % interval {low:+.0f} to "
+        f"{high:+.0f}, {count} seeds); {verdict}."
+    )

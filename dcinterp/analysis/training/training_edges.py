@@ -1,0 +1,247 @@
+r"""When each edge of the composition starts to matter, by the checkpoints of a run.
+
+    effect[c, e, d] = loss of document d without edge e at checkpoint c - loss with it       nats an answer or token
+
+The loss is the mean of -log p over what is scored in the document. Without: the edge's entry of the map over heads is
+replaced by its mean over tokens and documents, so that it no longer depends on the token. Edges lead from a head to
+another or itself, by the branches that the model has; a gate (qg, kg) from a head to itself.
+
+An edge starts where its curve over checkpoints is best split into two levels (dcinterp.mechanism.change_point), and so
+does the loss. The interval of a start is over documents, of this run: other seeds may differ by far more. It does not
+show that an edge is needed: a model that was trained with composition comes to depend on it. A mean map that was never
+seen in training also has an effect of its own.
+
+Identity that the tests assert: the effects of the last checkpoint are those of `intervene` on the trained model.
+
+    found = dcinterp.training_edges("runs/mine")
+    found.sentences()
+    dcinterp.figures.plot(found)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.checkpoints.load import load
+from dcinterp.mechanism.change_point import LEAST, ChangePoint, change_points
+from dcinterp.mechanism.dataset import equal_lengths
+from dcinterp.mechanism.intervention_hooks import References, edge_hooks, references
+from dcinterp.mechanism.interventions import Intervention, all_units
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.results.registry import analysis
+from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
+from dcinterp.support.ranges import Count, Level
+from dcinterp.train.data.held_out import Scored, held_out_documents
+from dcinterp.train.loop.checkpoints import PREFIX, steps_in
+
+KIND = "mean"
+
+
+@dataclass(frozen=True)
+class TrainingEdges(Result):
+    """Loss, share right and the effect of every edge, of every document at every checkpoint.
+
+    edges: as interventions name them. start, with start_low and start_high: the first step at which the edge matters,
+    by the split of its curve, of which `explained` is the share of variance; loss_start and the like: of the loss.
+    final, with final_low and final_high: the effect at the last checkpoint, with intervals that all hold together.
+    """
+
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {
+        "step": ("checkpoint",),
+        "loss": ("checkpoint", "document"),
+        "right": ("checkpoint", "document"),
+        "effect": ("checkpoint", "edge", "document"),
+        **dict.fromkeys(
+            ("start", "start_low", "start_high", "explained", "final", "final_low", "final_high"), ("edge",)
+        ),
+    }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {"edges": ("edge",)}
+
+    run: str
+    level: float
+    edges: tuple[str, ...]
+    step: Int[Tensor, " checkpoint"]
+    loss: Float[Tensor, "checkpoint document"]
+    right: Float[Tensor, "checkpoint document"]
+    effect: Float[Tensor, "checkpoint edge document"]
+    start: Int[Tensor, " edge"]
+    start_low: Int[Tensor, " edge"]
+    start_high: Int[Tensor, " edge"]
+    explained: Float[Tensor, " edge"]
+    final: Float[Tensor, " edge"]
+    final_low: Float[Tensor, " edge"]
+    final_high: Float[Tensor, " edge"]
+    loss_start: int
+    loss_start_low: int
+    loss_start_high: int
+    loss_explained: float
+
+    def labels(self, axis: str) -> list[Any] | None:
+        names: dict[str, list[Any]] = {"checkpoint": self.step.tolist(), "edge": list(self.edges)}
+        return names.get(axis)
+
+    def strongest(self, k: int = 6) -> list[int]:
+        """The places of the edges that matter most at the last checkpoint, the strongest first."""
+        return self.final.argsort(descending=True)[:k].tolist()
+
+    def table(self) -> pd.DataFrame:
+        """One row an edge, the one that matters most at the end first."""
+        rows = [
+            {
+                "edge": self.edges[place],
+                "effect at the end": float(self.final[place]),
+                "low": float(self.final_low[place]),
+                "high": float(self.final_high[place]),
+                "starts at step": int(self.start[place]),
+                "from": int(self.start_low[place]),
+                "to": int(self.start_high[place]),
+                "explained": float(self.explained[place]),
+            }
+            for place in self.strongest(len(self.edges))
+        ]
+        return pd.DataFrame(rows)
+
+    def sentences(self) -> list[str]:
+        """The loss, the edge that matters most at the end, and how many matter."""
+        n, most = self.loss.shape[1], self.strongest(1)[0]
+        sure = int((self.final_low > 0).sum())
+        return [
+            f"The loss goes from {float(self.loss[0].mean()):.2f} to {float(self.loss[-1].mean()):.2f} nats; its split "
+            f"into two levels is at step {self.loss_start:,} (95 % interval over {n} documents "
+            f"{self.loss_start_low:,} to {self.loss_start_high:,}).",
+            f"Of {len(self.edges)} edges, `{self.edges[most]}` matters most at the end: without it the loss is "
+            f"{float(self.final[most]):+.3f} nats. It starts at step {int(self.start[most]):,} "
+            f"({int(self.start_low[most]):,} to {int(self.start_high[most]):,}).",
+            f"{sure} edges raise the loss at the end when they are replaced, by intervals that hold for all together.",
+        ]
+
+    def warnings(self) -> list[str]:
+        said = []
+        if self.loss_explained < 0.5:
+            said.append(
+                f"The two levels hold {self.loss_explained:.0%} of the variance of the loss, so it has no one start."
+            )
+        if self.explained[self.strongest(1)[0]] < 0.5:
+            said.append("The curve of the edge that matters most is no step, so its start means little.")
+        return said
+
+
+@analysis(
+    title="Edges in training",
+    question="When did each edge of the composition start to matter?",
+    guide="training.md",
+    example={"run": "runs/my-run"},
+)
+def training_edges(
+    run: str | Path,
+    *,
+    documents: Count = 64,
+    reference: Count = 32,
+    level: Level = 0.95,
+    seed: int = 0,
+    batch_size: Count = 64,
+    progress: Progress = silent,
+) -> TrainingEdges:
+    """The effect of every edge at every checkpoint that a run has kept, and where it starts.
+
+    Args:
+        run: the output folder of `dcinterp train`, of a model with composition, with three checkpoints or more
+            (`keep_checkpoints`).
+        documents: held-out documents that the effects are measured on.
+        reference: further ones that the means are taken over.
+        level: confidence level of the intervals.
+        seed: of the draws of the intervals.
+        batch_size: rows of one pass; bounds the memory.
+        progress: called after each checkpoint.
+
+    Cost: for every checkpoint, a forward pass over the documents for every edge, with all taps of its layer.
+
+    Raises:
+        UserError: the folder is no run, its model has no composition, or too few checkpoints or documents are there.
+    """
+    places = {step: Path(run) / "checkpoints" / f"{PREFIX}{step}" for step in steps_in(Path(run) / "checkpoints")}
+    scored = held_out_documents(run, documents + reference)
+    if len(places) < LEAST:
+        raise UserError(
+            f"{run} keeps {len(places)} checkpoints, and {LEAST} are needed; train with a larger keep_checkpoints."
+        )
+    if len(scored) <= reference or len(scored) - reference < 2:
+        raise UserError(f"{run} has {len(scored)} held-out documents; ask for fewer of them as reference.")
+    asked, others = scored[:-reference], [ids for ids, _ in scored[-reference:]]
+    made, units = [], []
+    for number, folder in enumerate(places.values()):
+        bridge = load(str(folder))
+        units = composition_edges(bridge)
+        if not units:
+            raise UserError(f"The model of {run} does not compose its heads, so it has no edges; give another run.")
+        values = references(bridge, units, 1, reference=others)
+        made.append(_measure(bridge, asked, units, values, batch_size))
+        progress(number + 1, len(places), "measuring checkpoints")
+    loss, right, effect = (torch.stack(parts) for parts in zip(*made, strict=True))
+    step = torch.tensor(list(places))
+    found = change_points(step, torch.cat([loss[:, None], effect], 1), level=level, seed=seed)
+    low, high = bootstrap_interval(effect[-1].T, level=1 - (1 - level) / len(units), seed=seed)
+    return TrainingEdges(
+        run=str(run),
+        level=level,
+        edges=tuple(unit.unit.removeprefix("edge ") for unit in units),
+        step=step,
+        loss=loss,
+        right=right,
+        effect=effect,
+        final=effect[-1].mean(-1),
+        final_low=low,
+        final_high=high,
+        **_starts(found),
+    )
+
+
+def composition_edges(bridge: Bridge) -> list[Intervention]:
+    """Every edge of the model's composition, of both stages, to be replaced by its mean."""
+    return [edge for stage in stages_of(bridge) for edge in all_units(bridge, "edge", stage, KIND)]
+
+
+@torch.no_grad()
+def _measure(
+    bridge: Bridge, documents: list[Scored], edges: list[Intervention], values: References, batch_size: int
+) -> tuple[Float[Tensor, " document"], Float[Tensor, " document"], Float[Tensor, "edge document"]]:
+    """(loss, share right, effect of every edge on the loss) of each document."""
+    loss, right = torch.zeros(2, len(documents))
+    effect = torch.zeros(len(edges), len(documents))
+    for places in equal_lengths([ids for ids, _ in documents], batch_size):
+        ids = torch.cat([documents[place][0] for place in places])
+        labels = torch.stack([documents[place][1] for place in places])[:, 1:]
+        loss[places], right[places] = _scores(bridge(ids), labels)
+        for number, edge in enumerate(edges):
+            logits = bridge.run_with_hooks(ids, fwd_hooks=list(edge_hooks(bridge, edge, values)))
+            effect[number, places] = _scores(logits, labels)[0] - loss[places]
+    return loss, right, effect
+
+
+def _scores(
+    logits: Float[Tensor, "row pos vocabulary"], labels: Int[Tensor, "row next"]
+) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
+    """(mean loss, share right) over what is scored in each row."""
+    asked, logits = labels >= 0, logits[:, :-1].float()
+    count = asked.sum(-1)
+    losses = torch.nn.functional.cross_entropy(logits.mT, labels.where(asked, 0), reduction="none")
+    hits = (logits.argmax(-1) == labels) & asked
+    return ((losses * asked).sum(-1) / count).cpu(), (hits.sum(-1) / count).cpu()
+
+
+def _starts(found: ChangePoint) -> dict[str, Any]:
+    """The fields of the result; the first curve is the loss."""
+    names = ("start", "start_low", "start_high", "explained")
+    columns = (found.start, found.low, found.high, found.explained.float())
+    edges = {name: column[1:] for name, column in zip(names, columns, strict=True)}
+    return edges | {f"loss_{name}": column[0].item() for name, column in zip(names, columns, strict=True)}

@@ -1,0 +1,98 @@
+"""The loss of a run, and what its edges are worth, against steps of training, with where each starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.training.training_edges import TrainingEdges
+from dcinterp.figures.base.style import SERIES, THEMES, edge_name, finish
+from dcinterp.support.errors import UserError
+
+RESULT = "TrainingEdges"
+KIND = ""
+
+
+def plot(result: TrainingEdges, *, theme: str = "light", edges: int = 6, checkpoint: int | None = None) -> go.Figure:
+    """A line for each of the edges that matter most at the end, and a thick one of the loss; diamonds where they start.
+
+    Args:
+        result: the effects.
+        theme: "light" or "dark".
+        edges: how many edges.
+        checkpoint: number of a checkpoint to mark, as a slider gives it.
+    """
+    if edges < 1:
+        raise UserError(f"{edges} edges cannot be drawn; give 1 or more.")
+    places = result.strongest(edges)
+    lines = {result.edges[place]: result.effect[:, place].mean(-1).tolist() for place in places}
+    starts = {result.edges[place]: int(result.start[place]) for place in places}
+    steps, loss = result.step.tolist(), result.loss.mean(-1).tolist()
+    return curves_of_edges(steps, loss, result.loss_start, lines, starts, theme, checkpoint)
+
+
+def curves_of_edges(
+    steps: Sequence[int],
+    loss: Sequence[float],
+    loss_start: int,
+    edges: Mapping[str, Sequence[float]],
+    starts: Mapping[str, int],
+    theme: str,
+    checkpoint: int | None,
+) -> go.Figure:
+    """The figure of a loss and of edges by the names that interventions give them.
+
+    Args:
+        steps: of the checkpoints.
+        loss: at each of them.
+        loss_start: the step at which the loss starts to be low.
+        edges: the effect at each checkpoint.
+        starts: the step at which the edge starts to matter, of those that have one.
+        theme: "light" or "dark".
+        checkpoint: number of a checkpoint to mark.
+    """
+    colour, figure = THEMES[theme].text, go.Figure()
+    _line(figure, steps, loss, "loss", loss_start, colour, {"width": 4})
+    for number, (edge, values) in enumerate(edges.items()):
+        stage = edge.split(".")[1]
+        style = {"width": 2, "dash": "dash" if stage == "post" else "solid"}
+        _line(
+            figure, steps, values, f"{edge_name(edge)}, {stage}", starts.get(edge), SERIES[number % len(SERIES)], style
+        )
+    if checkpoint is not None:
+        figure.add_vline(x=steps[checkpoint], line_width=1, line_dash="dot", line_color=colour)
+    figure.update_xaxes(title="step", rangemode="tozero")
+    figure.update_yaxes(title="nats: the loss, and its rise without the edge")
+    return finish(figure, theme, height=420)
+
+
+def _line(
+    figure: go.Figure,
+    steps: Sequence[int],
+    values: Sequence[float],
+    name: str,
+    start: int | None,
+    colour: str,
+    style: Mapping[str, object],
+) -> None:
+    figure.add_scatter(
+        x=list(steps),
+        y=list(values),
+        name=name,
+        mode="lines",
+        line={"color": colour, **style},
+        legendgroup=name,
+        hovertemplate=f"{name}: %{{y:.3f}} at step %{{x:,}}<extra></extra>",
+    )
+    if start is not None:
+        figure.add_scatter(
+            x=[start],
+            y=[values[list(steps).index(start)]],
+            name=f"start of {name}",
+            mode="markers",
+            marker={"color": colour, "size": 11, "symbol": "diamond"},
+            legendgroup=name,
+            showlegend=False,
+            hovertemplate=f"{name} starts at step %{{x:,}}<extra></extra>",
+        )

@@ -1,0 +1,74 @@
+"""Held-out documents of a run, one by one: what the model was not trained on, with the tokens that are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+import synthetic_tasks
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import TrainConfig, read_config
+from dcinterp.train.data.batches import NOT_SCORED, Encoder, shuffle_index
+from dcinterp.train.data.data_source import data_source_name
+from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.train.data.text import TextSource
+
+Scored = tuple[Int[Tensor, "1 pos"], Int[Tensor, " pos"]]
+"""The tokens of a document, and the same where they are scored, NOT_SCORED elsewhere."""
+
+
+def held_out_documents(run: str | Path, count: int) -> list[Scored]:
+    """Held-out documents of a run, the same whenever it is asked: of a puzzle the part that training is about.
+
+    Args:
+        run: the output folder of `dcinterp train`.
+        count: how many at most.
+
+    Raises:
+        UserError: the folder is no run, or one on images.
+    """
+    folder = Path(run)
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} is no training run (it has no config.yaml); give the output folder of one.")
+    config = read_config(folder / "config.yaml")
+    source = data_source_name(config.data.phases[-1])
+    if source not in _SOURCES:
+        raise UserError(f"{folder} is a run on {source}; its documents are not tokens. Give one on text or tasks.")
+    return _SOURCES[source](config, folder, count)
+
+
+def _puzzle(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
+    source = PuzzleSource(config.data.puzzle, folder / "tokenizer", makes=False)
+    made = source.held_out(source.puzzle.PARTS[0], count)
+    return [(ids[None], labels) for ids, labels in zip(made["input_ids"], made["labels"], strict=True)]
+
+
+def _text(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
+    rows = TextSource(config.data.text).rows["validation"]
+    chosen = [shuffle_index(number, len(rows), "validation") for number in range(min(count, len(rows)))]
+    found = [torch.from_numpy(rows[number].astype("int64")) for number in chosen]
+    return [(ids[None], ids) for ids in found]
+
+
+def _tasks(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
+    from transformers import PreTrainedTokenizerFast
+
+    encoder = Encoder(PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"))
+    tasks, found = list(synthetic_tasks.TASKS.values()), []
+    for number in range(count):
+        row = synthetic_tasks.generate(tasks[number % len(tasks)], 1, number, examples=2, split="held-out")[0]
+        document = encoder.document([(example.prompt, example.answer) for example in row.examples])
+        ids, scored = torch.tensor(document.ids), torch.tensor(document.answers)
+        found.append((ids[None], ids.where(scored, NOT_SCORED)))
+    return found
+
+
+_SOURCES: Mapping[str, Callable[[TrainConfig, Path, int], list[Scored]]] = {
+    "puzzle": _puzzle,
+    "text": _text,
+    "tasks": _tasks,
+}

@@ -1,0 +1,123 @@
+"""Edges over checkpoints: the effects are those of interventions on the checkpoint's model, and starts are splits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.mechanism.change_point import split
+from dcinterp.mechanism.intervention_hooks import applied
+from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import (
+    DataSection,
+    EvaluationSection,
+    ModelSection,
+    Phase,
+    PuzzleSection,
+    RecipeSection,
+    TrainConfig,
+)
+from dcinterp.train.data.held_out import held_out_documents
+from dcinterp.train.loop.run import train
+
+SIZES = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 0}
+
+
+def tiny(output, preset="tiny-dcformer++", source="puzzle", keep=3) -> TrainConfig:
+    return TrainConfig(
+        output=str(output),
+        model=ModelSection(preset=preset, changes=SIZES),
+        data=DataSection(
+            phases=(Phase(source=source, steps=6, batch_size=4),), puzzle=PuzzleSection(options={"questions": 2})
+        ),
+        recipe=RecipeSection(learning_rate=3e-3),
+        evaluation=EvaluationSection(every=6, answers_per_task=1, examples=(1,), validation_rows=4, watch=False),
+        save_every=2,
+        keep_checkpoints=keep,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    output = tmp_path_factory.mktemp("edges")
+    train(tiny(output))
+    return output
+
+
+@pytest.fixture(scope="module")
+def found(run):
+    return dcinterp.training_edges(run, documents=3, reference=4)
+
+
+def test_effects_are_those_of_interventions_on_the_checkpoint(run, found):
+    assert found.step.tolist() == [2, 4, 6]
+    assert len(found.edges) == 2 * (2 * 4 + 2 * 2)  # stages * (low-rank branches * pairs + gates * heads)
+    documents = held_out_documents(run, 7)
+    others = [ids for ids, _ in documents[3:]]
+    for number, step in ((0, 2), (2, 6)):
+        bridge = dcinterp.load(str(run / "checkpoints" / f"checkpoint-{step}"))
+        for place in (0, 7, 13, 23):
+            for row, (ids, labels) in enumerate(documents[:3]):
+                before = loss(bridge, ids, labels)
+                with applied(bridge, f"edge {found.edges[place]} mean", ids, reference=others):
+                    after = loss(bridge, ids, labels)
+                assert float(found.effect[number, place, row]) == pytest.approx(after - before, abs=1e-5)
+                assert float(found.loss[number, row]) == pytest.approx(before, abs=1e-5)
+
+
+@torch.no_grad()
+def loss(bridge, ids, labels) -> float:
+    kept = labels.where(labels >= 0, -100)
+    return float(torch.nn.functional.cross_entropy(bridge(ids)[0, :-1], kept[1:]))
+
+
+def test_starts_are_splits_of_the_means(found):
+    place, explained = split(found.effect.double().mean(-1))
+    assert found.start.tolist() == found.step[place].tolist()
+    assert found.explained.tolist() == pytest.approx(explained.tolist(), abs=1e-6)
+    assert found.loss_start == int(found.step[split(found.loss.double().mean(-1, keepdim=True))[0]])
+    assert bool((found.final_low <= found.final).all())
+    assert bool((found.final <= found.final_high).all())
+
+
+def test_it_is_said_drawn_saved_and_read(found, tmp_path):
+    strongest = found.edges[found.strongest(1)[0]]
+    assert f"`{strongest}` matters most at the end" in found.sentences()[1]
+    assert found.table()["edge"][0] == strongest
+    figure = dcinterp.figures.plot(found, edges=2, checkpoint=1)
+    assert [trace.name for trace in figure.data][:2] == ["loss", "start of loss"]
+    assert len(figure.data) == 6
+    found.save(tmp_path / "saved")
+    assert type(found).load(tmp_path / "saved") == found
+
+
+def test_a_curve_that_is_no_step_is_said_to_be_none(found):
+    flat = dataclasses.replace(found, loss_explained=0.3, explained=torch.full_like(found.explained, 0.2))
+    assert any("no one start" in line for line in flat.warnings())
+    assert any("start means little" in line for line in flat.warnings())
+
+
+def test_documents_of_tasks_are_held_out_rows(tmp_path, tokenizer_folder):
+    (tmp_path / "tokenizer").symlink_to(tokenizer_folder)
+    from dcinterp.train.config.recipe import write_config
+
+    write_config(tiny(tmp_path, source="tasks"), tmp_path / "config.yaml")
+    documents = held_out_documents(tmp_path, 5)
+    assert len(documents) == 5
+    for ids, labels in documents:
+        assert torch.equal(ids[0][labels >= 0], labels[labels >= 0])
+        assert 0 < int((labels >= 0).sum()) < ids.shape[1]
+
+
+def test_what_cannot_be_measured_is_refused(tmp_path, run):
+    with pytest.raises(UserError, match="is no training run"):
+        dcinterp.training_edges(tmp_path)
+    train(tiny(tmp_path / "plain", preset="tiny-transformer++"))
+    with pytest.raises(UserError, match="does not compose its heads"):
+        dcinterp.training_edges(tmp_path / "plain", documents=2, reference=2)
+    train(tiny(tmp_path / "few", keep=1))
+    with pytest.raises(UserError, match="keeps 1 checkpoints, and 3 are needed"):
+        dcinterp.training_edges(tmp_path / "few")
