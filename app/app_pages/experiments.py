@@ -8,6 +8,11 @@ from workbench.glossary import tip
 from workbench.markdown import escape
 from workbench.view import view
 
+MAIN = (
+    "The main edge of this model matters most at the end of training: by how much the loss rises at this checkpoint "
+    "when its entry of the map over heads is replaced by its mean."
+)
+
 st.title("Experiments", anchor=False)
 st.markdown(
     "One example shows what can happen; an experiment shows how often. Each of these trains several kinds of model "
@@ -51,6 +56,34 @@ with st.expander("What the numbers do not say"):
 st.subheader("Differences", anchor=False)
 for sentence in result.sentences():
     st.markdown(f"- {escape(sentence)}")
+if (curves := experiments.curves(experiment)) is not None:
+    st.subheader("When edges start to matter", anchor=False, help=tip("edge", "checkpoint"))
+    seed = links.choose("Seed", list(curves.seeds), key="seed", where=st.columns(2)[0])
+    at = links.choose(
+        "Checkpoint",
+        curves.step.tolist(),
+        key="checkpoint",
+        default=int(curves.step[-1]),
+        format=lambda step: f"step {step:,}",
+        style="select_slider",
+        help="Drag it, or use the arrow keys: the numbers and the dotted line are of that moment.",
+    )
+    row, place = curves.seeds.index(seed), curves.step.tolist().index(at)
+    main, across = curves.main[row], st.columns(3)
+    across[0].metric("Loss", f"{float(curves.loss[row, place]):.3f} nats")
+    across[1].metric("Right answers", f"{float(curves.right[row, place]):.0%}")
+    across[2].metric(
+        f"Without {escape(main)}", f"{float(curves.effect[row, place, curves.edges.index(main)]):+.3f} nats", help=MAIN
+    )
+    view(
+        curves,
+        "edge-starts",
+        caption="Thick: the loss. The others: by how much it rises when an edge is replaced by its mean, of the edges "
+        "that matter most at the end; solid before the softmax (pre), dashed after it (post). Diamonds: where the loss "
+        "and the main edge start, by the split of their curves into two levels.",
+        seed=seed,
+        checkpoint=place,
+    )
 if more := experiments.more(experiment):
     st.markdown(more)
 with st.expander("Protocol, with what was changed later listed at its end"):

@@ -83,7 +83,7 @@ def curves(*, complete: bool) -> None:
     if found is None:
         return
     draw = view if complete else training.picture
-    alone = training.source(folder) != "tasks"
+    alone = training.source(folder) in ("text", "images")
     beside = st.container() if alone else st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():
         st.subheader("How well it predicts", anchor=False, help=tip("loss"))
@@ -107,8 +107,12 @@ def answers(place: str, source: str, draw: Any = view) -> None:
     draw(
         measured,
         place,
-        caption="Share of held-out questions whose whole answer is the most likely one, by how the question selects "
-        "its fact (QK pattern); the thick line is over all.",
+        caption="Share of held-out questions whose whole answer is the most likely one, by "
+        + (
+            "the part of the puzzle."
+            if training.source(Path(source)) == "puzzle"
+            else "how the question selects its fact (QK pattern); the thick line is over all."
+        ),
     )
 
 
@@ -215,6 +219,27 @@ else:
             caption="Share of the variance of all heads' QK and OV products together that the first principal "
             "components hold: the later it gets to 100 %, the more directions. Dotted: the first checkpoint.",
             checkpoint=training.index_at_step(spectra.step.tolist(), at),
+        )
+
+if reads != "images" and len(places) > 3:
+    st.markdown("**When each edge of the composition started to matter**", help=tip("edge", "checkpoint"))
+    edges = analyses.long(
+        "training_edges",
+        None,
+        run=run,
+        documents=32,
+        reference=16,
+        title="Measure every edge at every checkpoint",
+        key="training-edges",
+    )
+    if edges is not None:
+        view(
+            edges,
+            "training-edges",
+            caption="Thick: the loss on held-out documents. The others: by how much it rises when an edge is replaced "
+            "by its mean, of the edges that matter most at the end; solid before the softmax (pre), dashed after it "
+            "(post). Diamonds: where a curve is best split into two levels.",
+            checkpoint=training.index_at_step(edges.step.tolist(), at),
         )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
+from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.experiment_page import MORE, verdict
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
+from workbench import analyses
 
 
 @st.cache_data(ttl=60, show_spinner=False)
@@ -37,6 +41,17 @@ def more(experiment: Experiment) -> str:
     """What other commands of the experiment printed, in Markdown; empty without any."""
     file = experiment.folder / MORE
     return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def curves(experiment: Experiment) -> Any | None:
+    """Effects of edges over its checkpoints, where the experiment has measured them."""
+    if not (experiment.folder / CURVES).is_file():
+        return None
+    try:
+        return analyses.fresh("edge_starts", experiment=str(experiment.folder))
+    except UserError as problem:
+        st.warning(str(problem), icon=":material/warning:")
+        return None
 
 
 def commands(experiment: Experiment) -> str:

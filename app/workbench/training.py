@@ -282,7 +282,7 @@ def picture(result: Any, place: str, caption: str) -> None:
 
 
 def source(folder: Path) -> str:
-    """What the run reads: tasks, text or images."""
+    """What the run reads: tasks, text, images or a puzzle."""
     return str(_config(folder).get("source", "tasks"))
 
 
@@ -302,7 +302,7 @@ def _read_config(file: Path, stamp: int) -> dict[str, Any]:
     except ValueError:
         return {}
     reads = config.data.phases[0].source if config.data.phases else "tasks"
-    return {"steps": config.steps, "source": reads if reads in ("text", "images") else "tasks"}
+    return {"steps": config.steps, "source": reads if reads in ("text", "images", "puzzle") else "tasks"}
 
 
 def _failed(process: subprocess.Popen[bytes] | None, last: str) -> bool:

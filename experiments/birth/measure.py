@@ -81,7 +81,7 @@ def summary(found: EdgeStarts) -> str:
 
 
 def main(
-    documents: Annotated[int, typer.Option(help="Documents that the effects are measured on.")] = 128,
+    documents: Annotated[int, typer.Option(help="Documents that the effects are measured on.")] = 64,
     reference: Annotated[int, typer.Option(help="Others that the mean maps are taken over.")] = 64,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
     table: Annotated[Path | None, typer.Option(help="Another table of runs than the experiment's own.")] = None,
