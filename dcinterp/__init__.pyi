@@ -27,6 +27,7 @@ from dcinterp.analysis.composition.composition_importance import composition_imp
 from dcinterp.analysis.composition.composition_map import composition_map as composition_map
 from dcinterp.checkpoints.describe import describe as describe
 from dcinterp.analysis.attribution.direct_logit_attribution import direct_logit_attribution as direct_logit_attribution
+from dcinterp.analysis.training.edge_starts import edge_starts as edge_starts
 from dcinterp.analysis.answers.example_table import example_table as example_table
 from dcinterp.analysis.circuits.faithfulness import faithfulness as faithfulness
 from dcinterp.analysis.answers.generation_steps import generation_steps as generation_steps
@@ -56,6 +57,7 @@ from dcinterp.analysis.composition.static_composition_map import static_composit
 from dcinterp.analysis.answers.task_accuracy import task_accuracy as task_accuracy
 from dcinterp.analysis.training.training_curves import training_curves as training_curves
 from dcinterp.analysis.training.training_diversity import training_diversity as training_diversity
+from dcinterp.analysis.training.training_edges import training_edges as training_edges
 from dcinterp.analysis.training.training_strengths import training_strengths as training_strengths
 from dcinterp.checkpoints.verify import verify as verify
 

@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 
 import dcinterp
 from dcinterp.checkpoints.names import SHIPPED, shipped_models
+from dcinterp.train.config.recipe import DataSection, Phase, PuzzleSection, TrainConfig, write_config
+from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.loop.mechanism_log import branch_strengths, layer_variances
 
 
@@ -64,4 +66,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory, write_experiment: Callable[..
     for step in (1, 2):
         seen = {"variances": layer_variances(model), "strengths": strengths}
         save_file(seen, log / f"step-{step:07d}.safetensors")
+    keep_checkpoints(log.parent)
     return folder
+
+
+def keep_checkpoints(run: Path) -> None:
+    """What a run on a puzzle keeps, with random models in place of trained ones."""
+    puzzle = DataSection(phases=(Phase(source="puzzle"),), puzzle=PuzzleSection(options={"questions": 1}))
+    write_config(TrainConfig(output=str(run), data=puzzle), run / "config.yaml")
+    source = PuzzleSource(puzzle.puzzle, run / "tokenizer")
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 0}
+    config = dcinterp.DCFormerConfig.preset("tiny-dcformer++", **(sizes | source.model_fields()))
+    for step in (1, 2, 3):
+        place = run / f"checkpoints/checkpoint-{step}"
+        dcinterp.DCFormerForCausalLM(config).save_pretrained(place)
+        source.tokenizer.save_pretrained(place)

@@ -150,7 +150,7 @@ def edge_starts(experiment: str) -> EdgeStarts:
     Raises:
         UserError: the folder has no such measurements, or they do not fit together.
     """
-    folder = find_config(Path(experiment) / CURVES).parent
+    folder = _folder_of(experiment)
     curves, starts = _read(folder / CURVES, FIXED), _read(folder / STARTS, ("seed", "main", "loss_start", "main_start"))
     seeds, steps = tuple(int(seed) for seed in starts["seed"]), sorted(set(curves["step"]))
     edges = tuple(name for name in curves if name not in FIXED)
@@ -185,6 +185,16 @@ def edge_starts(experiment: str) -> EdgeStarts:
         mean_lag=_mean(lag, _kept(explained["loss"], explained["main"])),
         mean_lag_right=_mean(lag_right, _kept(explained["right"], explained["main"])),
     )
+
+
+def _folder_of(experiment: str) -> Path:
+    try:
+        return find_config(Path(experiment) / CURVES).parent
+    except UserError as error:
+        raise UserError(
+            f"{experiment} has no {CURVES}; give the folder of an experiment whose measure.py has measured its runs, "
+            "such as experiments/birth."
+        ) from error
 
 
 def _read(file: Path, needed: tuple[str, ...]) -> pd.DataFrame:

@@ -70,7 +70,7 @@ def test_curves_are_those_of_the_seed(tmp_path):
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
-    with pytest.raises(UserError, match="curves.csv"):
+    with pytest.raises(UserError, match="has no curves"):
         dcinterp.edge_starts(str(tmp_path))
     folder = write(tmp_path / "e")
     pd.read_csv(tmp_path / "e" / "curves.csv").iloc[:-1].to_csv(tmp_path / "e" / "curves.csv", index=False)
