@@ -38,14 +38,15 @@ documents than its curve is measured on. This is measured and written by
 
 {table}
 
-*From* and *to* bound the start of the main edge (95 %, over documents of this one model). *Edges that matter*: of
-{edges}, those whose effect at the end is above zero by intervals that hold for all of them together. *Steps held*: the
-share of the variance of the two curves (loss and main edge) that their two levels hold, the smaller of the two; below
-0.5 a curve has no start, and the seed no part in the mean.{warnings}
+*From* and *to* bound the start of the main edge (95 %, over documents of this one model); *in answers* is the start of
+its effect on the share of right answers, *the loss* and *right answers* are the starts of these themselves.
+*Edges that matter*: of {edges}, those whose effect at the end is above zero by intervals that hold for all of them
+together. *Steps held*: the share of the variance of the two curves (loss and main edge) that their two levels hold, the
+smaller of the two; below 0.5 a curve has no start, and the seed no part in the mean.{warnings}
 
-The order of two starts says what came first, not what caused what: the edge is measured by what it is worth to the
-loss, so it cannot be worth much while the model knows nothing, and the loss of a model that depends on the edge falls
-with it. In the app, the page Experiments shows the curves of every seed.
+The order of two starts says what came first, not what caused what: an edge cannot be worth much while the model knows
+nothing. And its effect on the loss, in nats, goes on growing while the model gets surer of answers that are right
+already, so the comparison in nats places it late; that of the answers does not. In the app, the page Experiments shows the curves of every seed.
 """
 
 
@@ -53,10 +54,11 @@ def row_of(seed: int, found: TrainingEdges) -> dict[str, Any]:
     """The starts of one run: the main edge is chosen on the even documents, and all curves are of the odd ones."""
     even, odd = slice(0, None, 2), slice(1, None, 2)
     main = int(found.effect[-1, :, even].mean(-1).argmax())
-    curves = torch.stack([found.loss[:, odd], found.right[:, odd], found.effect[:, main, odd]], 1)
+    edge = [found.effect[:, main, odd], found.effect_right[:, main, odd]]
+    curves = torch.stack([found.loss[:, odd], found.right[:, odd], *edge], 1)
     starts = change_points(found.step, curves, level=found.level)
     row: dict[str, Any] = {"seed": seed, "main": found.edges[main]}
-    for number, name in enumerate(("loss", "right", "main")):
+    for number, name in enumerate(("loss", "right", "main", "main_right")):
         row |= {f"{name}_start": int(starts.start[number]), f"{name}_explained": float(starts.explained[number])}
     row |= {"main_low": int(starts.low[2]), "main_high": int(starts.high[2])}
     return row | {"edges_that_matter": int((found.final_low > 0).sum())}

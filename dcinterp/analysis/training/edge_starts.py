@@ -1,10 +1,12 @@
 r"""When the edges of the composition start to matter, over the seeds of an experiment.
 
-    lag_s = start of the loss - start of the main edge's effect        steps, of seed s
+    lag_s       = start of the loss - start of the main edge's effect on it          steps, of seed s
+    lag_right_s = start of the share of right answers - start of the main edge's effect on that
 
 The main edge of a model is the one that matters most at its last checkpoint, chosen on documents that its curve is not
 measured on. A start is the split of a curve into two levels (dcinterp.mechanism.change_point). A positive lag says that
-the edge starts to matter before the loss has fallen half its way; not that it makes it fall.
+the edge starts to matter before the loss has fallen half its way; not that it makes it fall. Nats grow with confidence,
+so an edge's effect on the loss rises longer than its effect on the answers: the second lag is that of the answers.
 
 It reads `curves.csv` and `starts.csv` of the experiment's folder, which its measure.py writes from the checkpoints of
 the runs, and computes the mean lag and its interval over seeds. What one run says, `training_edges` measures.
@@ -46,7 +48,7 @@ class EdgeStarts(Result):
 
     loss, right and effect are means over documents, of every checkpoint. main: the main edge, as interventions name it.
     explained_*: the share of the curve's variance that its two levels hold. lag: loss_start - main_start; lag_right:
-    right_start - main_start. The means and their 95 % intervals are over the seeds whose curves are steps.
+    right_start - main_right_start. The means and their 95 % intervals are over the seeds whose curves are steps.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -55,9 +57,10 @@ class EdgeStarts(Result):
         "right": ("seed", "checkpoint"),
         "effect": ("seed", "checkpoint", "edge"),
         **dict.fromkeys(
-            ("loss_start", "right_start", "main_start", "main_low", "main_high", "edges_that_matter"), ("seed",)
+            ("loss_start", "right_start", "main_start", "main_low", "main_high", "main_right_start"), ("seed",)
         ),
-        **dict.fromkeys(("loss_explained", "right_explained", "main_explained", "lag", "lag_right"), ("seed",)),
+        **dict.fromkeys(("loss_explained", "right_explained", "main_explained", "main_right_explained"), ("seed",)),
+        **dict.fromkeys(("edges_that_matter", "lag", "lag_right"), ("seed",)),
     }
     LISTS: ClassVar[dict[str, tuple[str, ...]]] = {"seeds": ("seed",), "main": ("seed",), "edges": ("edge",)}
 
@@ -74,9 +77,11 @@ class EdgeStarts(Result):
     main_start: Int[Tensor, " seed"]
     main_low: Int[Tensor, " seed"]
     main_high: Int[Tensor, " seed"]
+    main_right_start: Int[Tensor, " seed"]
     loss_explained: Float[Tensor, " seed"]
     right_explained: Float[Tensor, " seed"]
     main_explained: Float[Tensor, " seed"]
+    main_right_explained: Float[Tensor, " seed"]
     edges_that_matter: Int[Tensor, " seed"]
     lag: Float[Tensor, " seed"]
     lag_right: Float[Tensor, " seed"]
@@ -100,12 +105,13 @@ class EdgeStarts(Result):
         rows = [
             {
                 "seed": seed,
-                "right at the end": float(self.right[s, -1]),
+                "right at the end": f"{float(self.right[s, -1]):.3f}",
                 "main edge": self.main[s],
                 "it starts at": int(self.main_start[s]),
                 "from": int(self.main_low[s]),
                 "to": int(self.main_high[s]),
                 "the loss": int(self.loss_start[s]),
+                "in answers": int(self.main_right_start[s]),
                 "right answers": int(self.right_start[s]),
                 "edges that matter": int(self.edges_that_matter[s]),
                 "steps held": f"{min(float(self.loss_explained[s]), float(self.main_explained[s])):.2f}",
@@ -119,13 +125,14 @@ class EdgeStarts(Result):
         branches = Counter(".".join(edge.split(".")[1:3]) for edge in self.main)
         listed = ", ".join(f"`{branch}` in {count}" for branch, count in branches.most_common())
         return [
-            _said("the loss", self.mean_lag, self._steps(self.loss_explained)),
-            _said("the share of right answers", self.mean_lag_right, self._steps(self.right_explained)),
+            _said("the loss", self.mean_lag, sum(_kept(self.loss_explained, self.main_explained))),
+            _said(
+                "the share of right answers",
+                self.mean_lag_right,
+                sum(_kept(self.right_explained, self.main_right_explained)),
+            ),
             f"The main edge is of {listed} of {len(self.seeds)} seeds.",
         ]
-
-    def _steps(self, explained: Float[Tensor, " seed"]) -> int:
-        return int(((explained >= STEP_LIKE) & (self.main_explained >= STEP_LIKE)).sum())
 
     def warnings(self) -> list[str]:
         without = [
@@ -164,9 +171,10 @@ def edge_starts(experiment: str) -> EdgeStarts:
         )
 
     column = {name: torch.tensor(starts[name].to_numpy()) for name in starts if name not in ("seed", "main")}
-    lag, lag_right = ((column[f"{name}_start"] - column["main_start"]).float() for name in ("loss", "right"))
-    explained = {name: column[f"{name}_explained"].float() for name in ("loss", "right", "main")}
-    starts_at = ("loss_start", "right_start", "main_start", "main_low", "main_high")
+    lag = (column["loss_start"] - column["main_start"]).float()
+    lag_right = (column["right_start"] - column["main_right_start"]).float()
+    explained = {name: column[f"{name}_explained"].float() for name in ("loss", "right", "main", "main_right")}
+    starts_at = ("loss_start", "right_start", "main_start", "main_low", "main_high", "main_right_start")
     fields: dict[str, Any] = {name: column[name] for name in starts_at}
     fields |= {f"{name}_explained": value for name, value in explained.items()}
     return EdgeStarts(
@@ -183,7 +191,7 @@ def edge_starts(experiment: str) -> EdgeStarts:
         lag=lag,
         lag_right=lag_right,
         mean_lag=_mean(lag, _kept(explained["loss"], explained["main"])),
-        mean_lag_right=_mean(lag_right, _kept(explained["right"], explained["main"])),
+        mean_lag_right=_mean(lag_right, _kept(explained["right"], explained["main_right"])),
     )
 
 
@@ -224,10 +232,11 @@ def _mean(values: Float[Tensor, " seed"], kept: list[bool]) -> tuple[float, floa
 def _said(what: str, lag: tuple[float, float, float], count: int) -> str:
     mean, low, high = lag
     if count < 2:
-        return f"{count} seeds have curves with a start, too few to compare the main edge with {what}."
+        return f"Fewer than two seeds have curves with a start, too few to compare the main edge with {what}."
     before = "before" if low > 0 else "after" if high < 0 else ""
     verdict = f"the main edge starts {before} {what}" if before else f"which starts first is open for {what}"
     return (
-        f"From the start of the main edge to that of {what}: {mean:+.0f} steps on average (95 % interval {low:+.0f} to "
+        f"From the start of the main edge's effect on {what} to the start of {what}: {mean:+.0f} steps on average "
+        f"(95 % interval {low:+.0f} to "
         f"{high:+.0f}, {count} seeds); {verdict}."
     )

@@ -1,6 +1,7 @@
 r"""When each edge of the composition starts to matter, by the checkpoints of a run.
 
-    effect[c, e, d] = loss of document d without edge e at checkpoint c - loss with it       nats an answer or token
+    effect[c, e, d]       = loss of document d without edge e at checkpoint c - loss with it      nats a scored token
+    effect_right[c, e, d] = share of right tokens with it - share without
 
 The loss is the mean of -log p over what is scored in the document. Without: the edge's entry of the map over heads is
 replaced by its mean over tokens and documents, so that it no longer depends on the token. Edges lead from a head to
@@ -9,7 +10,9 @@ another or itself, by the branches that the model has; a gate (qg, kg) from a he
 An edge starts where its curve over checkpoints is best split into two levels (dcinterp.mechanism.change_point), and so
 does the loss. The interval of a start is over documents, of this run: other seeds may differ by far more. It does not
 show that an edge is needed: a model that was trained with composition comes to depend on it. A mean map that was never
-seen in training also has an effect of its own.
+seen in training also has an effect of its own. And nats grow with confidence: an edge that is needed for the same
+answers costs more of them when the model is surer, so its effect on the loss goes on rising where that on the share of
+right tokens has ended.
 
 Identity that the tests assert: the effects of the last checkpoint are those of `intervene` on the trained model.
 
@@ -49,7 +52,7 @@ KIND = "mean"
 
 @dataclass(frozen=True)
 class TrainingEdges(Result):
-    """Loss, share right and the effect of every edge, of every document at every checkpoint.
+    """Loss, share right and the effects of every edge on both, of every document at every checkpoint.
 
     edges: as interventions name them. start, with start_low and start_high: the first step at which the edge matters,
     by the split of its curve, of which `explained` is the share of variance; loss_start and the like: of the loss.
@@ -61,6 +64,7 @@ class TrainingEdges(Result):
         "loss": ("checkpoint", "document"),
         "right": ("checkpoint", "document"),
         "effect": ("checkpoint", "edge", "document"),
+        "effect_right": ("checkpoint", "edge", "document"),
         **dict.fromkeys(
             ("start", "start_low", "start_high", "explained", "final", "final_low", "final_high"), ("edge",)
         ),
@@ -74,6 +78,7 @@ class TrainingEdges(Result):
     loss: Float[Tensor, "checkpoint document"]
     right: Float[Tensor, "checkpoint document"]
     effect: Float[Tensor, "checkpoint edge document"]
+    effect_right: Float[Tensor, "checkpoint edge document"]
     start: Int[Tensor, " edge"]
     start_low: Int[Tensor, " edge"]
     start_high: Int[Tensor, " edge"]
@@ -187,7 +192,7 @@ def training_edges(
         values = references(bridge, units, 1, reference=others)
         made.append(_measure(bridge, asked, units, values, batch_size))
         progress(number + 1, len(places), "measuring checkpoints")
-    loss, right, effect = (torch.stack(parts) for parts in zip(*made, strict=True))
+    loss, right, effect, effect_right = (torch.stack(parts) for parts in zip(*made, strict=True))
     step = torch.tensor(list(places))
     found = change_points(step, torch.cat([loss[:, None], effect], 1), level=level, seed=seed)
     low, high = bootstrap_interval(effect[-1].T, level=1 - (1 - level) / len(units), seed=seed)
@@ -199,6 +204,7 @@ def training_edges(
         loss=loss,
         right=right,
         effect=effect,
+        effect_right=effect_right,
         final=effect[-1].mean(-1),
         final_low=low,
         final_high=high,
@@ -214,18 +220,20 @@ def composition_edges(bridge: Bridge) -> list[Intervention]:
 @torch.no_grad()
 def _measure(
     bridge: Bridge, documents: list[Scored], edges: list[Intervention], values: References, batch_size: int
-) -> tuple[Float[Tensor, " document"], Float[Tensor, " document"], Float[Tensor, "edge document"]]:
-    """(loss, share right, effect of every edge on the loss) of each document."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(loss [document], share right [document], effects on the loss and on the share, [edge, document] both)."""
     loss, right = torch.zeros(2, len(documents))
-    effect = torch.zeros(len(edges), len(documents))
+    effect, effect_right = torch.zeros(2, len(edges), len(documents))
     for places in equal_lengths([ids for ids, _ in documents], batch_size):
         ids = torch.cat([documents[place][0] for place in places])
         labels = torch.stack([documents[place][1] for place in places])[:, 1:]
         loss[places], right[places] = _scores(bridge(ids), labels)
         for number, edge in enumerate(edges):
             logits = bridge.run_with_hooks(ids, fwd_hooks=list(edge_hooks(bridge, edge, values)))
-            effect[number, places] = _scores(logits, labels)[0] - loss[places]
-    return loss, right, effect
+            without = _scores(logits, labels)
+            effect[number, places] = without[0] - loss[places]
+            effect_right[number, places] = right[places] - without[1]
+    return loss, right, effect, effect_right
 
 
 def _scores(

@@ -25,7 +25,7 @@ def write(folder, lags=(40, 40, 0, -40), explained=(0.9, 0.9, 0.8, 0.3)):
     starts = [
         {"seed": seed, "main": EDGES[1], "loss_start": 80 + lag, "loss_explained": share, "right_start": 120}
         | {"right_explained": 0.9, "main_start": 80, "main_explained": 0.7, "main_low": 40, "main_high": 120}
-        | {"edges_that_matter": 2}
+        | {"main_right_start": 80, "main_right_explained": 0.9, "edges_that_matter": 2}
         for seed, (lag, share) in enumerate(zip(lags, explained, strict=True))
     ]
     folder.mkdir()

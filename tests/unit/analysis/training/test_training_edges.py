@@ -66,6 +66,8 @@ def test_effects_are_those_of_interventions_on_the_checkpoint(run, found):
                     after = loss(bridge, ids, labels)
                 assert float(found.effect[number, place, row]) == pytest.approx(after - before, abs=1e-5)
                 assert float(found.loss[number, row]) == pytest.approx(before, abs=1e-5)
+    lost = found.right[:, None] - found.effect_right
+    assert bool(((lost >= -1e-6) & (lost <= 1 + 1e-6)).all()), "what is left without an edge is a share"
 
 
 @torch.no_grad()
