@@ -46,7 +46,8 @@ smaller of the two; below 0.5 a curve has no start, and the seed no part in the 
 
 The order of two starts says what came first, not what caused what: an edge cannot be worth much while the model knows
 nothing. And its effect on the loss, in nats, goes on growing while the model gets surer of answers that are right
-already, so the comparison in nats places it late; that of the answers does not. In the app, the page Experiments shows the curves of every seed.
+already, so the comparison in nats places it late; that of the answers does not. In the app, the page Experiments shows
+the curves of every seed.
 """
 
 
