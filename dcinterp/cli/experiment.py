@@ -40,6 +40,9 @@ def run(
         Path | None,
         typer.Option(help="Another table than the experiment's own, to repeat it from nothing.", metavar="FILE"),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Where runs run: local, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE")
+    ] = "local",
 ) -> None:
     """Run what is not in the table yet, the search for the best values first; it goes on where it was stopped.
 
@@ -52,7 +55,7 @@ def run(
     require_file_place(table)
     experiment = read_experiment(folder, table=table)
     with show_progress("run", lines=sys.stderr) as progress:
-        rows = run_experiment(experiment, jobs=jobs, seeds=parse_seeds(seeds), progress=progress)
+        rows = run_experiment(experiment, jobs=jobs, seeds=parse_seeds(seeds), progress=progress, engine=engine)
     beside = f" --table {table}" if table else ""
     typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}{beside}")
 

@@ -17,6 +17,9 @@ def command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; what the file says, else one, by default.")
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="Where runs run: local, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE")
+    ] = "local",
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for the runs and the table; what the file says by default.", metavar="FOLDER"),
@@ -41,7 +44,7 @@ def command(
     else:
         # Results go to standard output, which may be JSON.
         with show_progress("run", lines=sys.stderr) as progress:
-            table = run_sweep(sweep, jobs=jobs, progress=progress)
+            table = run_sweep(sweep, jobs=jobs, progress=progress, engine=engine)
     if as_json:
         print_json(table.astype(object).where(table.notna(), None).to_dict(orient="records"))
     shown = [c for c in ("name", "status", "tokens", "flops", "loss", "validation_loss") if c in table]

@@ -41,6 +41,7 @@ import pandas as pd
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress
 from dcinterp.train.config.recipe import find_config, own_folders, read_tree
+from dcinterp.train.control.engines import LOCAL
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
 
 FILE = "experiment.yaml"
@@ -221,7 +222,12 @@ def find_experiments() -> dict[str, Path]:
 
 
 def run_experiment(
-    experiment: Experiment, *, jobs: int = 1, progress: Progress | None = None, seeds: tuple[int, ...] = ()
+    experiment: Experiment,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    seeds: tuple[int, ...] = (),
+    engine: str = LOCAL,
 ) -> pd.DataFrame:
     """Run what is not in the table yet, tuning first, and return the table.
 
@@ -230,6 +236,7 @@ def run_experiment(
         jobs: runs at a time.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
         seeds: other seeds than the file's, to repeat the experiment in a table of its own.
+        engine: where the runs run, as `run_sweep` has it.
 
     Raises:
         UserError: other seeds would join the experiment's own table, or were tuned on; or a row of the table was made
@@ -240,8 +247,9 @@ def run_experiment(
     if set(seeds) & set(experiment.tuning_seeds):
         raise UserError(f"{sorted(set(seeds) & set(experiment.tuning_seeds))} are seeds of the search; give others.")
     experiment = replace(experiment, seeds=seeds or experiment.seeds)
-    _run_missing(experiment, experiment.tuning_runs(), TUNING, jobs, progress)
-    return _run_missing(experiment, experiment.final_runs(read_table(experiment)), FINAL, jobs, progress)
+    run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine)
+    run(experiment.tuning_runs(), TUNING)
+    return run(experiment.final_runs(read_table(experiment)), FINAL)
 
 
 def read_table(experiment: Experiment) -> pd.DataFrame:
@@ -250,7 +258,7 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
 
 
 def _run_missing(
-    experiment: Experiment, runs: list[SweepRun], stage: str, jobs: int, progress: Progress | None
+    experiment: Experiment, runs: list[SweepRun], stage: str, *, jobs: int, progress: Progress | None, engine: str
 ) -> pd.DataFrame:
     before = read_table(experiment)
     done = before[before["status"] == "done"].set_index("name") if len(before) else before
@@ -268,7 +276,7 @@ def _run_missing(
             progress(done, total, message)
 
     if missing:
-        run_sweep(Sweep(experiment.output / stage, missing, jobs), progress=write_finished)
+        run_sweep(Sweep(experiment.output / stage, missing, jobs), progress=write_finished, engine=engine)
         _join(experiment, stage, missing)
     return read_table(experiment)
 

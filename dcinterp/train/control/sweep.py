@@ -18,9 +18,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import product
@@ -45,8 +45,8 @@ from dcinterp.train.config.recipe import (
     set_key,
     write_config,
 )
+from dcinterp.train.control.engines import LOCAL, open_engine, train_there
 from dcinterp.train.control.run_lock import lock_holder
-from dcinterp.train.control.signals import PARENT
 from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
@@ -109,31 +109,35 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
     return Sweep(folder, tuple(runs), jobs)
 
 
-def run_sweep(sweep: Sweep, *, jobs: int | None = None, progress: Progress | None = None) -> pd.DataFrame:
+def run_sweep(
+    sweep: Sweep, *, jobs: int | None = None, progress: Progress | None = None, engine: str = LOCAL
+) -> pd.DataFrame:
     """Run what is not finished yet, and return the table, which is also in `output`/results.csv.
 
     Args:
         sweep: what `read_sweep` gave.
         jobs: runs at a time; the file's number when None.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
+        engine: where they run: "local", "dask", or "dask:ADDRESS" (dcinterp.train.control.engines).
+
+    Raises:
+        UserError: there is no such engine, or it does not answer.
     """
     progress = progress or silent
     sweep.output.mkdir(parents=True, exist_ok=True)
     waiting = [run for run in sweep.runs if not is_finished(run)]
     failures: dict[str, str] = {}
-    children: list[subprocess.Popen[bytes]] = []
     done = len(sweep.runs) - len(waiting)
     table = results(sweep, failures)
     progress(done, len(sweep.runs), f"{done} finished before")
-    with ThreadPoolExecutor(jobs or sweep.jobs) as pool:
-        pending: dict[Future[str], SweepRun] = {}
+    with _stop_file(sweep.output) as stop, open_engine(engine, jobs or sweep.jobs) as pool:
         try:
-            pending = {pool.submit(_launch, run, sweep.output, children): run for run in waiting}
+            pending = {_submit(pool, run, sweep.output, stop): run for run in waiting}
             while pending:
                 ended, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
                     run = pending.pop(future)
-                    if sentence := future.result():
+                    if sentence := _outcome(future):
                         failures[run.name] = sentence
                     done += 1
                     table = results(sweep, failures)
@@ -141,11 +145,7 @@ def run_sweep(sweep: Sweep, *, jobs: int | None = None, progress: Progress | Non
                 if not ended:
                     progress(done, len(sweep.runs), _describe_running(list(pending.values())))
         except BaseException:
-            for future in pending:
-                future.cancel()
-            for child in children:
-                if child.poll() is None:
-                    child.terminate()
+            stop.touch()
             raise
     return table
 
@@ -236,20 +236,30 @@ def file_name(title: str) -> str:
     return re.sub(r"[^\w.+=,-]+", "-", title)
 
 
-def _launch(run: SweepRun, output: Path, children: list[subprocess.Popen[bytes]]) -> str:
-    """Run it in a process of its own; the sentence that says why it failed, or nothing."""
-    config, log = output / f"{run.name}.yaml", output / f"{run.name}.log"
-    write_config(run.config, config)
-    with log.open("ab") as file:
-        command = [sys.executable, "-m", "dcinterp", "train", str(config), "--resume"]
-        child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment())
-        children.append(child)
-        code = child.wait()
-    if code == 0:
-        return ""
-    lines = [line for line in re.split(r"[\r\n]+", log.read_text(errors="replace")) if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith("dcinterp: ")), lines[-1] if lines else "")
-    return said.removeprefix("dcinterp: ").strip() or f"ended with code {code}; see {log}"
+@contextmanager
+def _stop_file(output: Path) -> Iterator[Path]:
+    """A file that tells all workers to stop once it is there; it is gone when they have."""
+    stop = output / f".stop-{os.getpid()}"
+    try:
+        yield stop
+    finally:
+        stop.unlink(missing_ok=True)
+
+
+def _submit(pool: Executor, run: SweepRun, output: Path, stop: Path) -> Future[str]:
+    """Hand a run to the engine, with places that mean the same in other folders."""
+    config, log, folder = (output / f"{run.name}.yaml", output / f"{run.name}.log", Path(run.config.output).absolute())
+    write_config(replace(run.config, output=str(folder)), config)
+    places = (str(place.absolute()) for place in (config, log, folder, stop))
+    return pool.submit(train_there, *places)
+
+
+def _outcome(future: Future[str]) -> str:
+    """What `train_there` said; of a worker that died too often, that it did."""
+    try:
+        return future.result()
+    except Exception as error:
+        return f"its worker ended ({type(error).__name__}: {error})"
 
 
 def _describe_running(pending: list[SweepRun]) -> str:
@@ -257,13 +267,6 @@ def _describe_running(pending: list[SweepRun]) -> str:
     running = [(run, lock_holder(Path(run.config.output))) for run in pending]
     parts = [f"{run.name} at step {at.step:,} of {at.steps:,}, {at.message}" for run, at in running if at and at.step]
     return "; ".join(parts) or f"{len(pending)} to go"
-
-
-def _environment() -> dict[str, str]:
-    """The same dcinterp in the child as here, wherever it is started, and no child that outlives the sweep."""
-    here = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    return os.environ | {"PYTHONPATH": paths, PARENT: str(os.getpid())}
 
 
 def _row(run: SweepRun, failure: str) -> dict[str, Any]:

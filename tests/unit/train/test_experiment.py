@@ -10,6 +10,7 @@ import yaml
 
 import dcinterp
 from dcinterp.support.errors import UserError
+from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import sweep
 from dcinterp.train.control.experiment import parse_seeds, read_experiment, run_experiment
 from dcinterp.train.loop.run import train
@@ -53,12 +54,12 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs that were started, in this process instead of one of their own."""
     names: list[str] = []
 
-    def launch(run, output, children):
-        names.append(run.name)
-        train(run.config, resume=True)
+    def launch(config, log, folder, stop):
+        names.append(Path(config).stem)
+        train(read_config(config), resume=True)
         return ""
 
-    monkeypatch.setattr(sweep, "_launch", launch)
+    monkeypatch.setattr(sweep, "train_there", launch)
     return names
 
 

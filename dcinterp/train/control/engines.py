@@ -1,0 +1,135 @@
+"""Where the runs of a sweep run: in processes of this machine, or on the workers of a Dask cluster.
+
+    local                   processes of this machine, as many at a time as `--jobs` says
+    dask                    a Dask cluster on this machine, with as many workers
+    dask:tcp://HOST:8786    a cluster that runs already, by the address of its scheduler
+    dask:/path/of.json      the same, by the scheduler's file, as Slurm jobs pass it on
+
+Every worker must see the folder of the sweep under the same path, since runs, checkpoints and the table are files. A
+worker that dies loses nothing: its runs go to another, which goes on at their last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dcinterp.support.errors import UserError
+from dcinterp.train.control.run_lock import lock_holder
+from dcinterp.train.control.signals import PARENT
+
+LOCAL, DASK = "local", "dask"
+POLL_SECONDS = 0.5
+ORPHAN_SECONDS = 120.0
+"""How long a run of a worker that died may take to stop at a checkpoint."""
+CONNECT_SECONDS = 30.0
+"""That a scheduler may take to start: in a Slurm job it starts beside the sweep."""
+RETRIES = 3
+STOPPED = "stopped"
+
+
+@contextmanager
+def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
+    """What runs `train_there` for one run after another; what still waits when the block ends is dropped.
+
+    Args:
+        engine: as above.
+        jobs: runs at a time, of the local ones; a cluster that runs already has as many as its workers' threads.
+
+    Raises:
+        UserError: there is no such engine, Dask is not installed, or no scheduler answers at the address.
+    """
+    kind, _, address = engine.partition(":")
+    if kind == LOCAL and not address:
+        with ThreadPoolExecutor(jobs) as pool:
+            yield pool
+        return
+    if kind != DASK:
+        raise UserError(f"There is no engine {engine!r}; choose local, dask, or dask:ADDRESS of a scheduler.")
+    with _client(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
+        yield pool
+
+
+@contextmanager
+def _client(address: str, jobs: int) -> Iterator[Any]:
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise UserError("The engine dask needs Dask: pip install 'dcinterp[cluster]'.") from error
+    if not address:
+        # A thread a worker: what a worker does is wait for one process.
+        with (
+            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None) as cluster,
+            Client(cluster) as own,
+        ):
+            yield own
+        return
+    end, file = time.monotonic() + CONNECT_SECONDS, Path(address)
+    place: dict[str, str] = {"scheduler_file": address} if file.suffix == ".json" else {"address": address}
+    try:
+        while "scheduler_file" in place and not file.is_file():  # Dask itself would wait for it for ever
+            if time.monotonic() > end:
+                raise OSError("there is no such file")
+            time.sleep(POLL_SECONDS)
+        client = Client(**place, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"No Dask scheduler answers at {address} ({error}); start one with `dask scheduler`."
+        ) from error
+    with client:
+        yield client
+
+
+def train_there(config: str, log: str, folder: str, stop: str) -> str:
+    """Train one run to its end in a process of its own, going on at its last checkpoint.
+
+    Args:
+        config, log: files of the run, in the folder of the sweep.
+        folder: of the run.
+        stop: a file; when it is there, the run stops at a checkpoint.
+
+    Returns:
+        The sentence that says why it failed; empty when it is done.
+    """
+    if not Path(config).is_file():
+        return f"the worker does not see {config}; all workers must see the folder of the sweep under one path"
+    _let_orphan_end(Path(folder))
+    if Path(stop).exists():
+        return STOPPED
+    with Path(log).open("ab") as file:
+        command = [sys.executable, "-m", "dcinterp", "train", config, "--resume"]
+        child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment())
+        while (code := child.poll()) is None:
+            if Path(stop).exists():
+                child.terminate()
+            time.sleep(POLL_SECONDS)
+    return "" if code == 0 else _last_words(Path(log)) or f"ended with code {code}; see {log}"
+
+
+def _let_orphan_end(folder: Path) -> None:
+    """Wait for a process that trains there still: its worker died, and it is stopping."""
+    end = time.monotonic() + ORPHAN_SECONDS
+    while lock_holder(folder) is not None and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+
+
+def _last_words(log: Path) -> str:
+    """What a run said when it ended: its own sentence, or the last line."""
+    lines = [line for line in re.split(r"[\r\n]+", log.read_text(errors="replace")) if line.strip()]
+    said = next((line for line in reversed(lines) if line.startswith("dcinterp: ")), lines[-1] if lines else "")
+    return said.removeprefix("dcinterp: ").strip()
+
+
+def _environment() -> dict[str, str]:
+    """The same dcinterp in the child as here, wherever it is started, and no child that outlives this process."""
+    here = str(Path(__file__).parents[3])
+    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    return os.environ | {"PYTHONPATH": paths, PARENT: str(os.getpid())}

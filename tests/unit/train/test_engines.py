@@ -1,0 +1,106 @@
+"""Runs on a cluster: a worker that is killed loses nothing, and the table is that of runs in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Cancelled
+from dcinterp.train.control.engines import open_engine, train_there
+from dcinterp.train.control.run_lock import lock_holder
+from dcinterp.train.control.sweep import Sweep, make_run, run_sweep
+from dcinterp.train.loop.checkpoints import steps_in
+from dcinterp.train.loop.run import train
+
+CONFIG = {
+    "model": {
+        "preset": "tiny-dcformer++",
+        "changes": {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 0},
+    },
+    "data": {
+        "puzzle": {"options": {"questions": 1}},
+        "phases": [{"source": "puzzle", "steps": 400, "batch_size": 4}],
+    },
+    "recipe": {"learning_rate": 3e-3, "threads": 1},
+    "evaluation": {"every": 200, "validation_rows": 8, "watch": False},
+    "save_every": 20,
+    "log_every": 20,
+}
+COLUMNS = ["name", "status", "steps", "tokens", "loss", "accuracy 1 seen", "parameters", "flops"]
+
+
+def sweep(folder: Path, seeds=(0, 1)) -> Sweep:
+    runs = [make_run(CONFIG, folder, f"seed={seed}", {"recipe.seed": seed, "data.seed": seed}) for seed in seeds]
+    return Sweep(folder, tuple(runs), len(runs))
+
+
+def parent(process: int) -> int:
+    """The process that started another."""
+    return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads who started a process from /proc")
+def test_a_killed_worker_loses_nothing(tmp_path):
+    planned, killed = sweep(tmp_path / "cluster"), []
+
+    def kill_one(done: int, total: int, message: str = "") -> None:
+        folder = Path(planned.runs[0].config.output)
+        if not killed and steps_in(folder / "checkpoints") and (at := lock_holder(folder)) is not None and at.step:
+            worker = parent(at.process)
+            assert worker != os.getpid(), "a process of the cluster trains"
+            os.kill(worker, signal.SIGKILL)
+            killed.append(at.step)
+
+    found = run_sweep(planned, engine="dask", progress=kill_one)
+    assert killed
+    assert killed[0] < 400, "it was killed before its end"
+    assert found["status"].tolist() == ["done", "done"]
+    here = sweep(tmp_path / "here")
+    for run in here.runs:
+        train(run.config)
+    expected = run_sweep(here)  # all are finished: this only reads them
+    assert found[COLUMNS].equals(expected[COLUMNS])
+    assert not list((tmp_path / "cluster").glob(".stop-*"))
+
+
+def test_a_cancelled_sweep_stops_at_checkpoints_and_goes_on(tmp_path):
+    planned = sweep(tmp_path, seeds=(0,))
+
+    def cancel(done: int, total: int, message: str = "") -> None:
+        if steps_in(Path(planned.runs[0].config.output) / "checkpoints"):
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        run_sweep(planned, progress=cancel)
+    assert lock_holder(Path(planned.runs[0].config.output)) is None, "it has ended"
+    assert not list(tmp_path.glob(".stop-*"))
+    assert run_sweep(planned)["status"].tolist() == ["done"]
+
+
+def test_what_is_to_stop_does_not_start(tmp_path):
+
+    (tmp_path / "stop").touch()
+    (tmp_path / "config.yaml").touch()
+    places = (str(tmp_path / name) for name in ("config.yaml", "log", "run", "stop"))
+    assert train_there(*places) == "stopped"
+    assert not (tmp_path / "log").exists()
+    assert "does not see" in train_there(*(str(tmp_path / name) for name in ("none.yaml", "log", "run", "stop")))
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ("ray", "There is no engine 'ray'; choose local, dask"),
+        ("local:2", "There is no engine 'local:2'"),
+        ("dask:tcp://127.0.0.1:9", "No Dask scheduler answers at tcp://127.0.0.1:9"),
+        ("dask:nowhere/scheduler.json", "No Dask scheduler answers at nowhere/scheduler.json"),
+    ],
+)
+def test_an_engine_that_is_not_there_is_named(engine, says, monkeypatch):
+    monkeypatch.setattr("dcinterp.train.control.engines.CONNECT_SECONDS", 1.0)
+    with pytest.raises(UserError, match=says), open_engine(engine, 1):
+        pass
