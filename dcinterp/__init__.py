@@ -29,6 +29,7 @@ _LIBRARY = {
     "DCViTForImageClassification": "dcinterp.model.vit",
     "presets": "dcinterp.model.presets",
     "composed_attention": "dcinterp.model.kernels",
+    "ComposeWeights": "dcinterp.model.kernels",
     "load_result": "dcinterp.results.result",
     "replay": "dcinterp.results.replay",
     "plant": "dcinterp.planted",

@@ -1,5 +1,6 @@
 # Made by tests/unit/test_public_types.py: the public names, as a type checker reads them.
 from dcinterp import figures as figures
+from dcinterp.model.kernels import ComposeWeights as ComposeWeights
 from dcinterp.model.config import DCFormerConfig as DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM as DCFormerForCausalLM
 from dcinterp.model.config import DCViTConfig as DCViTConfig

@@ -123,7 +123,8 @@ def _choose(implementation: str, q: Tensor) -> str:
         name = os.environ.get(ENVIRONMENT, "auto")
     check_implementation(name)
     if name == "auto":
-        return "fused" if _fusible(q) and fused.available() else "chunked"
+        # A graph may run on another machine: it gets the operator, which looks for the kernel when it runs.
+        return "fused" if _fusible(q) and (torch.compiler.is_compiling() or fused.available()) else "chunked"
     if name == "fused" and not (q.device.type == "cpu" and fused.available()):
         raise UserError(
             "The fused attention kernel needs a CPU tensor and a C++ compiler (g++ or clang++) for its first use; "
@@ -134,8 +135,17 @@ def _choose(implementation: str, q: Tensor) -> str:
 
 def _fusible(q: Tensor) -> bool:
     """Whether the kernel may see this tensor: not on other devices, nor inside transforms that it has no rule for."""
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    return q.device.type == "cpu" and not transformed and torch.autograd.forward_ad._current_level < 0
+    return q.device.type == "cpu" and not _transformed()
+
+
+def _transformed() -> bool:
+    """Whether vmap, a transform of torch.func, or forward-mode differentiation is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+# torch.compile asks it once, while it traces; it cannot trace it. As torch.compiler.assume_constant_result does, which
+# would import the compiler here.
+_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _scannable(q: Tensor) -> bool:

@@ -1,8 +1,13 @@
-"""The kernel as an operation of PyTorch: eager, under autograd, and opaque to torch.compile."""
+"""The kernel as one operator of PyTorch, `dcinterp::composed_attention`: what autograd, export and compile see of it.
+
+It has a rule for shapes (a fake) and one for gradients, so that `torch.export` and `torch.compile(fullgraph=True)`
+take it whole. On a CPU it runs the C++; on other devices, or without a compiler, the portable path.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,27 +19,32 @@ from dcinterp.model.kernels.fused.build import library
 from dcinterp.model.kernels.portable import chunked_attention, equation_in_chunks
 from dcinterp.model.mask import Sight
 
+NAMES = tuple(f"{stage}_{name}" for stage in ("pre", "post") for name in WEIGHTS)
+"""How the operator calls its weights; each may be None, which autograd would not see through in a list."""
+
 _LIBRARY = torch.library.Library("dcinterp", "DEF")
 _LIBRARY.define(
-    "fused_forward(Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask) -> (Tensor, Tensor)"
+    f"composed_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, {', '.join(f'Tensor? {name}' for name in NAMES)}, "
+    "int[] how) -> (Tensor, Tensor)"
 )
 _LIBRARY.define(
-    "fused_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask, Tensor lse)"
-    " -> Tensor[]"
+    "composed_attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor?[] weights, "
+    "int[] how, Tensor sums) -> Tensor[]"
 )
-
-_LIBRARY.define("fused_decode(Tensor q, Tensor k, Tensor v, Tensor?[] weights, int[] how, Tensor? mask) -> Tensor")
 
 DECODING = 4
 """So many queries, without gradients, go the way that reads keys where the cache holds them."""
 
 Weights = list[Tensor | None]
-"""Seven for the first stage (`WEIGHTS`), seven for the second; None where there is none."""
+"""In the order of `NAMES`."""
 
 
 def available() -> bool:
     """Whether the kernel is built, or can be, on this machine (building takes some seconds, once)."""
     return library() is not None
+
+
+available._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compile asks, and does not trace it
 
 
 def fused_attention(
@@ -49,16 +59,10 @@ def fused_attention(
     mask: Tensor | None,
 ) -> Tensor:
     """What `reference_attention` computes; half precisions are widened to float32 inside, and the result narrowed."""
-    dtype = q.dtype
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    # The dispatcher resolves negated views (of `Tensor.imag`, say) for us, but not inside lists.
-    weights = [None if w is None else w.to(wide).resolve_neg() for stage in (pre, post) for w in _weights(stage)]
-    how = [*_flags(pre), *_flags(post), int(causal), window or 0]
-    inputs = q.to(wide), k.to(wide), v.to(wide)
-    tracked = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*inputs, *weights))
-    if q.shape[2] <= DECODING and not tracked:
-        return torch.ops.dcinterp.fused_decode(*inputs, weights, how, mask).to(dtype)
-    return _Fused.apply(*inputs, how, mask, *weights).transpose(1, 2).to(dtype)
+    weights = [w for stage in (pre, post) for w in _weights(stage)]
+    tracked = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, *weights))
+    how = [*_flags(pre), *_flags(post), int(causal), window or 0, int(tracked)]
+    return torch.ops.dcinterp.composed_attention(q, k, v, mask, *weights, how)[0].transpose(1, 2)
 
 
 def _weights(stage: ComposeWeights | None) -> Weights:
@@ -69,40 +73,7 @@ def _flags(stage: ComposeWeights | None) -> list[int]:
     return [0, 1, 1] if stage is None else [1, stage.groups, int(stage.skip)]
 
 
-class _Fused(torch.autograd.Function):
-    """Gives [batch, pos, head, d], no view of anything, so that a hook may change it in place."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: list[int], mask: Tensor | None, *weights: Any
-    ) -> Tensor:
-        out, lse = torch.ops.dcinterp.fused_forward(q, k, v, list(weights), how, mask)
-        ctx.save_for_backward(q, k, v, mask, lse, *weights)
-        ctx.how = how
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        q, k, v, mask, lse, *weights = ctx.saved_tensors
-        grad = grad.transpose(1, 2)
-        if torch.is_grad_enabled():
-            return _differentiable_backward(grad, (q, k, v, *weights), ctx.how, mask)
-        found = torch.ops.dcinterp.fused_backward(grad, q, k, v, weights, ctx.how, mask, lse)
-        rest = iter(found[3:])
-        return *found[:3], None, None, *(None if w is None else next(rest) for w in weights)
-
-
-def _differentiable_backward(grad: Tensor, inputs: Any, how: list[int], mask: Tensor | None) -> Any:
-    """Gradients that can be differentiated again: those of the portable path."""
-    q, k, v, *weights = inputs
-    out = chunked_attention(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
-    wanted = [x for x in inputs if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    grads = [next(found) if x is not None and x.requires_grad else None for x in inputs]
-    return *grads[:3], None, None, *grads[3:]
-
-
-def _stages(weights: Weights, how: list[int]) -> list[ComposeWeights | None]:
+def _stages(weights: Sequence[Tensor | None], how: list[int]) -> list[ComposeWeights | None]:
     """What `_weights` and `_flags` were made from."""
     stages = []
     for flags, held in ((how[:3], weights[: len(WEIGHTS)]), (how[3:6], weights[len(WEIGHTS) :])):
@@ -115,41 +86,103 @@ def _sight(how: list[int], mask: Tensor | None) -> Sight:
     return Sight(bool(how[6]), how[7] or None, mask)
 
 
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    call = _Call(q, k, v, weights, how, mask)
-    lse = q.new_empty(q.shape[:3])
-    out, width = _position_major(call.q), v.shape[-1]
-    call.arguments.lse, call.arguments.out = address(lse), View.of(out.transpose(1, 2))
-    if call.run("forward"):
-        return _equation(q, k, v, weights, how, mask), lse
-    return out if out.shape[-1] == width else out[..., :width].contiguous(), lse
+def _tracked(how: list[int]) -> bool:
+    """Whether there will be a way back."""
+    return bool(how[8])
 
 
-def _decode(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> Tensor:
-    call = _Call(q, k, v, weights, how, mask)
-    out = _like_heads(call.q)
-    call.arguments.out = View.of(out)
-    if call.run("decode"):
-        return _equation(q, k, v, weights, how, mask).transpose(1, 2)
-    return out[..., : v.shape[-1]]
+# -- the way forward ---------------------------------------------------------------------------------------------------
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
+    """The C++. `rest` is the weights and `how`, the numbers that `fused_attention` makes of its other arguments.
+
+    Returns:
+        [batch, pos, head, d], no view of anything, so that a hook may change it in place; and the logarithms of the
+        softmax's denominators, [batch, head, query], for the way back (empty where there is none).
+    """
+    if library() is None:
+        return _portable_forward(q, k, v, mask, *rest)
+    *weights, how = rest
+    call = _Call(q, k, v, mask, weights, how)
+    out, sums = _position_major(call.q), call.q.new_empty(call.q.shape[:3])
+    call.arguments.lse, call.arguments.out = address(sums), View.of(out.transpose(1, 2))
+    if call.run("forward" if _tracked(how) or q.shape[2] > DECODING else "decode"):
+        out = _equation(call, mask, weights, how)
+    elif out.shape[-1] != q.shape[-1]:
+        out = out[..., : q.shape[-1]].contiguous()
+    return out.to(q.dtype), sums if _tracked(how) else sums.new_empty(0)
 
 
 @torch.no_grad()
-def _equation(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> Tensor:
-    out = equation_in_chunks(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
+def _equation(call: _Call, mask: Tensor | None, weights: Weights, how: list[int]) -> Tensor:
+    wide = [None if w is None else w.to(call.wide) for w in weights]
+    out = equation_in_chunks(*call.unpadded, *_stages(wide, how), sight=_sight(how, mask))
     return out.transpose(1, 2).contiguous()
 
 
+@torch.no_grad()
+def _portable_forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
+    """The same without the C++; the way back then needs no sums."""
+    *weights, how = rest
+    out = chunked_attention(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
+    return out.transpose(1, 2).contiguous(), _sums_like(q, how).zero_()
+
+
+def _fake_forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
+    return _position_major(q), _sums_like(q, rest[-1])
+
+
+def _sums_like(q: Tensor, how: list[int]) -> Tensor:
+    return q.new_empty(q.shape[:3] if _tracked(how) else (0,), dtype=_wide(q.dtype))
+
+
+# -- the way back ------------------------------------------------------------------------------------------------------
+
+
+def _remember(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.how = inputs
+    _, sums = output
+    ctx.mark_non_differentiable(sums)
+    ctx.save_for_backward(*tensors, sums)
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> Any:
+    """Of all inputs, from that of [batch, pos, head, d]; differentiable where autograd asks for it."""
+    q, k, v, mask, *weights, sums = ctx.saved_tensors
+    inputs = q, k, v, *weights
+    if torch.is_grad_enabled():
+        found = iter(_portable_gradients(grad, inputs, ctx.how, mask, again=True))
+    else:
+        kernel = torch.ops.dcinterp.composed_attention_backward
+        made = iter(kernel(grad, q, k, v, mask, weights, ctx.how, sums))
+        found = iter([None if x is None else next(made) for x in inputs])
+    return next(found), next(found), next(found), None, *found, None
+
+
+def _portable_gradients(
+    grad: Tensor, inputs: Sequence[Tensor | None], how: list[int], mask: Tensor | None, *, again: bool
+) -> list[Tensor | None]:
+    """By autograd through the portable path; with `again`, they can be differentiated once more."""
+    q, k, v, *weights = inputs
+    assert q is not None and k is not None and v is not None  # noqa: PT018
+    out = chunked_attention(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
+    wanted = [x for x in inputs if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(out, wanted, grad.transpose(1, 2), create_graph=again, allow_unused=True))
+    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+
+
 def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None, lse: Tensor
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Weights, how: list[int], sums: Tensor
 ) -> list[Tensor]:
-    call = _Call(q, k, v, weights, how, mask)
-    d_out = row_major(grad, call.lanes)
+    """The C++: gradients of q, k, v and of the weights that exist."""
+    if library() is None:
+        return _portable_backward(grad, q, k, v, mask, weights, how, sums)
+    call = _Call(q, k, v, mask, weights, how)
+    d_out = row_major(grad.to(call.wide).transpose(1, 2), call.lanes)
     d_q, d_k, d_v = (_like_heads(x) for x in (call.q, call.k, call.v))
     a = call.arguments
-    a.lse, a.d_out, a.d_q, a.d_k, a.d_v = address(lse), View.of(d_out), View.of(d_q), View.of(d_k), View.of(d_v)
+    a.lse, a.d_out, a.d_q, a.d_k, a.d_v = address(sums), View.of(d_out), View.of(d_q), View.of(d_k), View.of(d_v)
     grads = []
     for stage, held in zip((a.pre, a.post), call.weights, strict=True):
         for name, weight in zip(WEIGHTS, held, strict=True):
@@ -158,7 +191,36 @@ def _backward(
                 grads.append(fill(weight.shape, dtype=weight.dtype))
                 setattr(stage, f"d_{name}", address(grads[-1]))
     call.run("backward")
-    return [*(x[..., : q.shape[-1]] for x in (d_q, d_k, d_v)), *grads]
+    return _like_inputs([d_q, d_k, d_v, *grads], (q, k, v, *weights))
+
+
+def _portable_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Weights, how: list[int], sums: Tensor
+) -> list[Tensor]:
+    """The same without the C++."""
+    with torch.enable_grad():
+        held = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, *weights)]
+        found = _portable_gradients(grad, held, how, mask, again=False)
+    made = [torch.zeros_like(x) if g is None else g for x, g in zip(held, found, strict=True) if x is not None]
+    return _like_inputs(made, held)
+
+
+def _fake_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Weights, how: list[int], sums: Tensor
+) -> list[Tensor]:
+    return [*(_like_heads(x) for x in (q, k, v)), *(w.new_empty(w.shape) for w in weights if w is not None)]
+
+
+def _like_inputs(grads: list[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor]:
+    """In the types of the inputs, and laid out as `_fake_backward` says."""
+    made = []
+    for number, (grad, x) in enumerate(zip(grads, (x for x in inputs if x is not None), strict=True)):
+        grad = grad.to(x.dtype)
+        if number < 3:
+            made.append(grad.transpose(1, 2)[..., : x.shape[-1]].contiguous().transpose(1, 2))
+        else:
+            made.append(grad.contiguous())
+    return made
 
 
 def _like_heads(x: Tensor) -> Tensor:
@@ -171,25 +233,34 @@ def _position_major(x: Tensor) -> Tensor:
     return x.new_empty(batch, length, heads, width)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 class _Call:
     """Inputs in the layout that the kernel wants; holds them while it runs."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> None:
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Weights, how: list[int]) -> None:
         self.kernel = library()
         assert self.kernel is not None
-        self.real = "float" if q.dtype == torch.float32 else "double"
-        self.lanes = self.kernel.fused_lanes() * 4 // q.element_size()
-        self.q, self.k, self.v = (row_major(x, self.lanes) for x in (q, k, v))
-        held = [
-            w if w is None or name.startswith("w_k") else w.contiguous()
-            for name, w in zip(WEIGHTS * 2, weights, strict=True)
-        ]
+        self.wide = _wide(q.dtype)
+        self.real = "float" if self.wide == torch.float32 else "double"
+        self.lanes = self.kernel.fused_lanes() * 4 // self.wide.itemsize
+        self.unpadded = q.to(self.wide), k.to(self.wide), v.to(self.wide)
+        self.q, self.k, self.v = (row_major(x, self.lanes) for x in self.unpadded)
+        held: Weights = []
+        for name, w in zip(WEIGHTS * 2, weights, strict=True):
+            if w is not None:
+                # The dispatcher resolves negated views (of `Tensor.imag`, say) for us, but not inside lists.
+                w = w.to(self.wide).resolve_neg()
+                w = w if name.startswith("w_k") else w.contiguous()
+            held.append(w)
         self.weights = held[: len(WEIGHTS)], held[len(WEIGHTS) :]
         self.mask = None if mask is None else mask.contiguous()
         batch, heads, queries, width = self.q.shape
         a = self.arguments = Arguments(batch, heads, k.shape[1], queries, k.shape[2], width)
         a.pre, a.post = self._stage(how[:3], self.weights[0]), self._stage(how[3:6], self.weights[1])
-        a.causal, a.window = how[6:]
+        a.causal, a.window = how[6:8]
         if self.mask is not None:
             a.mask, a.mask_stride = self.mask.data_ptr(), 0 if self.mask.shape[0] == 1 else queries * k.shape[2]
         self.strange = ctypes.c_long(0)
@@ -219,23 +290,11 @@ def _tile(heads: int, queries: int, lanes: int) -> tuple[int, int]:
     return min(24, queries), max(block, 2 * lanes)
 
 
-_LIBRARY.impl("fused_forward", _forward, "CPU")
-_LIBRARY.impl("fused_decode", _decode, "CPU")
-_LIBRARY.impl("fused_backward", _backward, "CPU")
-
-
-@torch.library.register_fake("dcinterp::fused_forward", lib=_LIBRARY)
-def _(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _position_major(q), q.new_empty(q.shape[:3])
-
-
-@torch.library.register_fake("dcinterp::fused_decode", lib=_LIBRARY)
-def _(q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None) -> Tensor:
-    return _like_heads(q)
-
-
-@torch.library.register_fake("dcinterp::fused_backward", lib=_LIBRARY)
-def _(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, weights: Weights, how: list[int], mask: Tensor | None, lse: Tensor
-) -> list[Tensor]:
-    return [*(_like_heads(x) for x in (q, k, v)), *(w.new_empty(w.shape) for w in weights if w is not None)]
+for _name, _cpu, _elsewhere, _shapes in (
+    ("composed_attention", _forward, _portable_forward, _fake_forward),
+    ("composed_attention_backward", _backward, _portable_backward, _fake_backward),
+):
+    _LIBRARY.impl(_name, _cpu, "CPU")
+    _LIBRARY.impl(_name, _elsewhere, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"dcinterp::{_name}", _shapes, lib=_LIBRARY)
+torch.library.register_autograd("dcinterp::composed_attention", _gradients, setup_context=_remember, lib=_LIBRARY)
