@@ -16,7 +16,7 @@ from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import composed_attention
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, attention_pattern, read_values
-from dcinterp.model.kernels.select import require_equation
+from dcinterp.model.kernels.select import require_equation, require_portable
 from dcinterp.model.mask import Sight, as_sight
 from dcinterp.model.norm import RMSNorm
 from dcinterp.model.rotary import Rotation, rotate
@@ -118,10 +118,14 @@ class ComposedAttention(nn.Module):
                 v = held
         if handed is not None:
             stages["pre"] = stages["pre"].after(handed.scores)
-        plain = not taps_back and handed is None and not any(stage.reads_beyond() for stage in stages.values())
-        if not plain:
-            require_equation(self.config._attn_implementation or "auto")
-        if taps is None and not output_attentions and plain:
+        asked = self.config._attn_implementation or "auto"
+        if handed is not None:
+            require_equation(asked)
+        elif any(stage.reads_beyond() for stage in stages.values()):
+            require_portable(asked)
+        # A convolution over queries reads no padding, of which the rule for keys does not tell, and those of the cache.
+        whole = not taps_back or (q.shape[2] == rows and sight.causal and sight.allowed is None)
+        if taps is None and not output_attentions and handed is None and whole:
             return self.read_out(self.read(q, k, v, stages, sight), x_query), None
         pattern = self.pattern(q, k, stages, sight, rows, taps, handed)
         return self.read_out(read_values(pattern, v), x_query), pattern

@@ -58,7 +58,7 @@ class ComposeWeights:
     conv: Float[Tensor, "head_to group_head query_tap key_tap"] | None = None
     seen: Mask | None = None
     previous: HeadMap | None = None
-    before: Attention | None = None
+    before: Float[Tensor, "#batch head query key"] | None = None
 
     def dynamic(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the dynamic weights that exist."""
@@ -151,6 +151,8 @@ def neighbours(
 ) -> Attention:
     """O_kq: tap (i, j) reads i queries back, and j - floor(key_tap / 2) keys back, inside groups of heads."""
     queries, keys = conv.shape[2:]
+    if a.numel() == 0:
+        return a
     visible = a if seen is None else a.masked_fill(~seen, 0)
     # A convolution of torch goes forwards, from the pair furthest back.
     padded = pad(visible, (keys - 1 - keys // 2, keys // 2, queries - 1, 0))
@@ -158,7 +160,7 @@ def neighbours(
     return out if seen is None else out.masked_fill(~seen, 0)
 
 
-def earlier(a: Attention, previous: HeadMap, before: Attention | None) -> Attention:
+def earlier(a: Attention, previous: HeadMap, before: Float[Tensor, "#batch head query key"] | None) -> Attention:
     """O_prev, of as many rows as `a`.
 
     Raises:

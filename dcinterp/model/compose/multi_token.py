@@ -8,7 +8,7 @@
 
 W_b is the head convolution: heads are mixed within `compose_groups` groups of the same size. What a pair takes from
 its own scores, i = j = 0, is a map over heads and part of O_b; what it takes from the pairs around it is one more term,
-O_kq, with a tap of its own. No kernel knows that term: a model with it is computed as the equation reads.
+O_kq, with a tap of its own. The fused kernel does not know that term: a model with it takes the portable path.
 
 At first all of it is the identity, so that without `norm` (the default) attention is plain. The norm has no gain: that
 rescales columns of W_O. Left out are the paper's scalar gate behind the norm, its convolutions over queries and keys
@@ -108,6 +108,8 @@ class MultiTokenCompose(Composer):
         if not hasattr(self, "taps"):
             return ComposeWeights(static=static, skip=False, groups=groups)
         own = self.taps[:, 0, self.shape[2] // 2]
+        if self.shape[1:] == (1, 1):  # around the pair is nothing, and so every kernel computes it
+            return ComposeWeights(static=own[:, None] * static, skip=False, groups=groups)
         around = (self.taps * (1 - _middle(self.shape).to(self.taps))).unflatten(0, (groups, -1))
         conv = torch.einsum("gft,gfij->gtfij", self.heads.weight, around).flatten(0, 1)
         return ComposeWeights(static=own[:, None] * static, skip=False, groups=groups, conv=conv)

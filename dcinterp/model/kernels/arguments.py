@@ -73,11 +73,7 @@ def _settle_stage(stage: str, w: Any, q: Tensor, keys: int) -> ComposeWeights | 
         _check(f"{stage}.static", w.static, "[head_from, head_to]", (heads, heads), q)
     if w.bias is not None:
         _check(f"{stage}.bias", w.bias, "[head]", (heads,), q)
-    if w.conv is not None:
-        axes, taps = "[head, head of its group, query tap, key tap]", tuple(w.conv.shape[2:])
-        _check(f"{stage}.conv", w.conv, axes, (heads, heads // w.groups, *taps), q)
-    if w.previous is not None:
-        _check(f"{stage}.previous", w.previous, "[head_from, head_to]", (heads, heads), q)
+    _check_beyond(stage, w, q, keys)
     rank = next((x.shape[2] for x in (w.w_q1, w.w_k1) if isinstance(x, Tensor) and x.dim() == 4), None)
     dtype, device, strided = q.dtype, q.device, torch.strided
     spread: dict[str, Tensor] = {}
@@ -101,6 +97,22 @@ def _settle_stage(stage: str, w: Any, q: Tensor, keys: int) -> ComposeWeights | 
         if _check(f"{stage}.{name}", x, axes, shape, q, one=True):
             spread[name] = x.expand(batch, *x.shape[1:])
     return w.with_dynamic(lambda name, x: spread.get(name, x)) if spread else w
+
+
+def _check_beyond(stage: str, w: ComposeWeights, q: Tensor, keys: int) -> None:
+    """What a pair takes from other pairs and from the layer before."""
+    batch, heads, queries, _ = q.shape
+    if w.conv is not None:
+        axes = "[head, head of its group, query tap, key tap]"
+        taps = w.conv.shape[2:] if isinstance(w.conv, Tensor) and w.conv.dim() == 4 else (None, None)
+        _check(f"{stage}.conv", w.conv, axes, (heads, heads // w.groups, *taps), q)
+        if 0 in taps:
+            raise UserError(f"{stage}.conv must have at least one tap; its shape is {tuple(w.conv.shape)}.")
+    if w.previous is not None:
+        _check(f"{stage}.previous", w.previous, "[head_from, head_to]", (heads, heads), q)
+    if w.previous is not None and w.before is not None:
+        shape = (batch, heads, queries, keys)
+        _check(f"{stage}.before", w.before, "[batch, head, query, key]", shape, q, one=True)
 
 
 def _settle_window(window: Any, causal: bool) -> int | None:

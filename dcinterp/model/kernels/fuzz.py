@@ -34,7 +34,7 @@ TOLERANCE = {torch.float64: (1e-10, 1e-9), torch.float32: (3e-5, 3e-4)}
 HALF = 0.2
 """The same of half precisions, where the portable implementations round at every step."""
 STRANGE = (float("nan"), float("inf"), -float("inf"))
-WEIGHTS = (*DYNAMIC_WEIGHTS, "static")
+WEIGHTS = (*DYNAMIC_WEIGHTS, "static", "conv", "previous", "before")
 
 
 class Failure(Exception):
@@ -147,6 +147,11 @@ class Maker:
         if self.chance(0.3):
             held["static"] = self.tensor(self.heads, self.heads)
         groups = self.pick(1, *(n for n in range(1, self.heads + 1) if self.heads % n == 0))
+        if self.chance(0.15):
+            held["conv"] = self.tensor(self.heads, self.heads // groups, self.number(1, 4), self.number(1, 5))
+        if self.chance(0.1):
+            held["previous"] = self.tensor(self.heads, self.heads)
+            held["before"] = self.tensor(self.pick(1, self.batch), self.heads, self.queries, self.keys)
         # Small weights: what ill-conditioned sums lose is not what this looks for.
         small = {
             name: (x.detach() / self.heads**0.5 / 2).requires_grad_(x.requires_grad)
@@ -189,8 +194,10 @@ class Maker:
         if kind == "shape" and x.dim():
             axis, n = self.number(0, x.dim() - 1), self.pick(0, 1, 2, 3, 5, 50)
             size = [*x.shape]
-            spread = "." in name and not name.endswith("static") and axis == 0 and n in (1, self.batch)
-            fits = n == size[axis] or spread
+            one = name.partition(".")[2] in (*DYNAMIC_WEIGHTS, "before")
+            spread = one and axis == 0 and n in (1, self.batch)
+            taps = name.endswith("conv") and axis > 1 and n
+            fits = n == size[axis] or spread or taps
             size[axis] = n
             call.change(name, torch.randn(size, generator=self.g).to(x.dtype))
             # The shape of q and k says what fits, and with nothing beside them another one may.
@@ -248,7 +255,10 @@ def check(call: Call) -> str:
     Raises:
         Failure: an implementation did what it must not.
     """
-    outcomes = {name: _attempt(call, name) for name in _implementations()}
+    beyond = [w for w in map(call.arguments.get, ("pre", "post")) if isinstance(w, ComposeWeights) and w.reads_beyond()]
+    # The kernel refuses what reads other pairs; asked for nothing by name, the call goes another way.
+    names = [name if name != "fused" or not beyond else "auto" for name in _implementations()]
+    outcomes = {name: _attempt(call, name) for name in names}
     refusals = {str(out) if isinstance(out, UserError) else None for out in outcomes.values()}
     if len(refusals) != 1:
         raise Failure(f"not all implementations refused it: {refusals}")

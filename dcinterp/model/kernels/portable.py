@@ -2,10 +2,12 @@
 
 For one query the skip, the static map, the query-side projection and gate are a single H x H map of the heads' rows,
 and for one key the key side is another (`branches.head_maps`). Two batched matrix products per stage replace the
-twelve passes over A of the branch-by-branch definition.
+twelve passes over A of the branch-by-branch definition. Terms that read other pairs or the layer before are added as
+the definition has them.
 
 Long inputs go in chunks of queries against the keys that they see; under autograd a chunk keeps its inputs only and
-computes the rest again in the backward pass, so that memory grows with the length and not with its square.
+computes the rest again in the backward pass, so that memory grows with the length and not with its square. A chunk
+starts some queries early where a convolution reads them, and drops what comes out of these.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dcinterp.model.compose.branches import ComposeWeights, head_maps
+from dcinterp.model.compose.branches import ComposeWeights, earlier, head_maps, neighbours
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, dot_keys, read_values, reference_attention
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.shapes import Attention, Mask
@@ -52,15 +54,7 @@ def chunked_attention(
         chunk = queries if queries * one_query <= WHOLE_NUMBERS else max(16, CHUNK_NUMBERS // one_query)
     if queries <= chunk:
         return headmix_attention(q, k, v, pre, post, mask=sight.dense(queries, keys, q.device))
-    again = torch.is_grad_enabled()
-    outs = []
-    for start in range(0, queries, chunk):
-        # Queries in the order of their first key's place on the axis of keys.
-        rows = slice(start, min(start + chunk, queries))
-        seen = _seen(sight, rows, queries, keys)
-        inputs = (q, k, v, pre, post, sight, rows, seen, headmix_attention)
-        outs.append(checkpoint(_chunk, *inputs, use_reentrant=False) if again else _chunk(*inputs))
-    return torch.cat(outs, dim=2)
+    return _in_chunks(q, k, v, pre, post, sight, chunk, headmix_attention)
 
 
 def equation_in_chunks(
@@ -77,14 +71,34 @@ def equation_in_chunks(
     Neither may heads be mixed by maps, nor hidden keys be left out, nor terms be added up in another order, if every
     NaN of the equation is to appear here, and no other: 0 * NaN is NaN.
     """
-    queries, keys = q.shape[2], k.shape[2]
-    chunk = max(1, CHUNK_NUMBERS // max(1, q.shape[0] * q.shape[1] * keys))
-    again, all_keys = torch.is_grad_enabled(), slice(0, keys)
+    chunk = max(1, CHUNK_NUMBERS // max(1, q.shape[0] * q.shape[1] * k.shape[2]))
+    return _in_chunks(q, k, v, pre, post, sight, chunk, reference_attention, all_keys=True)
+
+
+def _in_chunks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pre: ComposeWeights | None,
+    post: ComposeWeights | None,
+    sight: Sight,
+    chunk: int,
+    attend: Callable[..., Tensor],
+    *,
+    all_keys: bool = False,
+) -> Tensor:
+    """`attend` on `chunk` queries at a time, with `all_keys` or with those that they see."""
+    queries, keys, again = q.shape[2], k.shape[2], torch.is_grad_enabled()
+    # What a convolution after the softmax reads is made of what one before it reads.
+    early = sum(stage.taps_back() for stage in (pre, post) if stage is not None)
     outs = []
     for start in range(0, queries, chunk):
-        rows = slice(start, min(start + chunk, queries))
-        inputs = (q, k, v, pre, post, sight, rows, all_keys, reference_attention)
-        outs.append(checkpoint(_chunk, *inputs, use_reentrant=False) if again else _chunk(*inputs))
+        # Queries in the order of their first key's place on the axis of keys.
+        rows = slice(max(0, start - early), min(start + chunk, queries))
+        seen = slice(0, keys) if all_keys else _seen(sight, rows, queries, keys)
+        inputs = (q, k, v, pre, post, sight, rows, seen, attend)
+        out = checkpoint(_chunk, *inputs, use_reentrant=False) if again else _chunk(*inputs)
+        outs.append(out[:, :, start - rows.start :])
     return torch.cat(outs, dim=2)
 
 
@@ -93,7 +107,8 @@ def all_finite(q: Tensor, k: Tensor, v: Tensor, pre: ComposeWeights | None, post
     held = [q, k, v]
     for stage in (pre, post):
         if stage is not None:
-            held += [w for _, w in stage.dynamic()] + ([] if stage.static is None else [stage.static])
+            others = (stage.static, stage.conv, stage.previous, stage.before)
+            held += [w for _, w in stage.dynamic()] + [w for w in others if w is not None]
     with torch.no_grad():
         # A sum is one pass and no copy; where large numbers overflow in it, look again.
         return all(math.isfinite(x.sum().item()) or bool(x.isfinite().all()) for x in held)
@@ -110,8 +125,18 @@ def headmix_attention(
 ) -> QueryHeads:
     """The same in one piece; `mask` is True where a query may look, None for everywhere."""
     scores = dot_keys(q * (1 / math.sqrt(q.shape[-1])), k)
-    weights = mask_scores(mix_heads(scores, pre), mask).softmax(-1)
-    return read_values(mix_heads(weights, post), v)
+    weights = mask_scores(_compose(scores, pre, mask), mask).softmax(-1)
+    return read_values(_compose(weights, post, mask), v)
+
+
+def _compose(a: Attention, w: ComposeWeights | None, mask: Mask | None) -> Attention:
+    """Compose(A) through its maps over heads, and what it reads beyond the pair."""
+    out = mix_heads(a, w)
+    if w is not None and w.conv is not None:
+        out = out + neighbours(a, w.conv, w.groups, mask)
+    if w is not None and w.previous is not None:
+        out = out + earlier(a, w.previous, w.before)
+    return out
 
 
 def _seen(sight: Sight, rows: slice, queries: int, keys: int) -> slice:
@@ -154,6 +179,8 @@ def _cut(stage: ComposeWeights | None, rows: slice, seen: slice) -> ComposeWeigh
     if stage is None:
         return None
     cut: dict[str, Any] = {name: w[:, rows if name.startswith("w_q") else seen] for name, w in stage.dynamic()}
+    if stage.before is not None:
+        cut["before"] = stage.before[:, :, rows, seen]
     return replace(stage, **cut)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,6 +21,8 @@ from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError, nearest
 
 Implementation = Literal["auto", "eager", "chunked", "fused", "triton"]
+log = logging.getLogger(__name__)
+
 ENVIRONMENT = "DCINTERP_ATTENTION"
 """The environment variable that says what "auto" means."""
 
@@ -62,9 +66,9 @@ def composed_attention(
     """
     pre, post, window, mask = settle_arguments(q, k, v, pre, post, causal=causal, window=window, mask=mask)
     chosen = _choose(implementation, q)
-    if any(stage is not None and stage.reads_beyond() for stage in (pre, post)):
-        require_equation(implementation)
-        chosen = "eager"
+    if chosen != "eager" and any(stage is not None and stage.reads_beyond() for stage in (pre, post)):
+        require_portable(implementation)
+        chosen = "chunked"
     if q.shape[0] == 0 or q.shape[2] == 0 or k.shape[2] == 0:
         chosen = "eager"  # nothing to compute, and what an empty sum is, the equation says
     sight = Sight(causal, window, mask)
@@ -96,17 +100,39 @@ def _run(
     return chunked_attention(q, k, v, pre, post, sight=sight)
 
 
-def require_equation(implementation: str) -> None:
-    """For scores that are made of more than those of their own pair and layer, which only "eager" computes.
+def require_portable(implementation: str) -> None:
+    """For scores that are made of more than those of their own pair: the portable path has them, the kernels do not.
 
     Raises:
         UserError: a kernel is asked for by name.
     """
-    if implementation not in ("auto", "eager"):
+    if implementation not in ("auto", "eager", "chunked"):
         raise UserError(
             f"The attention implementation {implementation!r} composes the scores of one pair and one layer alone, and "
-            'this model reads others too; choose "auto" or "eager".'
+            'this model reads others too; choose "auto", "chunked" or "eager".'
         )
+    if implementation == "auto" and not torch.compiler.is_compiling():
+        _say_once("The fused kernel composes the scores of one pair; the portable path computes what reads others too.")
+
+
+def require_equation(implementation: str) -> None:
+    """For scores that a layer hands on to the next, which only "eager" shows.
+
+    Raises:
+        UserError: another implementation is asked for by name.
+    """
+    if implementation not in ("auto", "eager"):
+        raise UserError(
+            f"The attention implementation {implementation!r} shows its scores to nobody, and layers of this model "
+            'read those of the layer before; choose "auto" or "eager".'
+        )
+    if implementation == "auto" and not torch.compiler.is_compiling():
+        _say_once("Scores that are handed from layer to layer are computed as the equation reads, without a kernel.")
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    log.warning(sentence)
 
 
 def check_implementation(name: str) -> None:

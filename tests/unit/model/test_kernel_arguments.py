@@ -112,6 +112,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "gate of four axes": (call(post=weights(w_kg=random(2, 11, 1, 4))), "post.w_kg must be"),
     "projection of three": (call(pre=weights(w_q1=random(2, 9, 4))), r"pre.w_q1 must be .* = \[2, 9, 3, 4\]"),
     "static": (call(post=weights(static=random(4, 3))), r"post.static must be \[head_from, head_to\] = \[4, 4\]"),
+    "conv of three axes": (
+        call(pre=weights(conv=random(4, 2, 3))),
+        r"pre.conv must be \[head, head of its group",
+    ),
+    "conv of other groups": (call(post=weights(conv=random(4, 4, 2, 3))), "post.conv must be"),
+    "conv without taps": (call(pre=weights(conv=random(4, 2, 0, 3))), "pre.conv must have at least one tap"),
+    "short scores before": (
+        call(pre=weights(previous=random(4, 4), before=random(2, 4, 9, 10))),
+        r"pre.before must be \[batch, head, query, key\] = \[2, 4, 9, 11\], or 1 for its batch",
+    ),
     "type of weights": (call(pre=weights(w_q1=random(2, 9, 3, 4).double())), "pre.w_q1 is torch.float64"),
     "float mask": (call(mask=torch.ones(2, 1, 9, 11)), "mask must be a boolean tensor"),
     "mask of two axes": (call(mask=ones(9, 11)), r"mask must be .*; its shape is \(9, 11\)"),

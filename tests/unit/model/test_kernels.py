@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,6 +122,22 @@ def test_chunks_of_queries_are_the_equation(seed: int) -> None:
     case = Case(seed)
     out = chunked_attention(
         case.q, case.k, case.v, case.pre, case.post, sight=Sight(case.causal, case.window, case.mask), chunk=7
+    )
+    check(case, out, 1e-10, 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(400, 406))
+def test_chunks_read_the_queries_before_them_and_the_layer_before(seed: int) -> None:
+    """Convolutions around the softmax, and scores of the layer before, in chunks shorter than what they read."""
+    case = Case(seed, heads=4, pre="qkpg2", post="qkpgs2")
+    beyond = [case.random(4, 2, taps, 1 + seed % 4) for taps in (4, 3)]
+    previous, before = case.random(4, 4), case.random(1, 4, case.queries, case.keys)
+    case.pre = replace(case.pre, conv=beyond[0], previous=previous, before=before)
+    case.post = replace(case.post, conv=beyond[1])
+    leaves = [*case.leaves(), *beyond, previous, before]
+    case.leaves = lambda: leaves  # type: ignore[method-assign]
+    out = chunked_attention(
+        case.q, case.k, case.v, case.pre, case.post, sight=Sight(case.causal, case.window, case.mask), chunk=3
     )
     check(case, out, 1e-10, 1e-9)
 

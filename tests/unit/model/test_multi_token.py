@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dcinterp.model.attention import ComposedAttention
 from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.multi_token import MultiTokenCompose
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.model.kernels import fused, portable, select
 from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError
 
@@ -121,6 +123,57 @@ def test_padding_and_the_cache_change_nothing(shared: int) -> None:
             torch.testing.assert_close(padded[1], model(ids[1:]).logits[0], atol=1e-10, rtol=0)
 
 
+class Largest(TorchDispatchMode):
+    """Notes the most numbers that any tensor held which an operation gave."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        found = [x.numel() for x in (out if isinstance(out, tuple | list) else [out]) if isinstance(x, Tensor)]
+        self.numbers = max([self.numbers, *found])
+        return out
+
+
+@pytest.mark.parametrize("shared", [4, 2], ids="{} heads of keys".format)
+def test_long_texts_go_the_portable_way_and_say_so_once(
+    shared: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In chunks of sixteen queries, values and gradients are those of the equation, and no whole matrix is made."""
+    monkeypatch.setattr(portable, "WHOLE_NUMBERS", 0)
+    monkeypatch.setattr(portable, "CHUNK_NUMBERS", 0)
+    monkeypatch.delenv(select.ENVIRONMENT, raising=False)
+    select._say_once.cache_clear()
+    model, ids = random_model(num_key_value_heads=shared), torch.randint(0, 11, (1, 100))
+    results, largest = [], []
+    for implementation in ("eager", "auto", "chunked"):
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        with Largest() as seen:
+            loss = model(ids, labels=ids, use_cache=False).loss
+            loss.backward()
+        largest.append(seen.numbers)
+        results.append([loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for other in results[1:]:
+        for got, want in zip(other, results[0], strict=True):
+            torch.testing.assert_close(got, want, atol=1e-10, rtol=1e-8)
+    assert max(largest[1:]) < 4 * 100 * 100 / 2 < largest[0]
+    said = [record.message for record in caplog.records if "portable path" in record.message]
+    assert said == [
+        "The fused kernel composes the scores of one pair; the portable path computes what reads others too."
+    ]
+
+
+@pytest.mark.skipif(not fused.available(), reason="no C++ compiler here")
+def test_a_convolution_of_one_tap_is_a_map_over_heads_and_takes_the_kernel() -> None:
+    model, ids = random_model(compose_options={"queries": 1, "keys": 1}), torch.arange(9)[None]
+    logits = {}
+    for implementation in ("eager", "fused"):
+        model.set_attn_implementation(implementation)
+        logits[implementation] = model(ids).logits
+    torch.testing.assert_close(logits["fused"], logits["eager"], atol=1e-10, rtol=0)
+
+
 def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(UserError, match="which local layers hide; leave attention_windows out"):
         config(attention_windows=(4, None))
@@ -128,7 +181,7 @@ def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(UserError, match="'queries' = 0; a convolution has at least one tap"):
         config(compose_options={"queries": 0})
     model = random_model()
-    model.set_attn_implementation("chunked")
-    with pytest.raises(UserError, match="'chunked' composes the scores of one pair and one layer alone"):
+    model.set_attn_implementation("triton")
+    with pytest.raises(UserError, match="'triton' composes the scores of one pair and one layer alone"):
         model(torch.zeros(2, 3, dtype=torch.long))
     assert not hasattr(MultiTokenCompose(config()).place(Place(0, "post")), "taps")
