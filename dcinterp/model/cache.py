@@ -1,4 +1,7 @@
-"""The decoding cache: keys, values and the key side of the composition, bounded by the window in local layers."""
+"""The decoding cache: keys, values and the key side of the composition, bounded by the window in local layers.
+
+Global layers keep room for what is to come, so that a token costs no copy of those before it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,51 @@ from dcinterp.model.compose.branch_table import BRANCHES
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
+from dcinterp.model.kernels.select import transformed
 from dcinterp.shapes import SharedHeads
 
 KEY_WEIGHTS = tuple(weight for branch in BRANCHES.values() if branch.side == "key" for weight in branch.weights)
 """Dynamic weights that belong to the keys, and stay with them while decoding."""
+
+
+class GrowingLayer(DynamicLayer):
+    """The cache of a global layer: it keeps room at the end, where transformers copies all it holds at every token.
+
+    Nothing that it ever gave out changes: a place is written once, by the one who holds all that is before it. A copy
+    of the cache, or a cropped, reordered or selected one, moves to a room of its own at its next token.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rooms: dict[str, tuple[Tensor, Tensor]] = {}  # by name: a room, and the view of it that was given out last
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        # What writes in place is nothing for autograd, nor for what follows tensors around.
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed():
+            return super().update(key_states, value_states, *args, **kwargs)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        keys = self.keys = self._extended("keys", self.keys, key_states)
+        values = self.values = self._extended("values", self.values, value_states)
+        return keys, values
+
+    def _extended(self, name: str, held: Tensor | None, new: Tensor) -> Tensor:
+        before = held.shape[2] if held is not None and held.dim() == 4 else 0
+        after = before + new.shape[2]
+        room, given = self.rooms.get(name, (None, None))
+        if room is None or given is not held or room.shape[2] < after or not _writable(room, new):
+            room = new.new_empty(*new.shape[:2], after + after // 4 + 64, new.shape[3])
+            if before and held is not None:
+                room[:, :, :before] = held
+        room[:, :, before:after] = new
+        given = room[:, :, :after]
+        self.rooms[name] = room, given
+        return given
+
+
+def _writable(room: Tensor, new: Tensor) -> bool:
+    """Whether `new` may be written into a room that was made earlier, perhaps in inference mode."""
+    return room.dtype == new.dtype and (not room.is_inference() or torch.is_inference_mode_enabled())
 
 
 class LocalLayer(DynamicSlidingWindowLayer):
@@ -41,7 +85,8 @@ def new_cache(config: DCFormerConfig) -> DynamicCache:
 def fit_cache(cache: Cache, config: DCFormerConfig) -> Cache:
     """`cache`, with layers that know our windows if it is still empty (`generate` builds a generic one)."""
     fitted = len(cache.layers) == config.num_hidden_layers and all(
-        config.window(layer) is None or isinstance(held, LocalLayer) for layer, held in enumerate(cache.layers)
+        isinstance(held, GrowingLayer if config.window(layer) is None else LocalLayer)
+        for layer, held in enumerate(cache.layers)
     )
     if isinstance(cache, DynamicCache) and cache.get_seq_length() == 0 and not fitted:
         cache.layers = _layers(config)
@@ -50,7 +95,7 @@ def fit_cache(cache: Cache, config: DCFormerConfig) -> Cache:
 
 def _layers(config: DCFormerConfig) -> list[Any]:
     windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-    return [DynamicLayer() if w is None else LocalLayer(sliding_window=w) for w in windows]
+    return [GrowingLayer() if w is None else LocalLayer(sliding_window=w) for w in windows]
 
 
 def update(
@@ -103,6 +148,8 @@ def pack_key_weights(stages: list[ComposeWeights], kv_heads: int) -> Tensor | No
     if not channels:
         return None
     packed = torch.cat(channels, dim=-1)
+    if packed.shape[1] == kv_heads:
+        return packed
     # Of the heads that share values, the channels of one after those of another.
     return packed.unflatten(1, (kv_heads, -1)).transpose(2, 3).flatten(3)
 

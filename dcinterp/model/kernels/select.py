@@ -161,17 +161,17 @@ def _choose(implementation: str, q: Tensor) -> str:
 
 def _fusible(q: Tensor) -> bool:
     """Whether the kernel may see this tensor: not on other devices, nor inside transforms that it has no rule for."""
-    return q.device.type == "cpu" and not _transformed()
+    return q.device.type == "cpu" and not transformed()
 
 
-def _transformed() -> bool:
+def transformed() -> bool:
     """Whether vmap, a transform of torch.func, or forward-mode differentiation is at work."""
     return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
 
 
 # torch.compile asks it once, while it traces; it cannot trace it. As torch.compiler.assume_constant_result does, which
 # would import the compiler here.
-_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _scannable(q: Tensor) -> bool:

@@ -1,5 +1,6 @@
 """Decoding with the cache equals the full forward pass: every family and ablation, batched, padded, with beams."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -125,3 +126,55 @@ def test_a_mask_that_forgets_the_cache_is_one_sentence(model: Build) -> None:
             ValueError, match="attention_mask covers 1 positions, but the cache and the new tokens are 13"
         ):
             built(tokens(1), attention_mask=torch.ones(2, 1), past_key_values=cache)
+
+
+@torch.no_grad()
+def test_a_token_costs_no_copy_of_those_before_it(model: Build) -> None:
+    built, ids = model(num_hidden_layers=2), tokens()
+    cache = built(ids[:, :4], use_cache=True).past_key_values
+    places, given = set(), []
+    for end in range(5, 10):
+        cache = built(ids[:, end - 1 : end], past_key_values=cache, use_cache=True).past_key_values
+        places.add(cache.layers[0].values.untyped_storage().data_ptr())
+        given.append((cache.layers[0].values, cache.layers[0].values.clone()))
+    assert len(places) == 1
+    assert all(torch.equal(view, then) for view, then in given)
+
+
+@pytest.mark.parametrize("how", ["shallow", "deep", "crop", "inference mode", "select"])
+def test_caches_that_part_do_not_write_over_each_other(how: str, model: Build) -> None:
+    built, ids = model(dtype=torch.float64), tokens()
+    other = ids.roll(3, dims=1)
+
+    @torch.no_grad()
+    def step(cache: Any, new: torch.Tensor) -> torch.Tensor:
+        return built(new, past_key_values=cache, use_cache=True).logits
+
+    with torch.inference_mode(how == "inference mode"), torch.no_grad():
+        cache = built(ids[:, :5], use_cache=True).past_key_values
+        step(cache, ids[:, 5:6])
+    twin = copy.copy(cache) if how in ("shallow", "select") else copy.deepcopy(cache)
+    if how in ("shallow", "select"):
+        twin.layers = [copy.copy(layer) for layer in cache.layers]
+    held = [layer.values.clone() for layer in cache.layers]
+    seen = [layer.values for layer in cache.layers]
+    if how == "crop":
+        twin = cache
+        twin.crop(-2)
+        prefix = torch.cat([ids[:, :4], other[:, :3]], dim=1)
+    elif how == "select":
+        twin.batch_select_indices(torch.tensor([1, 0]))
+        prefix = torch.cat([ids[[1, 0], :6], other[:, :3]], dim=1)
+    else:
+        prefix = torch.cat([ids[:, :6], other[:, :3]], dim=1)
+    parted, went_on = [], []
+    for i in range(3):  # in turn: what one writes is not what the other reads next
+        parted.append(step(twin, other[:, i : i + 1]))
+        if how != "crop":
+            went_on.append(step(cache, ids[:, i + 6 : i + 7]))
+    assert all(torch.equal(view, then) for view, then in zip(seen, held, strict=True))
+    with torch.no_grad():
+        for text, logits in ((prefix, parted), (ids[:, :9], went_on)):
+            if logits:
+                full = built(text, use_cache=False).logits[:, -3:]
+                torch.testing.assert_close(torch.cat(logits, 1), full, atol=1e-9, rtol=0)
