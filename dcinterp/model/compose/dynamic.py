@@ -43,14 +43,19 @@ class SideWeights(nn.Module):
     def forward(self, x: Residual) -> tuple[LowRank | None, LowRank | None, Gate | None]:
         w1 = w2 = wg = None
         if hasattr(self, "down"):
-            inner = gelu(self.down(x)).unflatten(-1, (self.groups, -1))
-            both = torch.einsum("bpgi,gio->bpgo", inner, self.up)
-            both = both.unflatten(-1, (2 * self.rank, self.group_heads)).transpose(2, 3)  # [b, p, 2 rank, group, head]
-            w1, w2 = both.chunk(2, dim=2)
-            w1, w2 = rms_normalise(w1).flatten(3), w2.flatten(3)
+            w1, w2 = self._low_rank(gelu(self.down(x)))
         if hasattr(self, "gate"):
             wg = torch.tanh(self.gate(x))
         return w1, w2, wg
+
+    def _low_rank(self, inner: Float[Tensor, "batch pos inner"]) -> tuple[LowRank, LowRank]:
+        if self.groups == 1:  # as below, in few operations: one token pays for their number
+            w1, w2 = (inner @ self.up[0]).unflatten(-1, (2 * self.rank, self.group_heads)).chunk(2, dim=2)
+            return rms_normalise(w1), w2
+        both = torch.einsum("bpgi,gio->bpgo", inner.unflatten(-1, (self.groups, -1)), self.up)
+        both = both.unflatten(-1, (2 * self.rank, self.group_heads)).transpose(2, 3)  # [b, p, 2 rank, group, head]
+        w1, w2 = both.chunk(2, dim=2)
+        return rms_normalise(w1).flatten(3), w2.flatten(3)
 
     @torch.no_grad()
     def initialise(self) -> None:

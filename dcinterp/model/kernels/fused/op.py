@@ -32,6 +32,8 @@ _LIBRARY.define(
     "int[] how, Tensor sums) -> Tensor[]"
 )
 
+OF_KEYS = tuple(name.startswith("w_k") for name in WEIGHTS * 2)
+
 DECODING = 4
 """So many queries, without gradients, go the way that reads keys where the cache holds them."""
 
@@ -62,7 +64,13 @@ def fused_attention(
     weights = [w for stage in (pre, post) for w in _weights(stage)]
     tracked = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, *weights))
     how = [*_flags(pre), *_flags(post), int(causal), window or 0, int(tracked)]
-    return torch.ops.dcinterp.composed_attention(q, k, v, mask, *weights, how)[0].transpose(1, 2)
+    kernel = torch.ops.dcinterp.composed_attention
+    if tracked or torch.compiler.is_compiling():
+        out, _ = kernel(q, k, v, mask, *weights, how)
+    else:
+        with torch._C._AutoDispatchBelowAutograd():  # its rule is Python, which one decoded token would notice
+            out, _ = kernel(q, k, v, mask, *weights, how)
+    return out.transpose(1, 2)
 
 
 def _weights(stage: ComposeWeights | None) -> Weights:
@@ -246,14 +254,16 @@ class _Call:
         self.wide = _wide(q.dtype)
         self.real = "float" if self.wide == torch.float32 else "double"
         self.lanes = self.kernel.fused_lanes() * 4 // self.wide.itemsize
-        self.unpadded = q.to(self.wide), k.to(self.wide), v.to(self.wide)
+        wide = self.wide
+        self.unpadded = q, k, v = q.to(wide), k.to(wide), v.to(wide)
         self.q, self.k, self.v = (row_major(x, self.lanes) for x in self.unpadded)
         held: Weights = []
-        for name, w in zip(WEIGHTS * 2, weights, strict=True):
+        for w, of_key in zip(weights, OF_KEYS, strict=True):
             if w is not None:
+                w = w if w.dtype is wide else w.to(wide)
                 # The dispatcher resolves negated views (of `Tensor.imag`, say) for us, but not inside lists.
-                w = w.to(self.wide).resolve_neg()
-                w = w if name.startswith("w_k") else w.contiguous()
+                w = w.resolve_neg() if w.is_neg() else w
+                w = w if of_key else w.contiguous()
             held.append(w)
         self.weights = held[: len(WEIGHTS)], held[len(WEIGHTS) :]
         self.mask = None if mask is None else mask.contiguous()
@@ -271,11 +281,13 @@ class _Call:
 
     @staticmethod
     def _stage(flags: list[int], weights: Weights) -> Stage:
-        present, groups, skip = flags
-        by_name = dict(zip(WEIGHTS, weights, strict=True))
-        rank = next((w.shape[2] for w in (by_name["w_q1"], by_name["w_k1"]) if w is not None), 0)
-        stage = Stage(*(KeyWeight.of(w) if name.startswith("w_k") else address(w) for name, w in by_name.items()))
-        stage.rank, stage.groups, stage.skip, stage.present = rank, groups, skip, present
+        stage = Stage()
+        stage.present, stage.groups, stage.skip = flags
+        for name, w, of_key in zip(WEIGHTS, weights, OF_KEYS, strict=False):
+            if w is not None:
+                setattr(stage, name, KeyWeight.of(w) if of_key else address(w))
+                if w.dim() == 4:
+                    stage.rank = w.shape[2]
         return stage
 
     def run(self, way: str) -> bool:
