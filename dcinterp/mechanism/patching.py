@@ -113,7 +113,7 @@ class PairPatching(Result, shared=True):
     position: int
     target: str
     foil: str
-    direction: str
+    direction: Direction
     clean: float
     corrupted: float
     clean_answer: str

@@ -13,12 +13,13 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.errors import UserError, nearest, require_known
 from dcinterp.support.ranges import require_in_range
 from dcinterp.support.text import shown
 
 _IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "True or False", NoneType: "None"}
 _SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
+_LISTS = (Sequence, list, tuple)
 _NO_LIST = (str, bytes, bytearray, Mapping)
 
 
@@ -36,8 +37,19 @@ def require_fitting(name: str, value: Any, annotation: Any) -> None:
         words = [word for each in allowed if get_origin(each) is Literal for word in get_args(each)]
         if isinstance(value, str) and all(isinstance(word, str) for word in words) and words:
             require_known(name, value, words)
+        _require_known_items(name, value, allowed)
         raise UserError(f"{name} is {shown(value)}; it must be {_listed([_in_words(each) for each in allowed])}.")
     require_in_range(name, value, annotation)
+
+
+def _require_known_items(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Refuse the first text of a list that is not one of the words the list may hold, where these are all it may."""
+    held = [each for kind in allowed if get_origin(kind) in _LISTS for each in _items(kind)]
+    words = [get_args(each)[0] for each in held if get_origin(each) is Literal]
+    if words and len(words) == len(held) and _is_list(value):
+        for item in value:
+            if isinstance(item, str) and item not in words:
+                raise UserError(f"{name} has {shown(item)}; {nearest(item, words)}")
 
 
 def alternatives(annotation: Any) -> list[Any]:
@@ -62,11 +74,11 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return not isinstance(value, bool) and _whole(value)
     if kind is float:
-        return isinstance(value, Real) and not isinstance(value, bool)
+        return isinstance(value, Real) and not isinstance(value, bool) and _countable(value)
     if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
         places = get_args(kind)
         return _is_list(value) and len(value) == len(places) and all(map(_place_fits, value, places))
-    if get_origin(kind) in (Sequence, list, tuple):
+    if get_origin(kind) in _LISTS:
         return _is_list(value) and all(_item_fits(item, kind) for item in value)
     if get_origin(kind) in (dict, Mapping):
         return isinstance(value, Mapping)
@@ -84,14 +96,27 @@ def _whole(value: Any) -> bool:
     return False
 
 
+def _countable(value: Real) -> bool:
+    """JSON and Python know whole numbers that no number of a computation holds, of four hundred digits say."""
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
 def _is_list(value: Any) -> bool:
     several = isinstance(value, Iterable) and isinstance(value, Sized) and not isinstance(value, _NO_LIST)
     return several and getattr(value, "ndim", 1) > 0
 
 
 def _item_fits(item: Any, kind: Any) -> bool:
-    items = [each for arg in get_args(kind) if arg is not Ellipsis for each in alternatives(arg)]
-    return any(_fits(item, each) for each in items)
+    return any(_fits(item, each) for each in _items(kind))
+
+
+def _items(kind: Any) -> list[Any]:
+    """The types that the items of a list may have."""
+    return [each for arg in get_args(kind) if arg is not Ellipsis for each in alternatives(arg)]
 
 
 def _place_fits(item: Any, annotation: Any) -> bool:
@@ -101,13 +126,17 @@ def _place_fits(item: Any, annotation: Any) -> bool:
 def _in_words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return repr(get_args(kind)[0])
-    if get_origin(kind) in (Sequence, list, tuple, Set):
+    if get_origin(kind) in (*_LISTS, Set):
         held = [each for arg in get_args(kind)[:1] for each in alternatives(arg)]
-        named = [_SEVERAL.get(each) or _name(each) for each in held if each is not Any]
+        named = [_SEVERAL.get(each) or _item_in_words(each) for each in held if each is not Any]
         return f"a list of {_listed(named)}" if named else "a list"
     if get_origin(kind) in (dict, Mapping):
         return "a table of names and values"
     return _IN_WORDS.get(kind) or f"{_article(_name(kind))} {_name(kind)}"
+
+
+def _item_in_words(kind: Any) -> str:
+    return _in_words(kind) if get_origin(kind) is Literal else _name(kind)
 
 
 def _name(kind: Any) -> str:

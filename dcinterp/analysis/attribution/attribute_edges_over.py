@@ -88,7 +88,7 @@ class EdgeAttributionSet(AgainstControl, Result):
     method: str
     path: str
     dynamic_weights: str
-    control: str
+    control: Control
     tolerance: float
     prompts: tuple[str, ...]
     targets: tuple[str, ...]

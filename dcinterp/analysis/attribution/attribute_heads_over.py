@@ -104,7 +104,7 @@ class HeadAttributionSet(AgainstControl, Result):
     path: str
     baseline: str
     method: str
-    control: str
+    control: Control
     tolerance: float
     agreement: float
     agreement_p: float

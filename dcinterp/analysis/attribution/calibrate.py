@@ -66,6 +66,16 @@ Part = Literal["head", "branch", "edge", "weight"]
 Kind = Literal["zero", "mean", "counterfactual"]
 
 
+def require_calibrated(methods: Sequence[str]) -> None:
+    """Refuse a method that cannot be calibrated.
+
+    Raises:
+        UserError: as said.
+    """
+    for method in methods:
+        require_known("method", method, CALIBRATED)
+
+
 @dataclass(frozen=True)
 class Calibration(Result):
     """Predicted and measured effects of n examples on every unit, in units of the metric.
@@ -86,9 +96,9 @@ class Calibration(Result):
     }
 
     n: int
-    part: str
-    kind: str
-    stage: str
+    part: Part
+    kind: Kind
+    stage: Literal["pre", "post"]
     objective: str
     level: float
     methods: tuple[str, ...]
@@ -112,6 +122,9 @@ class Calibration(Result):
     correlation: Float[Tensor, "method flow"]
     shuffled: Float[Tensor, "method flow"]
     error: Float[Tensor, "method flow"]
+
+    def __post_init__(self) -> None:
+        require_calibrated(self.methods)
 
     def labels(self, axis: str) -> list[str] | None:
         names = {
@@ -223,8 +236,7 @@ def calibrate(
         UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is
             unknown.
     """
-    for method in methods:
-        require_known("method", method, CALIBRATED)
+    require_calibrated(methods)
     questions, skipped = _with_counterfactuals(bridge, read_questions(bridge, examples), kind, counterfactual)
     units = list(all_units(bridge, part, stage, kind))
     left_out = max(0, len(units) - limit)

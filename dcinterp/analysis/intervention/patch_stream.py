@@ -25,7 +25,7 @@ the first token that differs give the other; all sites agree with the functions 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from jaxtyping import Float
 from torch import Tensor
@@ -38,7 +38,8 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
-SITES = ("resid_pre", "attn_out", "mlp_out")
+Site = Literal["resid_pre", "attn_out", "mlp_out"]
+SITES: tuple[Site, ...] = get_args(Site)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class StreamPatching(PairPatching):
         "all_positions": ("site", "layer"),
     }
 
-    sites: tuple[str, ...]
+    sites: tuple[Site, ...]
     all_positions: Float[Tensor, "site layer"]
 
     def labels(self, axis: str) -> list[str] | None:

@@ -38,6 +38,8 @@ from dcinterp.support.ranges import Count
 LOSSES = ("validation_loss", "loss")
 COLUMNS = ("family", "flops")
 GRID = 9
+LARGEST_LOG = 100.0
+"""Of a loss: far beyond what any run has, and far from what a number can hold."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,23 @@ class ScalingFit(Result):
     multiplier: Float[Tensor, " at"]
     multiplier_low: Float[Tensor, " at"]
     multiplier_high: Float[Tensor, " at"]
+
+    def __post_init__(self) -> None:
+        # A file may hold lines that no runs have: what is drawn takes their exponential.
+        for number, family in enumerate(self.families):
+            points = [(flops, loss) for name, flops, loss in self.points if name == family]
+            _require_runs(family, points)
+            if not all(abs(self._log_loss(number, flops)) < LARGEST_LOG for flops, _ in points):
+                raise UserError(f"The line of {family} is at no loss that a run could have.")
+
+    def line(self, number: int) -> tuple[list[float], list[float]]:
+        """(FLOPs, loss) at both ends of the fitted line of a family: 0 is the base, 1 the other."""
+        flops = [flops for name, flops, _ in self.points if name == self.families[number]]
+        ends = [min(flops), max(flops)]
+        return ends, [math.exp(self._log_loss(number, end)) for end in ends]
+
+    def _log_loss(self, number: int, flops: float) -> float:
+        return self.log_coefficient[number] - self.exponent[number] * math.log(flops)
 
     def labels(self, axis: str) -> list[Any] | None:
         return [f"loss {float(value):.4g}" for value in self.loss] if axis == "at" else None
@@ -208,11 +227,17 @@ def _points(runs: str | list[tuple[str, float, float]], loss: str | None) -> lis
     return list(table[["family", "flops", column]].itertuples(index=False, name=None))
 
 
+def _require_runs(family: str, chosen: list[tuple[float, float]]) -> None:
+    if not chosen:
+        raise UserError(f"There is no run of {family}.")
+    if any(not (flops > 0 and loss > 0 and math.isfinite(flops * loss)) for flops, loss in chosen):
+        raise UserError(f"A run of {family} has no positive, finite compute and loss; leave it out.")
+
+
 def _checked(family: str, points: list[tuple[str, float, float]]) -> _Fit:
     """The line of one family; a UserError says why there is none."""
     chosen = [(flops, loss) for name, flops, loss in points if name == family]
-    if any(not (flops > 0 and loss > 0 and math.isfinite(flops * loss)) for flops, loss in chosen):
-        raise UserError(f"A run of {family} has no positive, finite compute and loss; leave it out.")
+    _require_runs(family, chosen)
     sizes = {flops for flops, _ in chosen}
     if len(sizes) < 3:
         raise UserError(

@@ -61,7 +61,7 @@ class HeadDiversity(Result):
         "ov_other_effective_rank": ("layer",),
     }
 
-    reading: str
+    reading: Reading
     centred: bool
     random_draws: int
     random_effective_rank: float
@@ -70,7 +70,7 @@ class HeadDiversity(Result):
     random: Float[Tensor, " component"]
     qk_effective_rank: Float[Tensor, " layer"]
     ov_effective_rank: Float[Tensor, " layer"]
-    other_reading: str | None = None
+    other_reading: Reading | None = None
     qk_other: Float[Tensor, "layer component"] | None = None
     ov_other: Float[Tensor, "layer component"] | None = None
     qk_other_effective_rank: Float[Tensor, " layer"] | None = None

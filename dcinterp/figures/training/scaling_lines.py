@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import plotly.graph_objects as go
 
 from dcinterp.analysis.training.scaling_fit import ScalingFit
@@ -26,8 +24,7 @@ def plot(result: ScalingFit, *, theme: str = "light") -> go.Figure:
     for number, family in enumerate(result.families):
         flops = [c for name, c, _ in result.points if name == family]
         losses = [loss for name, _, loss in result.points if name == family]
-        ends = [min(flops), max(flops)]
-        line = [math.exp(result.log_coefficient[number] - result.exponent[number] * math.log(c)) for c in ends]
+        ends, line = result.line(number)
         colour = COLOURS[number]
         figure.add_scatter(
             x=flops,

@@ -127,6 +127,27 @@ def test_a_field_that_repeats_an_argument_is_one_of_its_words():
         check_words({"kind": "meen"}, {"kind": Literal["mean", "zero"] | None})
 
 
+OLD = Path(__file__).parents[2] / "fixtures" / "v0.1" / "results"
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("calibrate", "methods", ["gradient9", "ig"]),
+        ("calibrate", "part", "heads"),
+        ("attribute_edges_over", "control", "none?"),
+        ("head_diversity", "reading", "stackd"),
+    ],
+)
+def test_a_word_that_figures_look_up_is_one_of_its_own(tmp_path, name, field, value):
+    folder = Path(shutil.copytree(OLD / name, tmp_path / "result"))
+    record = json.loads((folder / RECORD).read_text())
+    assert load_result(folder)
+    record["fields"][field], record["call"] = value, None
+    (folder / RECORD).write_text(json.dumps(record))
+    assert "; did you mean" in refused(folder)
+
+
 @pytest.mark.parametrize("content", ["", "null", "[]", "[" * 200_000, '{"kind": "Prediction"}', "{}", "\x00"])
 def test_what_is_no_record_is_refused(folder, content):
     (folder / RECORD).write_text(content)

@@ -55,6 +55,8 @@ def test_what_fits_passes(value, annotation):
         ([1, [2]], Sequence[int], "a list of whole numbers"),
         (torch.tensor(1.5), Sequence[Any], "a list"),
         (object(), str | Tensor, "text or a Tensor"),
+        pytest.param(10**400, float, "a number", id="too large for a float"),
+        ([1], Sequence[Way], "a list of 'q' or 'k'"),
     ],
 )
 def test_what_does_not_fit_is_named(value, annotation, wanted):
@@ -67,6 +69,12 @@ def test_what_does_not_fit_is_named(value, annotation, wanted):
 def test_the_nearest_word_is_named():
     with pytest.raises(UserError, match=r"There is no stage 'posts'; did you mean post\?"):
         require_fitting("stage", "posts", Literal["pre", "post"])
+
+
+def test_the_nearest_word_of_a_list_is_named():
+    require_fitting("sites", ["k", "q"], Sequence[Way] | None)
+    with pytest.raises(UserError, match=r"sites has 'qq'; did you mean q\?"):
+        require_fitting("sites", ["k", "qq"], Sequence[Way] | None)
 
 
 def test_ranges_hold_after_types():

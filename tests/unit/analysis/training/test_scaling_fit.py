@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 
 import dcinterp
 from dcinterp.cli import verbs
+from dcinterp.results.result import load_result
 from dcinterp.support.errors import UserError
 
 SIZES = [1e15, 3e15, 1e16, 3e16, 1e17]
@@ -85,3 +88,21 @@ def test_from_the_table_of_a_sweep(tmp_path):
     assert ran.exit_code == 0, ran.output
     assert "1.70 times its compute" in ran.output
     assert "plotly" in figure.read_text()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("log_coefficient", [1e6, 1.0], "at no loss that a run could have"),
+        ("points", [["transformer++", -1.0, 2.0]], "no positive, finite compute and loss"),
+        ("points", [["transformer++", 10**400, 2.0]], "points is"),
+        ("families", ["transformer++", "somebody"], "no run of somebody"),
+    ],
+)
+def test_lines_that_no_runs_have_are_not_read_back(tmp_path, field, value, said):
+    folder = dcinterp.scaling_fit(planted(1.8), resamples=20).save(tmp_path / "fit")
+    record = json.loads((folder / "result.json").read_text())
+    record["fields"][field] = value
+    (folder / "result.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=said):
+        load_result(folder)
