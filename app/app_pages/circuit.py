@@ -24,12 +24,12 @@ METHODS = {
     "eap": "EAP",
     "exact": "exact patching (slow)",
 }
+# {input: the argument of `dcinterp.circuit` that it gives, and its choices}
 WORDS = {
     "edge_method": ("method", METHODS),
     "pair_change": ("counterfactual", COUNTERFACTUALS),
     "edge_contrast": ("contrast", CONTRASTS),
 }
-"""{input: the argument of `dcinterp.circuit` that it gives, and its choices}."""
 
 st.title("Circuit", anchor=False)
 st.markdown(

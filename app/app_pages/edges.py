@@ -146,5 +146,6 @@ if len(edges.checked):
         warnings=False,
         table=False,
         caption="On the dashed line a score equals the measured effect of removing that edge. In the upper left and "
-        "lower right quarters the two differ in sign: do not rely on those scores.",
+        "lower right quarters the two differ in sign: do not rely on those scores. Point at a mark to read a name for "
+        "which there is no room.",
     )

@@ -3,7 +3,7 @@ const NS = "http://www.w3.org/2000/svg"
 const ROW = 44
 const LEFT = 132
 const RIGHT = 56
-const LEAST = 40
+const LEAST = 36
 
 const instances = new WeakMap()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ HTML = """<div class="circuit"><div class="scroll"></div><div class="tip" hidden
 
 SHAPES = {"scores": "circle", "attention": "circle", "mlp": "diamond", "weights": "cross"}
 """Of nodes; all others are squares."""
+
+LAYER = re.compile(r"^L\d+(?=H\d+$)")
 
 _component = st.components.v2.component(
     "dcinterp_circuit",
@@ -90,7 +93,8 @@ def payload(result: Any, kept: Any, notes: Any, look: str, chosen: str | None) -
     nodes = [
         {
             "name": node.name,
-            "label": short_name(node.label),
+            # The row of a head says its layer: names of two signs have room beside each other.
+            "label": LAYER.sub("", short_name(node.label)) if node.label == node.name else node.label,
             "title": node.label if node.label == node.name else f"{node.label} ({node.name})",
             "x": node.x,
             "y": node.y,

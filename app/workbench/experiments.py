@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -31,16 +32,18 @@ def verdicts(experiment: Experiment) -> list[str]:
 
 
 def protocol(experiment: Experiment) -> str:
-    """The protocol in Markdown, its headings one level down; empty without one."""
-    file = experiment.folder / "protocol.md"
+    """The protocol in Markdown, its headings two levels down; empty without one."""
+    return _headings_down(experiment.folder / "protocol.md", 2)
+
+
+def _headings_down(file: Path, levels: int) -> str:
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    return "\n".join(f"##{line}" if line.startswith("#") else line for line in text.splitlines())
+    return "\n".join(f"{'#' * levels}{line}" if line.startswith("#") else line for line in text.splitlines())
 
 
 def more(experiment: Experiment) -> str:
-    """What other commands of the experiment printed, in Markdown; empty without any."""
-    file = experiment.folder / MORE
-    return file.read_text(encoding="utf-8") if file.is_file() else ""
+    """What other commands of the experiment printed, in Markdown, its headings like the page's; empty without any."""
+    return _headings_down(experiment.folder / MORE, 1)
 
 
 def curves(experiment: Experiment) -> Any | None:

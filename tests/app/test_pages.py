@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,18 @@ def test_every_page_is_in_the_navigation():
     source = (APP / "streamlit_app.py").read_text(encoding="utf-8")
     for name in PAGES:
         assert f'"{name}":' in source
+
+
+def test_no_remark_stands_alone_in_a_page():
+    """Streamlit shows a text or a name that stands alone, unless its magic is off."""
+    for page in sorted((APP / "app_pages").glob("*.py")):
+        _, *statements = ast.parse(page.read_text(encoding="utf-8")).body
+        alone = [
+            each.lineno for each in statements if isinstance(each, ast.Expr) and not isinstance(each.value, ast.Call)
+        ]
+        assert not alone, f"{page.name}, line {alone[0]}"
+    config = tomllib.loads((APP / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
+    assert config["runner"]["magicEnabled"] is False
 
 
 @pytest.mark.parametrize("model", ["dcformer++", "transformer++"])

@@ -24,7 +24,8 @@ KIND = "check"
 def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
     """One point per edge, in the colour of its branch; on the dashed line attribution and ablation agree.
 
-    Thin lines mark zero: in the upper left and the lower right quarter the two differ in sign.
+    Thin lines mark zero: in the upper left and the lower right quarter the two differ in sign. A name is written where
+    there is room for it, those farthest from zero first; the others are read by pointing at them.
 
     Args:
         result: the scores, with the edges that were ablated.
@@ -44,7 +45,8 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
     parts = [name.removeprefix("edge ").removesuffix(" zero").split(".") for name in result.checked]
     branches = [branch for _, _, branch, _ in parts]
     names = [edge_name(unit) for unit in result.checked]
-    sides = _label_sides(list(zip(_shares(predicted, across), _shares(measured, up), strict=True)), names)
+    places = list(zip(_shares(predicted, across), _shares(measured, up), strict=True))
+    sides = _label_sides(places, [max(abs(p), abs(m)) for p, m in zip(predicted, measured, strict=True)], names)
     points = []
     for branch in dict.fromkeys(branches):
         tap = BRANCHES[branch].hook if branch in BRANCHES else branch
@@ -54,12 +56,13 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
                 x=[predicted[i] for i in mine],
                 y=[measured[i] for i in mine],
                 mode="markers+text",
-                text=[names[i] for i in mine],
-                textposition=[sides[i] for i in mine],
+                text=[names[i] if sides[i] else "" for i in mine],
+                hovertext=[names[i] for i in mine],
+                textposition=[sides[i] or "middle right" for i in mine],
                 cliponaxis=False,
                 name=BRANCH_NAMES.get(tap, branch),
                 marker={"size": 10, "color": BRANCH_COLOURS.get(tap, SERIES[0])},
-                hovertemplate="%{text}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
+                hovertemplate="%{hovertext}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
             )
         )
     layout = common_layout(theme, 420) | {
@@ -91,22 +94,41 @@ SIDES = {
 """Where a name can stand, and how far from its point, in halves of the figure."""
 
 
-def _label_sides(points: list[tuple[float, float]], names: list[str]) -> list[str]:
-    """For each name the first side of its point on which it covers least of other points, names and the border."""
-    taken = [(x - 0.02, y - 0.03, x + 0.02, y + 0.03) for x, y in points]
-    sides = []
-    for (x, y), name in zip(points, names, strict=True):
-        # A letter is about a hundredth of the figure's width, a line a twenty-fifth of its height.
-        width, height = 0.02 * len(name), 0.08
-        boxes = {}
-        for side, (right, up) in SIDES.items():
-            left = x + right - width * (right < 0) - width / 2 * (right == 0)
-            low = y + up - height / 2
-            boxes[side] = (left, low, left + width, low + height)
-        border = (1, -1, 9, 1)
-        sides.append(min(SIDES, key=lambda side: sum(_overlap(boxes[side], other) for other in [border, *taken])))
-        taken.append(boxes[sides[-1]])
+CROWDED = 0.05
+"""Share of a name that others may cover before it is left out."""
+
+
+def _label_sides(points: list[tuple[float, float]], sizes: list[float], names: list[str]) -> list[str]:
+    """For each name the side of its point on which it covers least of points, names and the border; "" for no room.
+
+    Args:
+        points: where they are, from -1 to 1 along both axes.
+        sizes: how far from zero the numbers are; the largest choose first.
+        names: of the points.
+    """
+    taken = [(1.0, -1.0, 9.0, 1.0)] + [(x - 0.02, y - 0.03, x + 0.02, y + 0.03) for x, y in points]
+    sides = [""] * len(points)
+    for i in sorted(range(len(points)), key=lambda i: -sizes[i]):
+        boxes = _boxes(points[i], names[i])
+        covered = {side: sum(_overlap(box, other) for other in taken) for side, box in boxes.items()}
+        best = min(covered, key=covered.__getitem__)
+        left, low, right, high = boxes[best]
+        if covered[best] <= CROWDED * (right - left) * (high - low):
+            sides[i] = best
+            taken.append(boxes[best])
     return sides
+
+
+def _boxes(point: tuple[float, float], name: str) -> dict[str, tuple[float, float, float, float]]:
+    """What a name takes up on each side of its point: (left, low, right, high)."""
+    # A letter is about a hundredth of the figure's width, a line a twenty-fifth of its height.
+    (x, y), width, height = point, 0.02 * len(name), 0.08
+    boxes = {}
+    for side, (right, up) in SIDES.items():
+        left = x + right - width * (right < 0) - width / 2 * (right == 0)
+        low = y + up - height / 2
+        boxes[side] = (left, low, left + width, low + height)
+    return boxes
 
 
 def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> float:

@@ -38,6 +38,15 @@ def test_points_of_the_check_stand_between_lines_at_zero(bridge):
         assert low < drawn.min() <= drawn.max() < high
 
 
+def test_names_of_the_check_are_left_out_where_there_is_no_room():
+    from dcinterp.figures.attribution.edge_check import _label_sides
+
+    heap = [(0.001 * i, 0.001 * i) for i in range(30)]
+    sides = _label_sides([*heap, (0.8, 0.8)], [0.0] * 30 + [1.0], ["L1H6 → L1H1 (kp)"] * 31)
+    assert sides[-1]
+    assert 1 <= sum(map(bool, sides[:-1])) <= 4
+
+
 def test_edges_are_labelled_by_the_two_heads(bridge):
     from dcinterp.figures.base.style import edge_name
 
