@@ -161,11 +161,12 @@ with places[0]:
         "Underlined in purple: the source token, to which attention is followed below; click another token to follow "
         "that one. In green: the last token, after which the model answers."
     )
+    ink = "white" if theme() == "dark" else "black"
     view(
         prediction,
         "answer",
         warnings=False,
-        caption=f"The most likely next tokens{'; black: the expected answer' if prediction.answer else ''}.",
+        caption=f"The most likely next tokens{f'; {ink}: the expected answer' if prediction.answer else ''}.",
     )
 with slot_2:
     heading(2, "attribution", "direct effect")

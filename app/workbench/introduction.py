@@ -22,9 +22,10 @@ def introduction() -> None:
     """The sentences beside the picture; open for a visitor who comes for the first time."""
     first = not jobs.came_back()
     with st.expander("What is looked at here", icon=":material/visibility:", expanded=first, key="introduction"):
-        text, picture = st.columns([3, 2], vertical_alignment="center")
-        text.markdown(SENTENCES)
-        picture.image(compose_picture(theme()), width="stretch")
+        # In a narrow window the picture stands below the sentences: beside them nobody could read it.
+        beside = st.grid(2, min_column_width=330)
+        beside.container().markdown(SENTENCES)
+        beside.container().image(compose_picture(theme()), width="stretch")
 
 
 def compose_picture(look: str) -> str:
