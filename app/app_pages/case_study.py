@@ -56,10 +56,12 @@ contrast = links.choose(
     where=across[1],
 )
 try:
-    with st.spinner("Looking for the head with the largest direct effect ..."):
-        scores = case_studies.head_scores(name, question, kind, contrast)
+    found = case_studies.long_case_study(name, question, kind=kind, contrast=contrast)
 except UserError as problem:
     inputs.refuse(problem)
+if found is None:
+    links.end_page()
+scores = found.attribution
 words = scores.tokens
 
 
@@ -124,10 +126,12 @@ layer, head = (None, None) if cell == BEST else map(int, cell[1:].split("H"))
 key = None if position == SOURCE else int(position)
 
 try:
-    with summary_place, st.spinner("Running the case study ..."):
-        study = case_studies.run_case_study(name, question, layer, head, key, kind=kind, contrast=contrast)
+    with summary_place:
+        study = case_studies.long_case_study(name, question, layer, head, key, kind=kind, contrast=contrast)
 except UserError as problem:
     inputs.refuse(problem)
+if study is None:
+    links.end_page()
 
 prediction, breakdown = study.prediction, study.breakdown
 with summary_place:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -131,6 +131,8 @@ def long(
     cost: str = "",
     at_once: bool = False,
     partial: Callable[[Any], None] | None = None,
+    again: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any | None:
     """The result of a slow analysis: a button, then progress with a way to cancel, then the result.
@@ -142,16 +144,19 @@ def long(
         cost: how long it takes, shown on the button.
         at_once: whether to start without a button where the model is small, since it then takes a second.
         partial: draws a partial result.
+        again: arguments that change no number but save work, such as parts of an earlier result.
+        given: more arguments, whose names may be those of parameters here.
 
     Returns:
         The result, or None as long as there is none.
     """
+    arguments |= given or {}
     made_by = key_of(analysis, model, arguments)
     if (kept := _cache.get(made_by)) is not None:
         return kept
     if at_once and model is not None and small(model):
         with st.spinner(f"{title} ..."):
-            return compute(made_by, analysis, model, arguments)
+            return compute(made_by, analysis, model, arguments, **(again or {}))
     job = jobs.find(made_by)
 
     def start() -> None:
@@ -160,10 +165,10 @@ def long(
             if (made := _cache.get(made_by)) is not None:
                 return made
             if model is None:
-                return compute(made_by, analysis, model, arguments, progress=progress)
+                return compute(made_by, analysis, model, arguments, progress=progress, **(again or {}))
             lock = models.lock(model)
             hold = patiently(lock, progress.check)
-            return compute(made_by, analysis, model, arguments, hold, progress=polite(progress, lock))
+            return compute(made_by, analysis, model, arguments, hold, progress=polite(progress, lock), **(again or {}))
 
         jobs.start(title, made_by, work)
 

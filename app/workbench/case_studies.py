@@ -9,7 +9,7 @@ from typing import Any
 
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.support.errors import UserError
-from workbench import analyses
+from workbench import analyses, models
 from workbench.inputs import Question
 
 
@@ -28,23 +28,48 @@ def run_case_study(
     Raises:
         UserError: the question does not fit the model.
     """
+    chosen, again = _arguments(name, question, layer, head, key, kind, contrast)
+    wanted = analyses.key_of("case_study", name, chosen)
+    kept = analyses.cache().get(wanted)
+    return kept if kept is not None else analyses.compute(wanted, "case_study", name, chosen, **again)
+
+
+def long_case_study(
+    name: str,
+    question: Question,
+    layer: int | None = None,
+    head: int | None = None,
+    key: int | None = None,
+    *,
+    kind: str = "mean",
+    contrast: str = "facts",
+) -> Any | None:
+    """The same, for a large model after a button, with progress and a way to cancel; None as long as there is none.
+
+    Raises:
+        UserError: the question does not fit the model.
+    """
+    chosen, again = _arguments(name, question, layer, head, key, kind, contrast)
+    config = models.model(name).cfg
+    cost = f"{config.n_layers} layers, {config.n_layers * config.n_heads} heads: this may take minutes"
+    title = "Run the case study" if layer is None and key is None else "Follow this choice"
+    # One button stands there for a prompt, and another for a head or a token that was chosen later.
+    place = "case-study" if layer is None and key is None else "case-study-chosen"
+    return analyses.long("case_study", name, title=title, key=place, cost=cost, at_once=True, again=again, given=chosen)
+
+
+def _arguments(
+    name: str, question: Question, layer: int | None, head: int | None, key: int | None, kind: str, contrast: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a case study, and the parts of the one before any choice that it uses again."""
     # An example says which of its words is the source; a bare prompt does not.
     example = question.example if question.example is not None else question.prompt
     answer = None if question.example is not None else question.answer
     base = {"example": example, "answer": answer, "kind": kind, "contrast": contrast}
     chosen = base | {"layer": layer, "head": head, "key": key}
-    wanted = analyses.key_of("case_study", name, chosen)
-    if (kept := analyses.cache().get(wanted)) is not None:
-        return kept
     first = analyses.cache().get(analyses.key_of("case_study", name, base | dict.fromkeys(("layer", "head", "key"))))
     kept_parts = ("attribution", "direct", "strongest")
-    again = {part: getattr(first, part) for part in kept_parts} if first is not None else {}
-    return analyses.compute(wanted, "case_study", name, chosen, **again)
-
-
-def head_scores(name: str, question: Question, kind: str, contrast: str) -> Any:
-    """The head scores of a question; UserError when it does not fit the model."""
-    return run_case_study(name, question, kind=kind, contrast=contrast).attribution
+    return chosen, {part: getattr(first, part) for part in kept_parts} if first is not None else {}
 
 
 def most_direct_head(name: str, question: Question, scores: Any) -> tuple[int, int, float] | None:

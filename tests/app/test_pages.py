@@ -332,6 +332,24 @@ def test_work_can_be_cancelled(app):
     assert "cancelled after" in "\n".join(info.value for info in app.info)
 
 
+def test_the_case_study_of_a_large_model_waits_for_a_click_and_shows_its_progress(app, monkeypatch):
+    from workbench import analyses
+
+    monkeypatch.setattr(analyses, "SMALL", 0)
+    open_page(app, "case_study", task="task2", example="7")
+    assert not app.subheader
+    start(app, "Run the case study (3 layers, 24 heads")
+    finished(app)
+    assert not app.exception
+    assert len(app.subheader) == 7
+    app.selectbox(key="cell").set_value("L0H6").run()
+    assert not app.subheader
+    start(app, "Follow this choice")
+    finished(app)
+    assert not app.exception
+    assert "Head 6 of layer 0" in texts(app)
+
+
 def test_a_source_that_is_not_read_offers_the_token_that_is(app):
     open_page(app, "case_study", task="task30", example="0")
     assert "hardly attends" in app.info[0].value
