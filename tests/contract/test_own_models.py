@@ -20,6 +20,8 @@ from dcinterp.results.registry import ANALYSES
 PROMPT = "The capital of France is"
 SHORT = {"prompt": PROMPT, "example": PROMPT, "target": "Paris", "foil": "London", "examples": "same-person n=1"}
 """Arguments by which an analysis of a large model is short: a prompt of five tokens, and one example of a set."""
+NUMBERED = {"task_accuracy": {"tasks": "task2", "examples": 3}}
+"""Where `examples` is how many there are."""
 PAIR = {"prompt": "[20, 21, 22, 23]", "counterfactual": [23, 22, 21, 20], "target": 30, "foil": 31}
 """For patching: prompts of as many tokens in every tokenizer, which even random weights tell apart."""
 FEW = {"steps": 2, "permutations": 20, "resamples": 20}
@@ -106,4 +108,4 @@ def test_a_really_trained_model_answers(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_MODELS)
 def test_every_analysis_takes_a_really_trained_model(trained, name):
-    check(name, trained, multi_token="first", part="head", **(SHORT | FEW))
+    check(name, trained, multi_token="first", part="head", **(SHORT | FEW | NUMBERED.get(name, {})))
