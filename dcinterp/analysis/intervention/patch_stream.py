@@ -60,7 +60,8 @@ class StreamPatching(PairPatching):
     all_positions: Float[Tensor, "site layer"]
 
     def labels(self, axis: str) -> list[str] | None:
-        return {"site": list(self.sites), "pos": self.token_pairs()}.get(axis)
+        names: dict[str, list[str]] = {"site": list(self.sites), "pos": self.token_pairs()}
+        return names.get(axis)
 
 
 @analysis(
