@@ -49,11 +49,12 @@ class SideWeights(nn.Module):
         return w1, w2, wg
 
     def _low_rank(self, inner: Float[Tensor, "batch pos inner"]) -> tuple[LowRank, LowRank]:
+        shape = (2 * self.rank, self.groups, self.group_heads)
         if self.groups == 1:  # as below, in few operations: one token pays for their number
-            w1, w2 = (inner @ self.up[0]).unflatten(-1, (2 * self.rank, self.group_heads)).chunk(2, dim=2)
-            return rms_normalise(w1), w2
-        both = torch.einsum("bpgi,gio->bpgo", inner.unflatten(-1, (self.groups, -1)), self.up)
-        both = both.unflatten(-1, (2 * self.rank, self.group_heads)).transpose(2, 3)  # [b, p, 2 rank, group, head]
+            both = (inner @ self.up[0]).unflatten(-1, shape)
+        else:
+            both = torch.einsum("bpgi,gio->bpgo", inner.unflatten(-1, (self.groups, -1)), self.up)
+            both = both.unflatten(-1, shape[::2]).transpose(2, 3)  # [b, p, 2 rank, group, head]
         w1, w2 = both.chunk(2, dim=2)
         return rms_normalise(w1).flatten(3), w2.flatten(3)
 
