@@ -57,7 +57,7 @@ st.subheader("Differences", anchor=False)
 for sentence in result.sentences():
     st.markdown(f"- {escape(sentence)}")
 if (curves := experiments.curves(experiment)) is not None:
-    st.subheader("When edges start to matter", anchor=False, help=tip("edge", "checkpoint"))
+    st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))
     seed = links.choose("Seed", list(curves.seeds), key="seed", where=st.columns(2)[0])
     at = links.choose(
         "Checkpoint",

@@ -13,17 +13,19 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
 from workbench import analyses
 
+FIRST = "recombination"
+
 
 @st.cache_data(ttl=60, show_spinner=False)
 def found() -> dict[str, Experiment]:
-    """Every experiment whose file can be read, by the name of its folder; of others a line says why."""
+    """Every experiment whose file can be read, by the name of its folder, those with runs first; of others a line."""
     read = {}
     for name, folder in find_experiments().items():
         try:
             read[name] = read_experiment(folder)
         except UserError as problem:
             st.warning(str(problem), icon=":material/warning:")
-    return read
+    return dict(sorted(read.items(), key=lambda item: (not item[1].table.is_file(), item[0] != FIRST, item[0])))
 
 
 def verdicts(experiment: Experiment) -> list[str]:

@@ -44,10 +44,12 @@ its effect on the share of right answers, *the loss* and *right answers* are the
 together. *Steps held*: the share of the variance of the two curves (loss and main edge) that their two levels hold, the
 smaller of the two; below 0.5 a curve has no start, and the seed no part in the mean.{warnings}
 
-The order of two starts says what came first, not what caused what: an edge cannot be worth much while the model knows
-nothing. And its effect on the loss, in nats, goes on growing while the model gets surer of answers that are right
-already, so the comparison in nats places it late; that of the answers does not. In the app, the page Experiments shows
-the curves of every seed.
+What this does not show. An edge cannot be worth much while the model knows nothing, so a start before the model gets
+better is hardly possible, and one after it says little more than that the edge was not needed from the first moment.
+Its effect on the loss, in nats, also goes on growing while the model gets surer of answers that are right already; that
+on the answers does not. The main edge is the one of the end: one that mattered only on the way is not looked at. Which
+of the two heads is called 0 is chance, so seeds can be compared by branch, and not by the numbers of heads. Each
+interval holds by itself. In the app, the page Experiments shows the curves of every seed.
 """
 
 

@@ -233,10 +233,9 @@ def _said(what: str, lag: tuple[float, float, float], count: int) -> str:
     mean, low, high = lag
     if count < 2:
         return f"Fewer than two seeds have curves with a start, too few to compare the main edge with {what}."
-    before = "before" if low > 0 else "after" if high < 0 else ""
-    verdict = f"the main edge starts {before} {what}" if before else f"which starts first is open for {what}"
+    side, sure = ("before" if mean > 0 else "after"), low > 0 or high < 0
+    verdict = f"it starts {side} {what} changes" if sure else "which comes first is open"
     return (
-        f"From the start of the main edge's effect on {what} to the start of {what}: {mean:+.0f} steps on average "
-        f"(95 % interval {low:+.0f} to "
-        f"{high:+.0f}, {count} seeds); {verdict}."
+        f"The main edge's effect on {what} starts {abs(mean):.0f} steps {side} {what} itself changes, on average (lag "
+        f"{mean:+.0f}, 95 % interval {low:+.0f} to {high:+.0f}, {count} seeds): {verdict}."
     )

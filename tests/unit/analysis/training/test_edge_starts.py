@@ -41,14 +41,14 @@ def test_the_mean_lag_is_over_the_seeds_that_have_starts(tmp_path):
     assert found.mean_lag == pytest.approx((80 / 3, float(low), float(high)))
     assert found.mean_lag_right[0] == 40
     assert found.warnings() == ["A curve of seed 3 is no step, so it has no start and no lag."]
-    assert "+27 steps on average" in found.sentences()[0]
-    assert "the main edge starts before the share of right answers" in found.sentences()[1]
+    assert "starts 27 steps before the loss itself changes" in found.sentences()[0]
+    assert "it starts before the share of right answers changes" in found.sentences()[1]
     assert "`post.qp` in 4 of 4 seeds" in found.sentences()[2]
 
 
 def test_an_interval_around_zero_leaves_it_open(tmp_path):
     found = dcinterp.edge_starts(write(tmp_path / "e", lags=(40, -40, 0), explained=(0.9, 0.9, 0.9)))
-    assert "which starts first is open for the loss" in found.sentences()[0]
+    assert "which comes first is open" in found.sentences()[0]
 
 
 def test_curves_are_those_of_the_seed(tmp_path):
