@@ -25,8 +25,7 @@ its end, with what was known then. This page is made from the table of the runs,
     dcinterp experiment run {folder}
     dcinterp experiment page {folder}
 
-To see whether the differences come again, give other seeds, and a table of their own (the search runs once more, on the
-seed that the file names for it):
+To see whether the differences come again, give other seeds, and a table of their own{again}:
 
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
@@ -64,6 +63,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         about="\n\n".join(experiment.about),
         folder=f"experiments/{experiment.folder.name}",
         others=f"{last + 1}-{last + len(experiment.seeds)}",
+        again=" (the search runs once more, on the\nseed that the file names for it)" if experiment.tuning_keys else "",
     )
     text += _section("Hypotheses", [verdict(experiment, each) for each in experiment.hypotheses])
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])

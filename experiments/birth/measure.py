@@ -17,13 +17,14 @@ import typer
 
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
-from dcinterp.mechanism.change_point import change_points
+from dcinterp.mechanism.change_point import change_points, split
+from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import read_experiment, read_table
 
 HERE = Path(__file__).parent
-ARM = "DCMHA"
+ARM, SOLVED, WORTH = "DCMHA", 0.95, 0.1
 
 TEXT = """## When the edges start to matter
 
@@ -41,15 +42,20 @@ documents than its curve is measured on. This is measured and written by
 *From* and *to* bound the start of the main edge (95 %, over documents of this one model); *in answers* is the start of
 its effect on the share of right answers, *the loss* and *right answers* are the starts of these themselves.
 *Edges that matter*: of {edges}, those whose effect at the end is above zero by intervals that hold for all of them
-together. *Steps held*: the share of the variance of the two curves (loss and main edge) that their two levels hold, the
-smaller of the two; below 0.5 a curve has no start, and the seed no part in the mean.{warnings}
+together; more documents would show more. *Steps held*: the share of the variance of the two curves (loss and main edge)
+that their two levels hold, the smaller of the two; below 0.5 a curve has no start, and the seed no part in the
+mean.{warnings}
 
-What this does not show. An edge cannot be worth much while the model knows nothing, so a start before the model gets
-better is hardly possible, and one after it says little more than that the edge was not needed from the first moment.
-Its effect on the loss, in nats, also goes on growing while the model gets surer of answers that are right already; that
-on the answers does not. The main edge is the one of the end: one that mattered only on the way is not looked at. Which
-of the two heads is called 0 is chance, so seeds can be compared by branch, and not by the numbers of heads. Each
-interval holds by itself. In the app, the page Experiments shows the curves of every seed.
+{checks}
+
+What this does not show. The order of two splits says what came first, not what caused what. An edge can hardly be worth
+much while the model knows nothing, so the comparison favours "after". In nats an edge's effect also goes on growing
+while the model gets surer of answers that are right already; that on the answers does not. A straight line would hold
+0.75 of its variance in two levels, so a number near that means a slow rise rather than a step. In `recombination` all
+ten models depended most on `post.qp`: there a whole branch was replaced and the cost was taken in accuracy, here one
+edge and in nats, so the two need not agree. Which of the two heads is called 0 is chance, so seeds can be compared by
+branch, and not by the numbers of heads. The effects are of 64 documents, 32 to choose the main edge and 32 for its
+curve; the app draws means over all 64, so a marked start can differ from its curve. Each interval holds by itself.
 """
 
 
@@ -81,19 +87,68 @@ def summary(found: EdgeStarts) -> str:
     listed = found.table().astype(str)
     table = markdown_table([*listed], listed.to_numpy().tolist())
     return TEXT.format(
-        arm=ARM, seeds=len(found.seeds), sentences=sentences, table=table, edges=len(found.edges), warnings=warnings
+        arm=ARM,
+        seeds=len(found.seeds),
+        sentences=sentences,
+        table=table,
+        edges=len(found.edges),
+        warnings=warnings,
+        checks="\n".join(f"- {line}" for line in checks(found)),
     )
+
+
+def checks(found: EdgeStarts) -> list[str]:
+    """How the numbers change with what they rest on; of means over all documents, since only these are kept."""
+    cuts = {end: float(lags_until(found, end).mean()) for end in (1000, 1400, int(found.step[-1]))}
+    listed = ", ".join(f"{lag:+.0f} at step {end:,}" for end, lag in cuts.items())
+    solved = (found.right[:, -1] >= SOLVED).tolist()
+    said = [mean_of(lag[torch.tensor(solved)]) for lag in (found.lag, found.lag_right)]
+    last = found.effect[:, -1]
+    early, worth, models = 0, int((last > WORTH).sum()), set()
+    for s, start in enumerate(splits(found.loss.T, found)):
+        before = (splits(found.effect[s], found) < start) & (last[s] > WORTH)
+        early += int(before.sum())
+        models |= {s} if bool(before.any()) else set()
+    other = [seed for s, seed in enumerate(found.seeds) if found.edges[int(last[s].argmax())] != found.main[s]]
+    return [
+        f"The size of the first lag depends on where training ends: with the same main edges and the curves cut there, "
+        f"it is {listed} (all documents).",
+        f"Without the {solved.count(False)} models that end below {SOLVED:.0%} right, the lags are {said[0]} for the "
+        f"loss and {said[1]} for the answers.",
+        f"Of the {worth} edges that are worth more than {WORTH} nats at the end, {early} split before the loss, in "
+        f"{len(models)} of the models (all documents).",
+        f"In seeds {', '.join(map(str, other))} another edge than the main one is worth most over all documents.",
+    ]
+
+
+def mean_of(lags: torch.Tensor) -> str:
+    """A mean over seeds with its interval."""
+    low, high = bootstrap_interval(lags)
+    return f"{float(lags.mean()):+.0f} [{float(low):+.0f}, {float(high):+.0f}]"
+
+
+def lags_until(found: EdgeStarts, end: int) -> torch.Tensor:
+    """The first lag of every seed, of the curves up to a step."""
+    kept = found.step <= end
+    main = torch.stack([found.effect[s, :, found.edges.index(edge)] for s, edge in enumerate(found.main)])
+    return splits(found.loss.T[kept], found).float() - splits(main.T[kept], found).float()
+
+
+def splits(curves: torch.Tensor, found: EdgeStarts) -> torch.Tensor:
+    """The step at which each curve [checkpoint, curve] is split."""
+    return found.step[split(curves.double())[0]]
 
 
 def main(
     documents: Annotated[int, typer.Option(help="Documents that the effects are measured on.")] = 64,
     reference: Annotated[int, typer.Option(help="Others that the mean maps are taken over.")] = 64,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
-    table: Annotated[Path | None, typer.Option(help="Another table of runs than the experiment's own.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Another table of runs; gets a folder beside it.")] = None,
 ) -> None:
     """Measure the seeds that are missing, and write the tables and the end of the page."""
     experiment = read_experiment(folder, table=table)
-    to = experiment.table.parent
+    to = folder if table is None else table.with_suffix("")
+    to.mkdir(exist_ok=True)
     starts, curves = (pd.read_csv(to / name) if (to / name).is_file() else pd.DataFrame() for name in (STARTS, CURVES))
     runs = read_table(experiment)
     runs = runs[(runs["arm"] == ARM) & (runs["stage"] == "final")] if len(runs) else runs
@@ -103,6 +158,7 @@ def main(
             continue
         found = training_edges(place, documents=documents, reference=reference)
         starts = pd.concat([starts, pd.DataFrame([row_of(seed, found)])], ignore_index=True)
+        curves = curves[curves["seed"] != seed] if len(curves) else curves
         curves = pd.concat([curves, curves_of(seed, found)], ignore_index=True)
         for rows, name in ((curves, CURVES), (starts, STARTS)):
             rows.to_csv(to / name, index=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+import dcinterp
 from dcinterp.bench.experiment_page import page_of
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
@@ -112,3 +114,22 @@ def test_the_branch_that_costs_most_is_counted_by_seed():
     assert "`post.qp` in 2, `post.kp` in 1 of 3 seeds" in text
     assert "| post.kp | mean | -0.550 [-0.550, -0.550] | -0.275 [-0.275, -0.275] |" in text
     assert "| post.qp | mean | -0.600" in text
+
+
+def test_the_words_on_starts_are_those_of_the_tables():
+    """Made again to the letter; and a curve of two levels is split where its second begins, wherever it is cut."""
+    spec = importlib.util.spec_from_file_location("birth_measure", FOLDER / "birth" / "measure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = dcinterp.edge_starts(str(FOLDER / "birth"))
+    assert (FOLDER / "birth" / "more.md").read_text(encoding="utf-8") == module.summary(found)
+    late = torch.where(found.step >= 800, 1.0, 0.0)
+    main = [found.edges.index(edge) for edge in found.main]
+    effect = found.effect.clone()
+    effect[torch.arange(len(main)), :, main] = late
+    loss = torch.where(found.step >= 600, 0.5, 2.0).expand_as(found.loss)
+    made = dataclasses.replace(found, effect=effect, loss=loss)
+    assert module.lags_until(made, 2000).tolist() == [-200.0] * len(main)
+    assert module.lags_until(made, 1000).tolist() == [-200.0] * len(main)

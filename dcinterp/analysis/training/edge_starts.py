@@ -5,8 +5,9 @@ r"""When the edges of the composition start to matter, over the seeds of an expe
 
 The main edge of a model is the one that matters most at its last checkpoint, chosen on documents that its curve is not
 measured on. A start is the split of a curve into two levels (dcinterp.mechanism.change_point). A positive lag says that
-the edge starts to matter before the loss has fallen half its way; not that it makes it fall. Nats grow with confidence,
-so an edge's effect on the loss rises longer than its effect on the answers: the second lag is that of the answers.
+the edge's split comes before that of the loss; not that it makes it fall. Nats grow with confidence, so an edge's
+effect on the loss rises longer than its effect on the answers, and its split depends on where training ends: the sign
+of the lag says more than its size. The second lag, of the answers, is described without a verdict.
 
 It reads `curves.csv` and `starts.csv` of the experiment's folder, which its measure.py writes from the checkpoints of
 the runs, and computes the mean lag and its interval over seeds. What one run says, `training_edges` measures.
@@ -38,6 +39,10 @@ from dcinterp.train.config.recipe import find_config
 
 CURVES, STARTS = "curves.csv", "starts.csv"
 FIXED = ("seed", "step", "loss", "right")
+MEASURED = tuple(
+    f"{curve}_{what}" for curve in ("loss", "right", "main", "main_right") for what in ("start", "explained")
+)
+MEASURED += ("main_low", "main_high", "edges_that_matter")
 STEP_LIKE = 0.5
 """Share of the variance of a curve that two levels must hold, for it to have a start."""
 
@@ -125,7 +130,7 @@ class EdgeStarts(Result):
         branches = Counter(".".join(edge.split(".")[1:3]) for edge in self.main)
         listed = ", ".join(f"`{branch}` in {count}" for branch, count in branches.most_common())
         return [
-            _said("the loss", self.mean_lag, sum(_kept(self.loss_explained, self.main_explained))),
+            _said("the loss", self.mean_lag, sum(_kept(self.loss_explained, self.main_explained)), verdict=True),
             _said(
                 "the share of right answers",
                 self.mean_lag_right,
@@ -158,7 +163,7 @@ def edge_starts(experiment: str) -> EdgeStarts:
         UserError: the folder has no such measurements, or they do not fit together.
     """
     folder = _folder_of(experiment)
-    curves, starts = _read(folder / CURVES, FIXED), _read(folder / STARTS, ("seed", "main", "loss_start", "main_start"))
+    curves, starts = _read(folder / CURVES, FIXED), _read(folder / STARTS, ("seed", "main", *MEASURED))
     seeds, steps = tuple(int(seed) for seed in starts["seed"]), sorted(set(curves["step"]))
     edges = tuple(name for name in curves if name not in FIXED)
     if len(curves) != len(seeds) * len(steps) or set(curves["seed"]) != set(seeds):
@@ -229,13 +234,13 @@ def _mean(values: Float[Tensor, " seed"], kept: list[bool]) -> tuple[float, floa
     return float(some.mean()), float(low), float(high)
 
 
-def _said(what: str, lag: tuple[float, float, float], count: int) -> str:
+def _said(what: str, lag: tuple[float, float, float], count: int, *, verdict: bool = False) -> str:
     mean, low, high = lag
     if count < 2:
         return f"Fewer than two seeds have curves with a start, too few to compare the main edge with {what}."
     side, sure = ("before" if mean > 0 else "after"), low > 0 or high < 0
-    verdict = f"it starts {side} {what} changes" if sure else "which comes first is open"
+    end = f": {side if sure else 'which comes first is open'}." if verdict else "."
     return (
-        f"The main edge's effect on {what} starts {abs(mean):.0f} steps {side} {what} itself changes, on average (lag "
-        f"{mean:+.0f}, 95 % interval {low:+.0f} to {high:+.0f}, {count} seeds): {verdict}."
+        f"The main edge's effect on {what} splits {abs(mean):.0f} steps {side} {what}, on average (lag {mean:+.0f}, "
+        f"95 % interval {low:+.0f} to {high:+.0f}, {count} seeds){end}"
     )

@@ -54,8 +54,9 @@ KIND = "mean"
 class TrainingEdges(Result):
     """Loss, share right and the effects of every edge on both, of every document at every checkpoint.
 
-    edges: as interventions name them. start, with start_low and start_high: the first step at which the edge matters,
-    by the split of its curve, of which `explained` is the share of variance; loss_start and the like: of the loss.
+    edges: as interventions name them. start, with start_low and start_high: the first step of the upper level of its
+    curve; `explained`: the share of variance of the two levels, 0 where the edge matters less after the split than
+    before; loss_start and the like: of the loss, which falls.
     final, with final_low and final_high: the effect at the last checkpoint, with intervals that all hold together.
     """
 
@@ -151,7 +152,7 @@ def training_edges(
     run: str | Path,
     *,
     documents: Count = 64,
-    reference: Count = 32,
+    reference: Count = 64,
     level: Level = 0.95,
     seed: int = 0,
     batch_size: Count = 64,
@@ -248,8 +249,9 @@ def _scores(
 
 
 def _starts(found: ChangePoint) -> dict[str, Any]:
-    """The fields of the result; the first curve is the loss."""
+    """The fields of the result; the first curve is the loss, which should fall, as the effects should rise."""
     names = ("start", "start_low", "start_high", "explained")
-    columns = (found.start, found.low, found.high, found.explained.float())
+    expected = torch.cat([found.rise[:1] < 0, found.rise[1:] > 0])
+    columns = (found.start, found.low, found.high, (found.explained * expected).float())
     edges = {name: column[1:] for name, column in zip(names, columns, strict=True)}
     return edges | {f"loss_{name}": column[0].item() for name, column in zip(names, columns, strict=True)}

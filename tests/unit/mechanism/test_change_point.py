@@ -44,6 +44,14 @@ def test_the_interval_covers_the_split_of_the_true_curve(width):
     assert float((found.high - found.low).double().mean()) < 6
 
 
+def test_a_line_holds_three_quarters_and_a_fall_is_told_from_a_rise():
+    line = torch.linspace(0, 1, 50)
+    curves = torch.stack([line, 1 - line], 1)[..., None].expand(-1, -1, 3)
+    found = change_points(torch.arange(50), curves, resamples=10)
+    assert found.explained.tolist() == pytest.approx([0.75, 0.75], abs=0.01)
+    assert found.rise[0] > 0 > found.rise[1]
+
+
 def test_two_checkpoints_are_too_few():
     with pytest.raises(UserError, match="needs 3 checkpoints or more, and there are 2"):
         change_points(torch.arange(2), torch.zeros(2, 1, 4))

@@ -41,8 +41,9 @@ def test_the_mean_lag_is_over_the_seeds_that_have_starts(tmp_path):
     assert found.mean_lag == pytest.approx((80 / 3, float(low), float(high)))
     assert found.mean_lag_right[0] == 40
     assert found.warnings() == ["A curve of seed 3 is no step, so it has no start and no lag."]
-    assert "starts 27 steps before the loss itself changes" in found.sentences()[0]
-    assert "it starts before the share of right answers changes" in found.sentences()[1]
+    assert "splits 27 steps before the loss, on average" in found.sentences()[0]
+    assert found.sentences()[0].endswith("which comes first is open.")
+    assert found.sentences()[1].endswith("(lag +40, 95 % interval +40 to +40, 4 seeds).")
     assert "`post.qp` in 4 of 4 seeds" in found.sentences()[2]
 
 

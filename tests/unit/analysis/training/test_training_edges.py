@@ -77,9 +77,13 @@ def loss(bridge, ids, labels) -> float:
 
 
 def test_starts_are_splits_of_the_means(found):
-    place, explained = split(found.effect.double().mean(-1))
+    means = found.effect.double().mean(-1)
+    place, explained = split(means)
     assert found.start.tolist() == found.step[place].tolist()
-    assert found.explained.tolist() == pytest.approx(explained.tolist(), abs=1e-6)
+    rises = [means[at:, edge].mean() > means[:at, edge].mean() for edge, at in enumerate(place.tolist())]
+    assert 0 < sum(map(bool, rises)) < len(rises), "some matter less after their split"
+    expected = [share * bool(rise) for share, rise in zip(explained.tolist(), rises, strict=True)]
+    assert found.explained.tolist() == pytest.approx(expected, abs=1e-6)
     assert found.loss_start == int(found.step[split(found.loss.double().mean(-1, keepdim=True))[0]])
     assert bool((found.final_low <= found.final).all())
     assert bool((found.final <= found.final_high).all())
