@@ -98,7 +98,7 @@ def test_statistics_of_made_up_effects():
         "groups": tuple(range(6)),
     }
     right, reverse, noise = effects[None], -effects[None], torch.randn(1, 2, 6, 40, generator=generator)
-    found = _result(torch.cat([right, reverse, noise]), effects, methods=("right", "reverse", "noise"), **rest)
+    found = _result(torch.cat([right, reverse, noise]), effects, methods=("ig", "gradient", "recomputed"), **rest)
     assert torch.allclose(found.agreement[:2], torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
     assert (found.agreement[2] - 0.5).abs().max() < 0.12
     assert torch.allclose(found.correlation[:2], torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
@@ -106,12 +106,12 @@ def test_statistics_of_made_up_effects():
     assert found.agreement_p[0].max() < 1e-6 < found.agreement_p[1].min()
     assert (found.measured_low <= found.measured_mean).all()
     assert (found.measured_mean <= found.measured_high).all()
-    assert found.summary()["method"].tolist() == ["right", "right", "reverse", "reverse", "noise", "noise"]
+    assert found.summary()["method"].tolist() == ["ig", "ig", "gradient", "gradient", "recomputed", "recomputed"]
     assert found.table().equals(found.summary()), "what the command line prints"
     assert found.by_unit()["measured_mean_recomputed"].abs().is_monotonic_decreasing
     assert set(found.by_unit()["unit"]) == set(found.units)
     said = " ".join(found.warnings())
-    assert "(reverse) and ablation agree in sign in only 0%" in said
+    assert "(gradient) and ablation agree in sign in only 0%" in said
     assert "predictions of reverse are no closer" in said
     assert "12 more units" in " ".join(replace(found, left_out=12).warnings())
 

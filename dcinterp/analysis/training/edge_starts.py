@@ -7,7 +7,8 @@ The main edge of a model is the one that matters most at its last checkpoint, ch
 measured on. A start is the split of a curve into two levels (dcinterp.mechanism.change_point). A positive lag says that
 the edge's split comes before that of the loss; not that it makes it fall. Nats grow with confidence, so an edge's
 effect on the loss rises longer than its effect on the answers, and its split depends on where training ends: the sign
-of the lag says more than its size. The second lag, of the answers, is described without a verdict.
+of the lag says more than its size. The second lag, of the answers, is described without a verdict. It does not show
+that composition causes what the model learns.
 
 It reads `curves.csv` and `starts.csv` of the experiment's folder, which its measure.py writes from the checkpoints of
 the runs, and computes the mean lag and its interval over seeds. What one run says, `training_edges` measures.

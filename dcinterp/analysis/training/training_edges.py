@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 import torch
@@ -33,7 +33,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
-from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.change_point import LEAST, ChangePoint, change_points
 from dcinterp.mechanism.dataset import equal_lengths
 from dcinterp.mechanism.intervention_hooks import References, edge_hooks, references
@@ -44,8 +43,10 @@ from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level
-from dcinterp.train.data.held_out import Scored, held_out_documents
 from dcinterp.train.loop.checkpoints import PREFIX, steps_in
+
+if TYPE_CHECKING:
+    from dcinterp.train.data.held_out import Scored
 
 KIND = "mean"
 
@@ -175,6 +176,10 @@ def training_edges(
     Raises:
         UserError: the folder is no run, its model has no composition, or too few checkpoints or documents are there.
     """
+    # Whoever only reads or draws such a result need not wait for the libraries of training.
+    from dcinterp.checkpoints.load import load
+    from dcinterp.train.data.held_out import held_out_documents
+
     places = {step: Path(run) / "checkpoints" / f"{PREFIX}{step}" for step in steps_in(Path(run) / "checkpoints")}
     scored = held_out_documents(run, documents + reference)
     if len(places) < LEAST:
