@@ -8,11 +8,11 @@ replaced by its mean over tokens and documents, so that it no longer depends on 
 another or itself, by the branches that the model has; a gate (qg, kg) from a head to itself.
 
 An edge starts where its curve over checkpoints is best split into two levels (dcinterp.mechanism.change_point), and so
-does the loss. The interval of a start is over documents, of this run: other seeds may differ by far more. It does not
-show that an edge is needed: a model that was trained with composition comes to depend on it. A mean map that was never
-seen in training also has an effect of its own. And nats grow with confidence: an edge that is needed for the same
-answers costs more of them when the model is surer, so its effect on the loss goes on rising where that on the share of
-right tokens has ended.
+does the loss. The interval of a start is over documents, of this run: other seeds may differ by far more.
+It does not show that an edge is needed: a model that was trained with composition comes to depend on it. A mean map
+that was never seen in training also has an effect of its own. And nats grow with confidence: an edge that is needed for
+the same answers costs more of them when the model is surer, so its effect on the loss goes on rising where that on the
+share of right tokens has ended.
 
 Identity that the tests assert: the effects of the last checkpoint are those of `intervene` on the trained model.
 
