@@ -31,7 +31,7 @@ import pandas as pd
 
 from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.registry import composer_class
-from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
@@ -193,12 +193,12 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
         fields: of the model's config.json.
         parameters: all but embeddings.
         tokens: read in training.
-        row: tokens in a row, on average.
+        row: tokens in a row, on average; of images, patches in an image.
 
     Raises:
         UserError: the way of composing does not say what it costs.
     """
-    config = DCFormerConfig.from_dict(fields)
+    config = (DCViTConfig if "image_size" in fields else DCFormerConfig).from_dict(fields)
     assert config.head_dim is not None
     pairs = 4.0 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
     for layer, stage in product(range(config.num_hidden_layers), config.stages):

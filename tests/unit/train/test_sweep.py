@@ -99,3 +99,18 @@ def test_flops_are_those_counted_on_the_model():
             model(torch.zeros(1, 32, dtype=torch.long), output_attentions=True, use_cache=False)
         formula = training_flops(config.to_dict(), parameters, tokens=32, row=32) / 3
         assert counted.total == pytest.approx(formula, rel=0.02), preset
+
+
+def test_flops_of_images_are_those_counted_on_the_model():
+    """Without a mask every patch reads every patch; the patches' own projection is an embedding, which is not counted."""
+    from dcinterp.model.complexity import CountFlops
+
+    sizes = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+    for preset in ("tiny-vit", "tiny-dcvit"):
+        config = dcinterp.DCFormerConfig.preset(preset, image_size=8, patch_size=2, num_channels=1, **sizes)
+        model = build_model(config)
+        parameters = sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
+        with CountFlops() as counted, torch.no_grad():
+            model(torch.zeros(1, 1, 8, 8), output_attentions=True)
+        formula = training_flops(config.to_dict(), parameters, tokens=16, row=16) / 3
+        assert counted.total == pytest.approx(formula, rel=0.03), preset
