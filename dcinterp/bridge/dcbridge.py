@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components.base import alias_generation
 
 from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
 from dcinterp.bridge.lock import RunLock
@@ -31,6 +32,16 @@ class DCBridge(TransformerBridge):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         object.__setattr__(self, "lock", RunLock())
+
+    @property
+    def hook_dict(self) -> dict[str, HookPoint]:
+        """As in TransformerLens, which works the aliases out anew for every call; here only where a hook has changed."""
+        made_from = (*map(id, self._hook_registry.values()), alias_generation())
+        kept: tuple[Any, dict[str, HookPoint]] | None = self.__dict__.get("_hooks_by_name")
+        if kept is None or kept[0] != made_from:
+            kept = (made_from, super().hook_dict)
+            self.__dict__["_hooks_by_name"] = kept
+        return dict(kept[1])
 
     def _scan_existing_hooks(self, module: nn.Module, prefix: str = "") -> None:
         """Find the hooks of all components, as TransformerLens does, in a small part of its time.
