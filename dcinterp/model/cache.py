@@ -17,8 +17,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from dcinterp.model.compose.branch_table import BRANCHES
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.kernels.portable import transformed
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
-from dcinterp.model.kernels.select import transformed
 from dcinterp.shapes import SharedHeads
 
 KEY_WEIGHTS = tuple(weight for branch in BRANCHES.values() if branch.side == "key" for weight in branch.weights)

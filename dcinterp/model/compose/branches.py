@@ -256,7 +256,12 @@ def head_maps(w: ComposeWeights) -> tuple[Float[Tensor, "batch query head_to hea
         M [batch, query, head_to, head_from], which holds the skip, the static map, O_qp and O_qg, and
         N [batch, key, head_to, head_from], which holds O_kp and O_kg; None for a side without any branch.
     """
-    return _side_map(w, w.w_q1, w.w_q2, w.w_qg, with_base=True), _side_map(w, w.w_k1, w.w_k2, w.w_kg, with_base=False)
+    return query_map(w), _side_map(w, w.w_k1, w.w_k2, w.w_kg, with_base=False)
+
+
+def query_map(w: ComposeWeights) -> Float[Tensor, "#batch #query head_to head_from"] | None:
+    """M of `head_maps`, which holds the skip, the static map, O_qp and O_qg; None where none but the skip exists."""
+    return _side_map(w, w.w_q1, w.w_q2, w.w_qg, with_base=True)
 
 
 def _side_map(

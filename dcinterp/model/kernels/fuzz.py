@@ -358,7 +358,7 @@ def run(seed: int, cases: int, seconds: float | None = None, only: int | None = 
     """
     end = None if seconds is None else time.process_time() + seconds
     counts = {"computed": 0, "strange": 0, "refused": 0}
-    usual = portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, torch.get_num_threads()
+    usual = portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, dict(portable.BLOCK_NUMBERS), torch.get_num_threads()
     try:
         for number in range(cases) if only is None else [only]:
             if end is not None and time.process_time() > end:
@@ -367,15 +367,18 @@ def run(seed: int, cases: int, seconds: float | None = None, only: int | None = 
             call = maker.call()
             log.debug("case %d: %s", number, _Shown(call))
             # Chunks of 16 queries, which otherwise only long inputs have; one thread, or two.
-            portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS = maker.pick(usual[:2], (0, 0))
+            small = {"cpu": maker.pick(0, 2000)}
+            portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, portable.BLOCK_NUMBERS = maker.pick(
+                usual[:3], (0, 0, small)
+            )
             torch.set_num_threads(maker.pick(1, 2))
             try:
                 counts[check(call)] += 1
             except Failure as failure:
                 raise Failure(f"case {number} of seed {seed}: {failure}; {_Shown(call)}") from failure
     finally:
-        portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS = usual[:2]
-        torch.set_num_threads(usual[2])
+        portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, portable.BLOCK_NUMBERS = usual[:3]
+        torch.set_num_threads(usual[3])
     return counts
 
 

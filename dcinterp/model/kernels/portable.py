@@ -1,19 +1,20 @@
-"""The portable fast path: composing as small matrix products over heads, a chunk of queries at a time.
+"""The portable fast path: blocks of queries against the keys that they see, and which of two ways computes them.
 
-For one query the skip, the static map, the query-side projection and gate are a single H x H map of the heads' rows,
-and for one key the key side is another (`branches.head_maps`). Two batched matrix products per stage replace the
-twelve passes over A of the branch-by-branch definition. Terms that read other pairs or the layer before are added as
-the definition has them.
+Where a pair's scores are made of that pair's alone, `blockwise` composes them, with gradients written by hand. What it
+cannot do goes by autograd: terms that read other pairs or the layer before, gradients of gradients, transforms of
+torch.func, forward mode, autocast, and graphs of torch.compile. There the query side is one H x H map of the heads'
+rows for every query and the key side one for every key (`branches.head_maps`), and other terms are added as the
+definition has them. Long inputs go in chunks; under autograd a chunk keeps its inputs only and computes the rest again
+in the backward pass. A chunk starts some queries early where a convolution reads them, and drops what comes out of
+these.
 
-Long inputs go in chunks of queries against the keys that they see; under autograd a chunk keeps its inputs only and
-computes the rest again in the backward pass, so that memory grows with the length and not with its square. A chunk
-starts some queries early where a convolution reads them, and drops what comes out of these.
+Either way memory grows with the length and not with its square.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +23,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dcinterp.model.compose.branches import ComposeWeights, earlier, head_maps, neighbours
+from dcinterp.model.kernels.blockwise import WEIGHTS, Blockwise, block_mask, seen_keys
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, dot_keys, read_values, reference_attention
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.shapes import Attention, Mask
 
 WHOLE_NUMBERS, CHUNK_NUMBERS = 1 << 23, 1 << 21
-"""Numbers of an attention matrix up to which it is computed in one piece, and that one of a chunk may hold."""
+"""By autograd: numbers of an attention matrix that are computed in one piece, and that else one of a chunk may hold."""
+BLOCK_NUMBERS = {"cpu": 1 << 18}
+"""By hand: numbers of the attention matrix of a block, by device; `CHUNK_NUMBERS` on others. A processor's cache should
+hold a few of them, and a block has some hundred operations."""
 
 
 def chunked_attention(
@@ -46,7 +51,102 @@ def chunked_attention(
         q, k, v: [batch, head or kv_head, query or key, d_head].
         pre, post: weights of the two stages; None for a stage that does not exist.
         sight: who sees whom.
-        chunk: queries at a time; when None all up to `WHOLE_NUMBERS`, and then as many as `CHUNK_NUMBERS` allows.
+        chunk: queries at a time, at least; when None as many as `BLOCK_NUMBERS` or `CHUNK_NUMBERS` allow.
+
+    Memory: of the scores a few blocks of that size, and for every query a map over heads, [query, head, head].
+    """
+    held = (q, k, v, *_held(pre), *_held(post))
+    if _by_autograd(q, pre, post):
+        return autograd_attention(q, k, v, pre, post, sight=sight, chunk=chunk)
+    numbers = BLOCK_NUMBERS.get(q.device.type, CHUNK_NUMBERS) if chunk is None else chunk * q.shape[1] * k.shape[2]
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in held):
+        found: Tensor = _ByHand.apply((_bare(pre), _bare(post)), sight, numbers, *held)
+        return found
+    return Blockwise(q, k, v, pre, post, sight, numbers, grads=False).forward()
+
+
+def _by_autograd(q: Tensor, pre: ComposeWeights | None, post: ComposeWeights | None) -> bool:
+    """Whether autograd, or a tracer, has to see every operation, or there is none."""
+    return (
+        any(stage is not None and stage.reads_beyond() for stage in (pre, post))
+        or torch.compiler.is_compiling()
+        or transformed()
+        or (torch.amp.is_autocast_available(q.device.type) and torch.is_autocast_enabled(q.device.type))
+        or q.numel() == 0
+    )
+
+
+def transformed() -> bool:
+    """Whether vmap, a transform of torch.func, or forward-mode differentiation is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
+# torch.compile asks it once, while it traces; it cannot trace it. As torch.compiler.assume_constant_result does, which
+# would import the compiler here.
+transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+class _ByHand(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, bare: Any, sight: Sight, numbers: int, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        # Of the stages only the flags are kept, so that no weight escapes the bookkeeping of autograd.
+        ctx.bare, ctx.sight, ctx.numbers = bare, sight, numbers
+        ctx.save_for_backward(q, k, v, *rest)
+        return Blockwise(q, k, v, *_stages(bare, rest), sight, numbers, grads=False).forward()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        if torch.is_grad_enabled():  # these gradients are to be differentiated once more
+            q, k, v, *rest = inputs
+            out = autograd_attention(q, k, v, *_stages(ctx.bare, rest), sight=ctx.sight)
+            wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+            found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
+            return None, None, None, *(next(found) if need else None for need in needed)
+        q, k, v, *rest = inputs
+        call = Blockwise(q, k, v, *_stages(ctx.bare, rest), ctx.sight, ctx.numbers, grads=True)
+        made = [*call.backward(grad)]
+        for stage in (call.pre, call.post):
+            of = {} if stage is None else stage.gradients()
+            made += [of.get(name) for name in WEIGHTS]
+        return (
+            None,
+            None,
+            None,
+            *(x.to(of.dtype) if need else None for x, of, need in zip(made, inputs, needed, strict=True)),
+        )
+
+
+def _held(stage: ComposeWeights | None) -> list[Tensor | None]:
+    return [None if stage is None else getattr(stage, name) for name in WEIGHTS]
+
+
+def _bare(stage: ComposeWeights | None) -> ComposeWeights | None:
+    """Its flags."""
+    return None if stage is None else replace(stage, **dict.fromkeys(WEIGHTS))
+
+
+def _stages(bare: Iterable[ComposeWeights | None], weights: Iterable[Tensor | None]) -> Iterator[ComposeWeights | None]:
+    """What `_bare` and `_held` were made from."""
+    held = iter(weights)
+    for stage in bare:
+        named: dict[str, Any] = {name: next(held) for name in WEIGHTS}
+        yield None if stage is None else replace(stage, **named)
+
+
+def autograd_attention(
+    q: QueryHeads,
+    k: KeyHeads,
+    v: KeyHeads,
+    pre: ComposeWeights | None = None,
+    post: ComposeWeights | None = None,
+    *,
+    sight: Sight,
+    chunk: int | None = None,
+) -> QueryHeads:
+    """The same of operations that autograd knows, as often differentiable as one likes.
+
+    With `chunk` None, all queries at a time up to `WHOLE_NUMBERS`, and then as many as `CHUNK_NUMBERS` allow.
     """
     queries, keys = q.shape[2], k.shape[2]
     if chunk is None:
@@ -95,7 +195,7 @@ def _in_chunks(
     for start in range(0, queries, chunk):
         # Queries in the order of their first key's place on the axis of keys.
         rows = slice(max(0, start - early), min(start + chunk, queries))
-        seen = slice(0, keys) if all_keys else _seen(sight, rows, queries, keys)
+        seen = slice(0, keys) if all_keys else seen_keys(sight, rows, queries, keys)
         inputs = (q, k, v, pre, post, sight, rows, seen, attend)
         out = checkpoint(_chunk, *inputs, use_reentrant=False) if again else _chunk(*inputs)
         outs.append(out[:, :, start - rows.start :])
@@ -139,15 +239,6 @@ def _compose(a: Attention, w: ComposeWeights | None, mask: Mask | None) -> Atten
     return out
 
 
-def _seen(sight: Sight, rows: slice, queries: int, keys: int) -> slice:
-    """The keys that the causal rule leaves to some query of `rows`; all where a row may see none of them."""
-    if not sight.causal or sight.allowed is not None or keys < queries:
-        return slice(0, keys)
-    past = keys - queries
-    first = 0 if sight.window is None else max(0, past + rows.start + 1 - sight.window)
-    return slice(first, past + rows.stop)
-
-
 def _chunk(
     q: Tensor,
     k: Tensor,
@@ -160,19 +251,8 @@ def _chunk(
     attend: Callable[..., Tensor],
 ) -> Tensor:
     stages = (_cut(stage, rows, seen) for stage in (pre, post))
-    return attend(
-        q[:, :, rows], k[:, :, seen], v[:, :, seen], *stages, mask=_mask(sight, rows, seen, q.shape[2], k.shape[2], q)
-    )
-
-
-def _mask(sight: Sight, rows: slice, seen: slice, queries: int, keys: int, like: Tensor) -> Mask | None:
-    mask = None if sight.allowed is None else sight.allowed[:, :, rows, seen]
-    if not sight.causal:
-        return mask
-    slots = torch.arange(keys, device=like.device)
-    ahead = slots[rows][:, None] + keys - queries - slots[seen]
-    causal = ahead >= 0 if sight.window is None else (ahead >= 0) & (ahead < sight.window)
-    return causal[None, None] if mask is None else causal & mask
+    mask = block_mask(sight, rows, seen, q.shape[2], k.shape[2], q.device)
+    return attend(q[:, :, rows], k[:, :, seen], v[:, :, seen], *stages, mask=mask)
 
 
 def _cut(stage: ComposeWeights | None, rows: slice, seen: slice) -> ComposeWeights | None:

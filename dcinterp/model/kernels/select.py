@@ -15,7 +15,7 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import fused
 from dcinterp.model.kernels.arguments import settle_arguments
 from dcinterp.model.kernels.bias import add_biases
-from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks
+from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks, transformed
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError, nearest
@@ -162,16 +162,6 @@ def _choose(implementation: str, q: Tensor) -> str:
 def _fusible(q: Tensor) -> bool:
     """Whether the kernel may see this tensor: not on other devices, nor inside transforms that it has no rule for."""
     return q.device.type == "cpu" and not transformed()
-
-
-def transformed() -> bool:
-    """Whether vmap, a transform of torch.func, or forward-mode differentiation is at work."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
-
-
-# torch.compile asks it once, while it traces; it cannot trace it. As torch.compiler.assume_constant_result does, which
-# would import the compiler here.
-transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _scannable(q: Tensor) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight, Stage, View, address, row_major
 from dcinterp.model.kernels.fused.build import library
-from dcinterp.model.kernels.portable import chunked_attention, equation_in_chunks
+from dcinterp.model.kernels.portable import autograd_attention, chunked_attention, equation_in_chunks
 from dcinterp.model.mask import Sight
 
 NAMES = tuple(f"{stage}_{name}" for stage in ("pre", "post") for name in WEIGHTS)
@@ -174,7 +174,8 @@ def _portable_gradients(
     """By autograd through the portable path; with `again`, they can be differentiated once more."""
     q, k, v, *weights = inputs
     assert q is not None and k is not None and v is not None  # noqa: PT018
-    out = chunked_attention(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
+    attend = autograd_attention if again else chunked_attention
+    out = attend(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
     wanted = [x for x in inputs if x is not None and x.requires_grad]
     found = iter(torch.autograd.grad(out, wanted, grad.transpose(1, 2), create_graph=again, allow_unused=True))
     return [next(found) if x is not None and x.requires_grad else None for x in inputs]
