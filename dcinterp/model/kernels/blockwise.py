@@ -24,9 +24,11 @@ from dcinterp.model.mask import Sight
 
 WEIGHTS = ("w_q1", "w_q2", "w_qg", "static", "w_k1", "w_k2", "w_kg")
 OF_QUERIES = WEIGHTS[:4]
-SHORT, PARTS = 32, 4
 FEWEST = 16
 """Queries that a block has at least, if there are so many: matrix products of fewer rows are slow."""
+PARTS, SHORT = 4, 32
+"""Under the causal rule, queries are parted into so many blocks even where one could hold them, so that blocks can
+leave out the keys that come after, unless they become shorter than that."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,10 @@ class Block:
 
 
 def blocks(batch: int, heads: int, queries: int, keys: int, sight: Sight, numbers: int) -> Iterator[Block]:
-    """All queries, in blocks whose scores are about `numbers`; queries are split before batch entries are joined."""
+    """All queries, in blocks whose scores are about `numbers`: some queries of one batch entry, or of several."""
     one_query = heads * keys
     rows = min(queries, max(FEWEST, numbers // one_query))
     if sight.causal and not may_see_nothing(sight, queries, keys):
-        # Short texts too leave out keys that come after.
         rows = min(rows, max(SHORT, -(-queries // PARTS)))
     entries = max(1, numbers // (rows * one_query))
     for entry in range(0, batch, entries):
@@ -175,7 +176,7 @@ class Stage:
 
     def gradients(self) -> dict[str, Tensor]:
         """Of the weights that exist, in the layouts of `ComposeWeights`."""
-        found = {}
+        found: dict[str, Tensor] = {}
         if self.graph is not None:
             made = torch.autograd.grad(self.graph, list(self.leaves.values()), self.d_maps)
             found |= dict(zip(self.leaves, made, strict=True))
@@ -213,6 +214,7 @@ class Blockwise:
         self.batch, self.heads, self.queries, self.keys = *q.shape[:3], k.shape[2]
         self.pre, self.post = (None if w is None else Stage(w, self.q, grads=grads) for w in (pre, post))
         self.blocks = list(blocks(self.batch, self.heads, self.queries, self.keys, sight, numbers))
+        self.caps: dict[tuple[int, int, int], Tensor] = {}
         self.space = Space(self.q, max(math.prod(block.sizes()) for block in self.blocks) * self.heads)
 
     def forward(self) -> Tensor:
@@ -227,7 +229,7 @@ class Blockwise:
     def backward(self, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k and v; those of the weights are the stages' `gradients` then."""
         d_out = d_out.to(self.q.dtype)
-        d_q, d_k, d_v = (torch.zeros_like(x) for x in (self.q, self.k, self.v))
+        d_q, d_k, d_v = torch.empty_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
         for block in self.blocks:
             self._way_back(block, d_out, d_q, d_k, d_v)
         return d_q, d_k, d_v
@@ -303,30 +305,39 @@ class Blockwise:
         batch, queries, seen = block.sizes()
         return self.space.take(name, batch, queries, self.heads, seen)
 
-    def _mask(self, block: Block) -> tuple[Tensor | None, int]:
-        """Who sees whom, [batch, query, 1, key], and the first of the block's keys that it tells about."""
+    def _told(self, block: Block) -> slice:
+        """The keys of the block that some of its queries may not see."""
         first = block.seen.start
         if self.sight.causal and self.sight.window is None and self.sight.allowed is None:
             # All queries of the block see the keys before its first one.
             first = max(first, min(block.seen.stop, self.keys - self.queries + block.rows.start))
-        told = slice(first, block.seen.stop)
-        mask = block_mask(self.sight, block.rows, told, self.queries, self.keys, self.q.device)
-        if mask is not None:
-            mask = (mask if mask.shape[0] == 1 else mask[block.batch]).transpose(1, 2)
-        return mask, first - block.seen.start
+        return slice(first, block.seen.stop)
+
+    def _mask(self, block: Block) -> Tensor | None:
+        """Who sees whom of `_told`, [batch, query, 1, key]."""
+        mask = block_mask(self.sight, block.rows, self._told(block), self.queries, self.keys, self.q.device)
+        return mask if mask is None else (mask if mask.shape[0] == 1 else mask[block.batch]).transpose(1, 2)
 
     def _hide(self, scores: Tensor, block: Block) -> None:
-        mask, first = self._mask(block)
-        if mask is not None:
-            # What `mask_scores` does, several times faster than filling.
-            low = torch.finfo(scores.dtype).min
-            cap = torch.full(mask.shape, math.inf, dtype=scores.dtype, device=scores.device).masked_fill_(~mask, low)
-            told = scores[..., first:]
-            torch.minimum(told, cap, out=told)
+        """What `mask_scores` does, by the lower of two numbers: several times faster than filling."""
+        told = self._told(block)
+        cap = self._cap(block, told, scores)
+        if cap is not None:
+            hidden = scores[..., told.start - block.seen.start :]
+            torch.minimum(hidden, cap, out=hidden)
+
+    def _cap(self, block: Block, told: slice, like: Tensor) -> Tensor | None:
+        # The causal rule looks the same from many blocks; a mask does not.
+        same = (block.rows.start - told.start, block.sizes()[1], told.stop - told.start)
+        if self.sight.allowed is None and same in self.caps:
+            return self.caps[same]
+        if (mask := self._mask(block)) is None:
+            return None
+        cap = torch.full(mask.shape, math.inf, dtype=like.dtype, device=like.device)
+        self.caps[same] = cap.masked_fill_(~mask, torch.finfo(like.dtype).min)
+        return cap
 
     def _hide_slopes(self, slopes: Tensor, block: Block) -> None:
         """Hidden scores have no slope: their weights are zero, but for queries that see nothing."""
-        if may_see_nothing(self.sight, self.queries, self.keys):
-            mask, first = self._mask(block)
-            assert mask is not None
-            slopes[..., first:].mul_(mask)
+        if may_see_nothing(self.sight, self.queries, self.keys) and (mask := self._mask(block)) is not None:
+            slopes[..., self._told(block).start - block.seen.start :].mul_(mask)

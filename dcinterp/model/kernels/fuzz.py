@@ -35,6 +35,8 @@ HALF = 0.2
 """The same of half precisions, where the portable implementations round at every step."""
 STRANGE = (float("nan"), float("inf"), -float("inf"))
 WEIGHTS = (*DYNAMIC_WEIGHTS, "static", "conv", "previous", "before")
+SIZES = ("WHOLE_NUMBERS", "CHUNK_NUMBERS", "BLOCK_NUMBERS", "FEW_PAIRS")
+"""What the portable path goes by when it parts the work."""
 
 
 class Failure(Exception):
@@ -358,7 +360,7 @@ def run(seed: int, cases: int, seconds: float | None = None, only: int | None = 
     """
     end = None if seconds is None else time.process_time() + seconds
     counts = {"computed": 0, "strange": 0, "refused": 0}
-    usual = portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, dict(portable.BLOCK_NUMBERS), torch.get_num_threads()
+    usual, threads = {name: getattr(portable, name) for name in SIZES}, torch.get_num_threads()
     try:
         for number in range(cases) if only is None else [only]:
             if end is not None and time.process_time() > end:
@@ -366,20 +368,23 @@ def run(seed: int, cases: int, seconds: float | None = None, only: int | None = 
             maker = Maker(seed * 1_000_003 + number)
             call = maker.call()
             log.debug("case %d: %s", number, _Shown(call))
-            # Chunks of 16 queries, which otherwise only long inputs have; one thread, or two.
-            small = {"cpu": maker.pick(0, 2000)}
-            portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, portable.BLOCK_NUMBERS = maker.pick(
-                usual[:3], (0, 0, small)
-            )
+            # Chunks of 16 queries and blocks of a few, which otherwise only long inputs have; one thread, or two.
+            small = dict.fromkeys(SIZES, 0) | {"BLOCK_NUMBERS": {"cpu": maker.pick(0, 2000)}}
+            _resize(maker.pick(usual, small, usual | {"FEW_PAIRS": 0}))
             torch.set_num_threads(maker.pick(1, 2))
             try:
                 counts[check(call)] += 1
             except Failure as failure:
                 raise Failure(f"case {number} of seed {seed}: {failure}; {_Shown(call)}") from failure
     finally:
-        portable.WHOLE_NUMBERS, portable.CHUNK_NUMBERS, portable.BLOCK_NUMBERS = usual[:3]
-        torch.set_num_threads(usual[3])
+        _resize(usual)
+        torch.set_num_threads(threads)
     return counts
+
+
+def _resize(sizes: dict[str, Any]) -> None:
+    for name, size in sizes.items():
+        setattr(portable, name, size)
 
 
 class _Shown:

@@ -14,7 +14,8 @@ Either way memory grows with the length and not with its square.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,8 @@ from dcinterp.shapes import Attention, Mask
 
 WHOLE_NUMBERS, CHUNK_NUMBERS = 1 << 23, 1 << 21
 """By autograd: numbers of an attention matrix that are computed in one piece, and that else one of a chunk may hold."""
+FEW_PAIRS = 1 << 12
+"""Pairs of a query and a key up to which autograd's few large operations are faster than blocks by hand."""
 BLOCK_NUMBERS = {"cpu": 1 << 18}
 """By hand: numbers of the attention matrix of a block, by device; `CHUNK_NUMBERS` on others. A processor's cache should
 hold a few of them, and a block has some hundred operations."""
@@ -56,7 +59,8 @@ def chunked_attention(
     Memory: of the scores a few blocks of that size, and for every query a map over heads, [query, head, head].
     """
     held = (q, k, v, *_held(pre), *_held(post))
-    if _by_autograd(q, pre, post):
+    few = chunk is None and q.shape[2] * k.shape[2] <= FEW_PAIRS
+    if few or _by_autograd(q, pre, post):
         return autograd_attention(q, k, v, pre, post, sight=sight, chunk=chunk)
     numbers = BLOCK_NUMBERS.get(q.device.type, CHUNK_NUMBERS) if chunk is None else chunk * q.shape[1] * k.shape[2]
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in held):
@@ -88,7 +92,9 @@ transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 class _ByHand(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, bare: Any, sight: Sight, numbers: int, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    def forward(
+        ctx: Any, bare: Stages, sight: Sight, numbers: int, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+    ) -> Tensor:
         # Of the stages only the flags are kept, so that no weight escapes the bookkeeping of autograd.
         ctx.bare, ctx.sight, ctx.numbers = bare, sight, numbers
         ctx.save_for_backward(q, k, v, *rest)
@@ -104,11 +110,13 @@ class _ByHand(torch.autograd.Function):
             found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
             return None, None, None, *(next(found) if need else None for need in needed)
         q, k, v, *rest = inputs
-        call = Blockwise(q, k, v, *_stages(ctx.bare, rest), ctx.sight, ctx.numbers, grads=True)
-        made = [*call.backward(grad)]
-        for stage in (call.pre, call.post):
-            of = {} if stage is None else stage.gradients()
-            made += [of.get(name) for name in WEIGHTS]
+        made: list[Tensor | None] = []
+        with _without_autocast(q):  # of which the way forward knew nothing
+            call = Blockwise(q, k, v, *_stages(ctx.bare, rest), ctx.sight, ctx.numbers, grads=True)
+            made += call.backward(grad)
+            for stage in (call.pre, call.post):
+                of = {} if stage is None else stage.gradients()
+                made += [of.get(name) for name in WEIGHTS]
         return (
             None,
             None,
@@ -117,21 +125,32 @@ class _ByHand(torch.autograd.Function):
         )
 
 
+def _without_autocast(like: Tensor) -> AbstractContextManager[Any]:
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+
+
 def _held(stage: ComposeWeights | None) -> list[Tensor | None]:
     return [None if stage is None else getattr(stage, name) for name in WEIGHTS]
 
 
 def _bare(stage: ComposeWeights | None) -> ComposeWeights | None:
     """Its flags."""
-    return None if stage is None else replace(stage, **dict.fromkeys(WEIGHTS))
+    none: dict[str, Any] = dict.fromkeys(WEIGHTS)
+    return None if stage is None else replace(stage, **none)
 
 
-def _stages(bare: Iterable[ComposeWeights | None], weights: Iterable[Tensor | None]) -> Iterator[ComposeWeights | None]:
+Stages = tuple[ComposeWeights | None, ComposeWeights | None]
+
+
+def _stages(bare: Stages, weights: Iterable[Tensor | None]) -> Stages:
     """What `_bare` and `_held` were made from."""
     held = iter(weights)
+    stages: list[ComposeWeights | None] = []
     for stage in bare:
         named: dict[str, Any] = {name: next(held) for name in WEIGHTS}
-        yield None if stage is None else replace(stage, **named)
+        stages.append(None if stage is None else replace(stage, **named))
+    return stages[0], stages[1]
 
 
 def autograd_attention(
