@@ -24,8 +24,9 @@ from dcinterp.model.mask import Sight
 
 WEIGHTS = ("w_q1", "w_q2", "w_qg", "static", "w_k1", "w_k2", "w_kg")
 OF_QUERIES = WEIGHTS[:4]
-FEWEST = 16
-"""Queries that a block has at least, if there are so many: matrix products of fewer rows are slow."""
+FEWEST, GOOD = 16, 48
+"""Queries that a block has at least, if there are so many, and those for which it may become four times as large:
+matrix products of fewer rows are slow."""
 PARTS, SHORT = 4, 32
 """Under the causal rule, queries are parted into so many blocks even where one could hold them, so that blocks can
 leave out the keys that come after, unless they become shorter than that."""
@@ -48,7 +49,7 @@ class Block:
 def blocks(batch: int, heads: int, queries: int, keys: int, sight: Sight, numbers: int) -> Iterator[Block]:
     """All queries, in blocks whose scores are about `numbers`: some queries of one batch entry, or of several."""
     one_query = heads * keys
-    rows = min(queries, max(FEWEST, numbers // one_query))
+    rows = min(queries, max(FEWEST, numbers // one_query, min(GOOD, 4 * numbers // one_query)))
     if sight.causal and not may_see_nothing(sight, queries, keys):
         rows = min(rows, max(SHORT, -(-queries // PARTS)))
     entries = max(1, numbers // (rows * one_query))
