@@ -103,13 +103,14 @@ class _ByHand(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():  # these gradients are to be differentiated once more
-            q, k, v, *rest = inputs
-            out = autograd_attention(q, k, v, *_stages(ctx.bare, rest), sight=ctx.sight)
-            wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-            found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-            return None, None, None, *(next(found) if need else None for need in needed)
         q, k, v, *rest = inputs
+        again = torch.is_grad_enabled()  # these gradients are to be differentiated once more
+        if again or transformed() or torch._C._functorch.is_legacy_batchedtensor(grad):  # many gradients at once
+            with torch.enable_grad():
+                out = autograd_attention(q, k, v, *_stages(ctx.bare, rest), sight=ctx.sight)
+            wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+            found = iter(torch.autograd.grad(out, wanted, grad, create_graph=again, allow_unused=True))
+            return None, None, None, *(next(found) if need else None for need in needed)
         made: list[Tensor | None] = []
         with _without_autocast(q):  # of which the way forward knew nothing
             call = Blockwise(q, k, v, *_stages(ctx.bare, rest), ctx.sight, ctx.numbers, grads=True)

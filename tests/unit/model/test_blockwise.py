@@ -50,6 +50,17 @@ def test_gradients_of_gradients_are_those_of_the_equation() -> None:
         assert (got - want).norm() <= 1e-9 * want.norm()
 
 
+def test_many_gradients_at_once_are_those_one_by_one() -> None:
+    case = Case(5, queries=20, heads=2, pre="qkpg", post="qkpgs2")
+    out = by_hand(case, 0)
+    upstream = torch.randn(3, *out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+    together = torch.autograd.grad(out, case.leaves(), upstream, retain_graph=True, is_grads_batched=True)
+    for number, one in enumerate(upstream):
+        alone = torch.autograd.grad(out, case.leaves(), one, retain_graph=True)
+        for got, want in zip(together, alone, strict=True):
+            assert (got[number] - want).norm() <= 1e-9 * want.norm()
+
+
 def test_a_query_that_sees_nothing_attends_evenly_and_gets_no_gradient() -> None:
     case = Case(5, queries=4, past=0, pre="qkpg", post=None, causal=False)
     case.mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
