@@ -6,8 +6,8 @@ key would want the scores turned round in memory, which costs more than the pass
 [batch, query, head, key], so that nothing is turned.
 
 The way back computes a block again and differentiates it by hand: autograd would keep what every pass gives, and read
-it again. Memory for scores is that of one block, whatever the length; blocks are of a size that a processor's cache
-holds, and keys that the causal rule hides from a whole block are left out.
+it again. Memory for scores is that of one block; blocks are of a size that a processor's cache holds, and keys that the
+causal rule hides from a whole block are left out.
 """
 
 from __future__ import annotations
