@@ -80,7 +80,8 @@ with st.sidebar:
         begin_at_top(page.title)
         jobs.visit()
     models.choose_model()
-    running = st.container()
+    running = jobs.place()
+    training_runs = st.container()
     with st.popover("Share this view", icon=":material/link:", width="stretch"):
         st.caption(tip("share link"))
         links.share_here()
@@ -108,7 +109,8 @@ finally:
             if opened.open:
                 with opened:
                     whole_page()
-        with running:
+        with running.container():
             jobs.sidebar()
-            if page.title != "Training":
+        if page.title != "Training":
+            with training_runs:
                 training.sidebar()

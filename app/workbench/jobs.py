@@ -31,6 +31,9 @@ RUNNING_AT_ONCE = 2
 REMEMBERED = 64
 LOOKS_EVERY = 0.2
 """Seconds between two looks of waiting work at its place, and at whether it was cancelled."""
+CANCEL_WAITS = 1.0
+"""Seconds in which a click on Cancel waits for the end: most work ends within one pass, and the page then says so at
+once instead of at its next look."""
 
 
 @dataclass
@@ -51,6 +54,7 @@ class Job:
     partial: Any = None
     began: float = field(default_factory=time.monotonic)
     stop: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
     gave_up: set[str] = field(default_factory=set)
     """The visitors who cancelled; it stops when all of them have."""
     units: dict[str, Any] = field(default_factory=dict)
@@ -200,6 +204,9 @@ def cancel(job: Job) -> None:
     job.gave_up.add(visitor())
     if job.visitors <= job.gave_up:
         job.stop.set()
+        with _places:
+            _places.notify_all()  # it may be waiting
+        job.ended.wait(CANCEL_WAITS)
 
 
 def stop_if_cancelled(*_: Any) -> None:
@@ -267,6 +274,7 @@ def _run(job: Job) -> None:
         job.error, job.state = f"{type(problem).__name__}: {problem}", "failed"
     finally:
         _leave(job)
+        job.ended.set()
 
 
 def _wait_for_place(job: Job) -> None:
@@ -328,6 +336,11 @@ def panel(job: Job, key: str, partial: Callable[[Any], None] | None = None) -> N
     follow()
 
 
+def place() -> Any:
+    """Where `sidebar` draws at the end of a run; when nothing is under way it is empty from the beginning on."""
+    return st.container() if mine() else st.empty()
+
+
 def sidebar() -> None:
     """This visitor's running work, on every page: its progress, and a button to cancel it."""
     running = mine()
@@ -336,11 +349,11 @@ def sidebar() -> None:
 
     @st.fragment(run_every=1.0)
     def follow() -> None:
-        for number, job in enumerate(running):
-            if job.alive:
-                st.progress(job.fraction, text=job.words())
-                st.button("Cancel", key=f"sidebar-cancel-{number}", on_click=cancel, args=(job,))
-        if not all(job.alive for job in running):
+        under_way = [(number, job) for number, job in enumerate(running) if job.alive and _is_mine(job)]
+        for number, job in under_way:
+            st.progress(job.fraction, text=job.words())
+            st.button("Cancel", key=f"sidebar-cancel-{number}", on_click=cancel, args=(job,))
+        if len(under_way) < len(running):
             st.rerun()
 
     st.markdown("**Running**")

@@ -61,6 +61,33 @@ def test_waiting_work_can_be_cancelled_and_running_work_goes_on(jobs):
     assert comes_true(lambda: not first.alive) < SECONDS
 
 
+def test_a_click_on_cancel_takes_the_work_from_the_sidebar_at_once(jobs, app):
+    """In the same run, not at the page's next look: with a second of work in each, that was what took long."""
+    first, second = jobs.start("first", "1", counting), jobs.start("second", "2", counting)
+    comes_true(lambda: first.done > 3)
+    page = app.switch_page("app_pages/glossary.py").run()
+    assert said(page) == ["first", "second"]
+    page.button(key="sidebar-cancel-1").click().run()
+    assert (first.state, second.state, said(page)) == ("running", "cancelled", ["first"])
+    page.button(key="sidebar-cancel-0").click().run()
+    assert (first.state, said(page)) == ("cancelled", [])
+
+
+def test_work_that_is_left_to_others_goes_from_the_sidebar(jobs, app, monkeypatch):
+    job = jobs.start("count", "1", counting)
+    monkeypatch.setattr(jobs, "visitor", lambda: "Bob")
+    jobs.start("count", "1", counting)
+    page = app.switch_page("app_pages/glossary.py").run()
+    monkeypatch.setattr(jobs, "CANCEL_WAITS", 0)
+    page.button(key="sidebar-cancel-0").click().run()
+    assert (job.alive, said(page)) == (True, [])
+
+
+def said(page) -> list[str]:
+    """The titles of the work that the sidebar lists."""
+    return [bar.proto.text.partition(":")[0] for bar in page.sidebar.get("progress")]
+
+
 def test_the_same_work_of_two_visitors_is_done_once_and_belongs_to_both(jobs, monkeypatch):
     job = jobs.start("count", "1", counting)
     monkeypatch.setattr(jobs, "visitor", lambda: "Bob")
@@ -197,4 +224,5 @@ def test_work_survives_a_reload_with_its_progress_and_its_cancel(page, server):
     page.reload()
     expect(sidebar.get_by_text("Evaluate dcformer++: ")).to_be_visible(timeout=60_000)
     sidebar.get_by_role("button", name="Cancel").click()
-    expect(sidebar.get_by_text("Evaluate dcformer++: ")).to_have_count(0, timeout=5_000)
+    # 2 seconds on a machine that does nothing else; here everything runs beside everything.
+    expect(sidebar.get_by_text("Evaluate dcformer++: ")).to_have_count(0, timeout=5 * SECONDS * 1000)
