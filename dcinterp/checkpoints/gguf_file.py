@@ -31,13 +31,13 @@ def require_gguf(file: Path) -> None:
             raise UserError(f"{file} does not begin as a GGUF file does; copy or download it again.")
     if find_spec("gguf") is None:
         raise UserError(f"Reading {file.name} takes the package gguf; install it with: pip install 'dcinterp[gguf]'")
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf import GGML_QUANT_SIZES, TENSOR_NAMES, GGMLQuantizationType
 
     def octets_of(kind: int, entries: int) -> int:
         block, octets = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
         return entries // block * octets
 
-    require_header(file, octets_of)
+    require_header(file, octets_of, TENSOR_NAMES.values())
 
 
 def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:

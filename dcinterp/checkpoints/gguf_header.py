@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Iterable
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -58,25 +59,27 @@ class HeaderWalk:
         return count
 
 
-def require_header(path: Path, octets_of: Callable[[int, int], int]) -> None:
+def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iterable[str]) -> None:
     """Refuse a GGUF file whose header does not fit it.
 
     Args:
         path: the file.
         octets_of: (type of a tensor, number of its entries) -> its bytes; ValueError or KeyError for an unknown type.
+        names: what tensors of any model are called, without .weight and the like; {bid} and {xid} stand for numbers.
 
     Raises:
-        UserError: a count, a size or an offset leads past its end, or its layers are not those that it says.
+        UserError: a count, a size or an offset leads past its end, its layers are not those that it says, a number is
+            none, or a tensor has a name that no model has: a reader would leave it out without a word.
     """
     walk = HeaderWalk(path)
     try:
         with walk.file:
-            _check(walk, octets_of)
+            _check(walk, octets_of, names)
     except (ValueError, KeyError, struct.error, OverflowError) as error:
         raise UserError(f"{path} is damaged ({reason(error)}); copy or download it again.") from error
 
 
-def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int]) -> None:
+def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterable[str]) -> None:
     walk.octets(4)
     version = walk.number("I")
     if version & 0xFFFF == 0:  # written by a machine of the other byte order
@@ -89,7 +92,14 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int]) -> None:
     for _ in range(pairs):
         name = walk.text()
         fields[name] = walk.value(walk.number("I"))
+    for name, value in fields.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{shown(name)} is {value}")
     found = [_tensor(walk) for _ in range(tensors)]
+    known = set(names)
+    for name, *_ in found:
+        if known.isdisjoint(_stems(name)):
+            raise ValueError(f"no model has a tensor {shown(name)}")
     step = fields.get("general.alignment", 32)
     if not isinstance(step, int) or not 0 < step <= 2**20:
         raise ValueError(f"general.alignment is {shown(step, 30)}")
@@ -101,6 +111,13 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int]) -> None:
     there = count_layers(name for name, *_ in found)
     if not isinstance(layers, int) or layers > there:
         raise ValueError(f"block_count is {shown(layers, 30)}, and it has {there} layers")
+
+
+def _stems(name: str) -> set[str]:
+    """A tensor's name as the tables of the package gguf may have it: blk.3.attn_q.weight is a blk.{bid}.attn_q."""
+    general = re.sub(r"\bblk\.\d+\.", "blk.{bid}.", name)
+    stem = re.sub(r"\.\d+$", ".{xid}", general.rpartition(".")[0])
+    return {general, stem}  # a few have no ending
 
 
 def _tensor(walk: HeaderWalk) -> tuple[str, tuple[int, ...], int, int]:

@@ -6,6 +6,7 @@ Every change here was made to real files, at random and thousands of times, befo
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -334,6 +335,7 @@ def test_a_gguf_header_is_held_against_its_file(tmp_path):
     path, random_ = tmp_path / "m.gguf", random.Random(0)
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(1)
+    writer.add_rope_freq_base(10000.0)
     writer.add_token_list(["a", "b"])
     writer.add_tensor("blk.0.attn_q.weight", np.zeros((4, 4), dtype=np.float32))
     writer.write_header_to_file()
@@ -352,3 +354,8 @@ def test_a_gguf_header_is_held_against_its_file(tmp_path):
             require_gguf(path)
     path.write_bytes(whole.replace(struct.pack("<I", 4) + struct.pack("<I", 1), struct.pack("<II", 4, BILLION), 1))
     said(lambda: require_gguf(path), "block_count is 1000000000")
+    # Readers leave out what they do not know, and answer with a model that nobody stored.
+    path.write_bytes(whole.replace(b"blk.0.attn_q", b"blk.0.attn_x"))
+    said(lambda: require_gguf(path), "no model has a tensor 'blk.0.attn_x.weight'")
+    path.write_bytes(whole.replace(struct.pack("<f", 10000.0), struct.pack("<f", math.nan)))
+    said(lambda: require_gguf(path), "'llama.rope.freq_base' is nan")
