@@ -41,10 +41,10 @@ def base_of(folder: Path, record: str = ADAPTER) -> Path:
         )
     if base in shipped_models():
         return SHIPPED / base
-    places = [path_of(base), folder / base]
     try:
+        places = [path_of(base), folder / base]
         found = next((place for place in places if (place / "config.json").is_file()), None) or cached_snapshot(base)
-    except OSError:  # a name that is too long for the system
+    except (UserError, OSError):  # no folder can be called so: too long for the system, or of a user who is not there
         found = None
     if found is None:
         raise UserError(

@@ -114,7 +114,13 @@ def adapter(folder: Path, base: object) -> Path:
 
 @pytest.mark.parametrize("act", [dcinterp.load, dcinterp.describe])
 @pytest.mark.parametrize(
-    ("base", "said"), [("nobody/nothing", "'nobody/nothing', which is not on this machine"), (None, "does not say")]
+    ("base", "said"),
+    [
+        ("nobody/nothing", "'nobody/nothing', which is not on this machine"),
+        ("a" * 5000, "The adapter in .*which is not on this machine"),
+        ("~nobody/x", "The adapter in .*which is not on this machine"),
+        (None, "does not say"),
+    ],
 )
 def test_an_adapter_whose_base_is_not_there_says_so(tmp_path, act, base, said):
     with pytest.raises(UserError, match=said):
