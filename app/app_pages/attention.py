@@ -104,6 +104,7 @@ def follow_head(row, column):
 
 
 after = which in ("composed", "change", "composed_scores")
+composing = f", {'after' if after else 'before'} composition" if patterns.stages else ""
 view(
     rows,
     "rows",
@@ -111,7 +112,7 @@ view(
     which="composed" if after else "weights",
     selected=head,
     on_pick=follow_head,
-    caption=f"One row per head, {'after' if after else 'before'} composition. The frame marks the chosen head's "
+    caption=f"One row per head{composing}. The frame marks the chosen head's "
     "largest weight. Click a row to choose that head.",
 )
 st.subheader("All heads of all layers", anchor=False, help=tip("head", "composition"))

@@ -184,7 +184,8 @@ class Heatmap {
 
   columnNames(context, names) {
     const box = this.box
-    const every = Math.ceil((box.turned ? 14 : 1) / box.width)
+    // Turned by an eighth, names that are 12 pixels high take 17 along the axis.
+    const every = Math.ceil((box.turned ? 17 : 1) / box.width)
     for (let column = 0; column < names.length; column += every) {
       const at = box.left + (column + 0.5) * box.width
       context.save()

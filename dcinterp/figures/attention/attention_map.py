@@ -20,6 +20,8 @@ QUANTITIES = {
     "composed": "weight after composition",
     "change": "weight added by composition",
 }
+SAME = {"pre": ("scores", "composed_scores"), "post": ("weights", "composed")}
+"""By stage, the two matrices that are one where a model does not compose at it."""
 
 
 def plot(
@@ -43,6 +45,10 @@ def plot(
         raise UserError(f"There is no matrix {which!r}; {nearest(which, QUANTITIES)}")
     if not 0 <= head < len(result.composed):
         raise UserError(f"There is no head {head}; this model has heads 0..{len(result.composed) - 1}.")
+    quantity = QUANTITIES[which]
+    for stage, (before, after) in SAME.items():
+        if stage not in result.stages and which in (before, after):
+            which, quantity = before, f"attention {before.removesuffix('s')}"
     matrix = getattr(result, which) if which in MATRICES else result.composed - result.weights
     values = matrix[head].numpy().copy()
     values[np.triu_indices(len(values), 1)] = np.nan
@@ -54,7 +60,7 @@ def plot(
         y=tokens,
         x_title="key",
         y_title="query",
-        quantity=QUANTITIES[which],
+        quantity=quantity,
         theme=theme,
         signed=signed,
         limit=None if signed else 1.0,

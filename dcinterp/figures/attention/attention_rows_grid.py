@@ -27,7 +27,8 @@ def plot(
     if which not in ("weights", "composed"):
         raise UserError(f"There are no rows {which!r}; choose weights or composed.")
     rows = getattr(result, which)
-    signed = which == "composed"
+    mixed = not result.weights.equal(result.composed)
+    signed = which == "composed" and mixed
     most = int(rows[selected].abs().argmax()) if selected is not None else None
     return grid(
         rows.numpy(),
@@ -35,7 +36,7 @@ def plot(
         y=[str(head) for head in range(len(rows))],
         x_title="key",
         y_title="head",
-        quantity=f"weight {'after' if signed else 'before'} composition",
+        quantity=f"weight {'after' if signed else 'before'} composition" if mixed else "attention weight",
         theme=theme,
         signed=signed,
         limit=None if signed else 1.0,

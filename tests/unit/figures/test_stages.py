@@ -18,6 +18,23 @@ def test_before_the_softmax_there_are_scores(bridge, stage, quantity):
     assert plot(breakdown, kind="sharing", selected=1).layout.yaxis.title.text == f"{quantity} added to head 1"
 
 
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        (("pre", "post"), ("score before composition", "weight before composition", "weight after composition")),
+        (("pre",), ("score before composition", "attention weight", "attention weight")),
+        ((), ("attention score", "attention weight", "attention weight")),
+    ],
+)
+def test_a_colour_bar_speaks_of_composition_only_where_there_is_one(make_bridge, stages, said):
+    composing = {"compose_stages": stages} if stages else {"compose": "none"}
+    patterns = dcinterp.attention_patterns(make_bridge(**composing), PROMPT, 1)
+    bars = [plot(patterns, which=which).data[0].colorbar.title.text for which in ("scores", "weights", "composed")]
+    assert tuple(bars) == said
+    rows = dcinterp.attention_rows(make_bridge(**composing), PROMPT, 1)
+    assert plot(rows, kind="heads").data[0].colorbar.title.text == said[2]
+
+
 def test_where_nothing_is_composed_attention_has_one_row(bridge, twin):
     def rows(of):
         return plot(dcinterp.attention_rows(of, PROMPT, layer=1), head=1, key=2).data[0].z.shape[0]
