@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import streamlit as st
@@ -166,9 +166,8 @@ def long(
                 return made
             if model is None:
                 return compute(made_by, analysis, model, arguments, progress=progress, **(again or {}))
-            lock = models.lock(model)
-            hold = patiently(lock, progress.check)
-            return compute(made_by, analysis, model, arguments, hold, progress=polite(progress, lock), **(again or {}))
+            turn = Turn(models.lock(model), progress.check)
+            return compute(made_by, analysis, model, arguments, turn, progress=turn.polite(progress), **(again or {}))
 
         jobs.start(title, made_by, work)
 
@@ -195,29 +194,37 @@ def small(model: str) -> bool:
     return sum(weight.numel() for weight in models.model(model).parameters()) <= SMALL
 
 
-def polite(progress: Any, lock: threading.RLock) -> Any:
-    """A progress callback that lets other sessions use the model between two units of work."""
+class Turn:
+    """A model's lock in long work: waiting for it ends when the work is cancelled, and others get it between two units.
 
-    def step(done: int, total: int, message: str = "") -> None:
-        lock.release()
-        try:
+    Args:
+        lock: of the model.
+        check: raises where waiting has become pointless.
+    """
+
+    def __init__(self, lock: threading.RLock, check: Callable[[], None]) -> None:
+        self.lock, self.check, self.held = lock, check, False
+
+    def __enter__(self) -> None:
+        while not self.lock.acquire(timeout=jobs.LOOKS_EVERY):
+            self.check()
+        self.held = True
+
+    def __exit__(self, *_: Any) -> None:
+        if self.held:
+            self.lock.release()
+        self.held = False
+
+    def polite(self, progress: Any) -> Any:
+        """A progress callback that lets other sessions use the model between two units of work."""
+
+        def step(done: int, total: int, message: str = "") -> None:
+            self.__exit__()
             progress(done, total, message)  # work that was left alone may wait in here for its place
             # Giving way needs a moment: a lock that is let go and taken again at once goes to whoever held it.
             time.sleep(0.002)
-        finally:
-            lock.acquire()
+            self.__enter__()
 
-    for name in ("partial", "keep"):
-        setattr(step, name, getattr(progress, name, None))
-    return step
-
-
-@contextmanager
-def patiently(lock: threading.RLock, check: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock that others may hold for long; `check` raises where waiting has become pointless."""
-    while not lock.acquire(timeout=jobs.LOOKS_EVERY):
-        check()
-    try:
-        yield
-    finally:
-        lock.release()
+        for name in ("partial", "keep"):
+            setattr(step, name, getattr(progress, name, None))
+        return step

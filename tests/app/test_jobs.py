@@ -195,21 +195,34 @@ def test_the_app_watches_for_cancelled_work_before_every_module():
     assert "register_module_forward_pre_hook(stop_if_cancelled)" in (APP / "preload.py").read_text(encoding="utf-8")
 
 
-def test_waiting_for_a_model_ends_when_the_work_is_cancelled(jobs):
-    from workbench.analyses import patiently
+@pytest.mark.parametrize("began", [False, True])
+def test_waiting_for_a_model_ends_when_the_work_is_cancelled(jobs, began):
+    """Before its first unit of work, and after a unit, when it had given way to others."""
+    from workbench.analyses import Turn
 
-    lock = threading.RLock()
+    lock, others = threading.RLock(), threading.Event()
 
     def work(progress):
-        with patiently(lock, progress.check):
-            return "done"
+        turn = Turn(lock, progress.check)
+        with turn:
+            step = turn.polite(progress)
+            step(0, 2)
+            others.wait(10)
+            while True:
+                step(1, 2)
 
-    with lock:
-        job = jobs.start("wait", "1", work)
-        comes_true(lambda: job.state == "running")
-        jobs.cancel(job)
-        assert comes_true(lambda: not job.alive) < SECONDS
+    if not began:
+        lock.acquire()
+    job = jobs.start("wait", "1", work)
+    comes_true(lambda: job.state == "running" and (not began or job.total == 2))
+    others.set()
+    if began:
+        assert lock.acquire(timeout=10), "it gives way between two units"
+    jobs.cancel(job)
+    assert comes_true(lambda: not job.alive) < SECONDS
     assert job.state == "cancelled"
+    lock.release()
+    assert lock.acquire(timeout=1)
 
 
 @pytest.mark.browser

@@ -151,16 +151,17 @@ def test_downloads_hold_the_result(patterns, tmp_path):
 
 
 def test_long_work_lets_others_use_the_model():
-    from workbench.analyses import polite
+    from workbench.analyses import Turn
 
     lock, turns = threading.RLock(), []
+    turn = Turn(lock, lambda: None)
 
     def other():
         with lock:
             turns.append("other")
 
-    with lock:
-        step = polite(lambda *_: None, lock)
+    with turn:
+        step = turn.polite(lambda *_: None)
         thread = threading.Thread(target=other)
         thread.start()
         time.sleep(0.05)
