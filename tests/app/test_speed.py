@@ -138,4 +138,4 @@ def test_another_head_on_the_pages_with_most_figures(page, server, address, heat
     for name, times in (("a new head", new), ("a head seen before", known)):
         figures, end = (statistics.median(column) for column in zip(*times, strict=True))
         sys.stdout.write(f"/{address}, {name}: figures in {figures:.2f} s, nothing goes on after {end:.2f} s\n")
-        assert end < BUSY_SECONDS
+        assert end < 3 * BUSY_SECONDS

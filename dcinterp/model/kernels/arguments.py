@@ -74,7 +74,9 @@ def _settle_stage(stage: str, w: Any, q: Tensor, keys: int) -> ComposeWeights | 
     if w.bias is not None:
         _check(f"{stage}.bias", w.bias, "[head]", (heads,), q)
     _check_beyond(stage, w, q, keys)
-    rank = next((x.shape[2] for x in (w.w_q1, w.w_k1) if isinstance(x, Tensor) and x.dim() == 4), None)
+    # A list and no generator: the compiler of the lowest torch takes no next(..., default).
+    ranks = [x.shape[2] for x in (w.w_q1, w.w_k1) if isinstance(x, Tensor) and x.dim() == 4]
+    rank = ranks[0] if ranks else None
     dtype, device, strided = q.dtype, q.device, torch.strided
     spread: dict[str, Tensor] = {}
     shape: tuple[int | None, ...]

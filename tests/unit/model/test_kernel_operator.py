@@ -142,7 +142,9 @@ def test_torch_sees_one_operator_and_finds_nothing_wrong_with_it() -> None:
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert found.pop("flex")
-    assert "does not support backward on CPU" in found.pop("flex backward")
+    said = found.pop("flex backward", "")
+    # Only torch as new as the one of constraints.txt is known to say it before the backward pass; 2.8 does not.
+    assert "does not support backward on CPU" in said or (not said and torch.__version__ < "2.13")
     checks = [found.pop(name) for name in list(found) if name.startswith("opcheck")]
     assert len(checks) == 3
     assert {outcome for check in checks for outcome in check.values()} == {"SUCCESS"}
