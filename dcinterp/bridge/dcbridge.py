@@ -35,7 +35,7 @@ class DCBridge(TransformerBridge):
 
     @property
     def hook_dict(self) -> dict[str, HookPoint]:
-        """As in TransformerLens, which works the aliases out anew for every call; here only where a hook has changed."""
+        """As in TransformerLens, which works out the aliases in every call; here only where a hook has changed."""
         made_from = (*map(id, self._hook_registry.values()), alias_generation())
         kept: tuple[Any, dict[str, HookPoint]] | None = self.__dict__.get("_hooks_by_name")
         if kept is None or kept[0] != made_from:

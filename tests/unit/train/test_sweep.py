@@ -102,7 +102,7 @@ def test_flops_are_those_counted_on_the_model():
 
 
 def test_flops_of_images_are_those_counted_on_the_model():
-    """Without a mask every patch reads every patch; the patches' own projection is an embedding, which is not counted."""
+    """Without a mask every patch reads every patch; the projection of patches is an embedding, not counted."""
     from dcinterp.model.complexity import CountFlops
 
     sizes = {"num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}

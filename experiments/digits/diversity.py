@@ -1,0 +1,122 @@
+"""How diverse the heads of an experiment's models are, with and without composition, seed by seed.
+
+    python experiments/digits/diversity.py
+    python experiments/digits/diversity.py --folder experiments/ablations --arm all --baseline plain
+
+reads the models of the runs (so the runs must be there, not only their table), writes diversity.csv, and the end of the
+experiment's page (more.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import torch
+import typer
+
+from dcinterp.analysis.weights.head_diversity import head_diversity
+from dcinterp.checkpoints.load import load
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.errors import UserError
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import read_experiment, read_table
+
+HERE = Path(__file__).parent
+READINGS = {"side by side": "concatenated", "on top of each other": "stacked"}
+PRODUCTS = ("qk", "ov")
+
+TEXT = """## How diverse the heads are
+
+The effective rank of a layer's joined QK and OV products, mean over layers, in the last weights of {seeds} seeds:
+how many directions the heads of a layer use ([Head diversity](../analyses/head-diversity.md)). The paper does not say
+along which axis it joins the heads, so both are here, and a difference counts only where both have it. *Random* is the
+same number for weights that learnt nothing; brackets are 95 % intervals over seeds, each by itself. Written by
+
+    python experiments/digits/diversity.py{options}
+
+{table}
+
+{verdicts}
+
+A higher learning rate makes heads less diverse by itself, and arms were tuned to rates of their own. The models of the
+search have one seed, and every arm at every rate (products side by side):
+
+{searched}
+
+These are the heads' own maps. What composition mixes at run time is not in them, and heads that use more directions
+need not do more different things.
+"""
+
+
+def ranks(model: Path) -> dict[str, float]:
+    """Effective ranks by product and reading, mean over layers, and that of random weights."""
+    bridge = load(str(model))
+    row: dict[str, float] = {}
+    for words, reading in READINGS.items():
+        found = head_diversity(bridge, reading=reading)  # type: ignore[arg-type]
+        for product in PRODUCTS:
+            row[f"{product} {words}"] = float(getattr(found, f"{product}_effective_rank").mean())
+        row[f"random {words}"] = found.random_effective_rank
+    return row
+
+
+def summary(rows: pd.DataFrame, arm: str, baseline: str) -> tuple[str, str, int]:
+    """The table of differences, a sentence for each product, and the number of seeds."""
+    wide = rows.pivot(index="seed", columns="arm").dropna()
+    lines, sentences = [["product", "heads joined", baseline, arm, f"{arm} minus {baseline}", "random"]], []
+    for number, product in enumerate(PRODUCTS, 1):
+        signs = []
+        for words in READINGS:
+            values = wide[f"{product} {words}"]
+            difference = torch.tensor((values[arm] - values[baseline]).to_numpy())
+            low, high = (float(end) for end in bootstrap_interval(difference))
+            signs.append(1 if low > 0 else -1 if high < 0 else 0)
+            shown = f"{float(difference.mean()):+.2f} [{low:+.2f}, {high:+.2f}]"
+            random = wide[f"random {words}"][baseline].mean()
+            lines.append([product.upper(), words, *(f"{values[a].mean():.2f}" for a in (baseline, arm)), shown])
+            lines[-1].append(f"{random:.2f}")
+        verdict = "supported" if min(signs) == 1 else "refuted" if max(signs) == -1 else "open"
+        sentences.append(f"**D{number}** ({product.upper()} of {arm} is more diverse by both readings): **{verdict}**.")
+    return markdown_table(lines[0], lines[1:]), " ".join(sentences), len(wide)
+
+
+def by_rate(rows: pd.DataFrame, arm: str, baseline: str) -> str:
+    """The ranks of the models of the search, side by side at equal learning rates."""
+    columns = [(product, one) for product in PRODUCTS for one in (baseline, arm)]
+    lines = []
+    for rate, group in rows.groupby("learning_rate"):
+        held = group.groupby("arm").mean(numeric_only=True)
+        lines.append([f"{rate:g}", *(f"{held.loc[one, f'{product} side by side']:.2f}" for product, one in columns)])
+    return markdown_table(["learning rate", *(f"{product.upper()}, {one}" for product, one in columns)], lines)
+
+
+def main(
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    arm: Annotated[str, typer.Option(help="The arm that composes.")] = "DCViT",
+    baseline: Annotated[str, typer.Option(help="The arm that does not.")] = "ViT",
+) -> None:
+    """Measure the models of both arms, and print the table over seeds."""
+    experiment = read_experiment(folder)
+    runs, measured = read_table(experiment), []
+    for _, run in runs[runs["arm"].isin([arm, baseline])].iterrows():
+        model = experiment.output / run["name"] / "model"
+        if model.is_dir():
+            first: dict[str, Any] = {"stage": run["stage"], "seed": int(run["recipe.seed"]), "arm": run["arm"]}
+            measured.append(first | {"learning_rate": run["recipe.learning_rate"]} | ranks(model))
+    if not measured:
+        raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
+    rows = pd.DataFrame(measured).round(4)
+    rows.to_csv(folder / "diversity.csv", index=False)
+    table, verdicts, seeds = summary(rows[rows["stage"] == "final"], arm, baseline)
+    searched = by_rate(rows[rows["stage"] == "tuning"], arm, baseline)
+    own = folder.resolve() == HERE.resolve()
+    options = "" if own else f' --folder experiments/{folder.name} --arm "{arm}" --baseline "{baseline}"'
+    text = TEXT.format(seeds=seeds, options=options, table=table, verdicts=verdicts, searched=searched)
+    (folder / "more.md").write_text(text, encoding="utf-8")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
