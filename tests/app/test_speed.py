@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import time
 
 import pytest
 
@@ -72,6 +73,14 @@ def seconds(page, act, head: int) -> tuple[float, float, float]:
     return tuple(page.evaluate("() => [seen.said, seen.stands, seen.to].map(time => (time - seen.from) / 1000)"))
 
 
+def crowded() -> float:
+    """How many times its processor time a process takes now, for others have their turns; 1 on a quiet machine."""
+    wall, own = time.perf_counter(), time.process_time()
+    while time.process_time() - own < 0.3:
+        pass
+    return max(1.0, (time.perf_counter() - wall) / 0.3)
+
+
 def said(head: int) -> str:
     return f"Head {head} of layer 0"
 
@@ -92,18 +101,19 @@ def test_a_click_and_a_key_update_the_page_at_once(page, server):
 
     for head in range(1, 8):  # the first visit to a head computes its case study
         seconds(page, lambda: click(head), head)  # noqa: B023
-    clicks, keys = [], []
+    clicks, keys, others = [], [], [crowded()]
     for i in range(PRESSES):
         head = 3 * i % 7
         clicks.append(seconds(page, lambda: click(head), head))  # noqa: B023
         keys.append(seconds(page, lambda: page.keyboard.press("ArrowRight"), head + 1))
+        others.append(crowded())
     for name, times in (("click", clicks), ("arrow key", keys)):
         sentences, figures, end = (statistics.median(column) for column in zip(*times, strict=True))
         sys.stdout.write(
             f"{name}: sentences in {sentences:.2f} s, figures in {figures:.2f} s, "
             f"nothing goes on after {end:.2f} s (medians of {PRESSES})\n"
         )
-        assert end < BUSY_SECONDS
+        assert end < BUSY_SECONDS * statistics.median(others)
 
 
 @OPT_IN
