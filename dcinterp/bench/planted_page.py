@@ -70,18 +70,20 @@ def page_of(rows: Sequence[dict[str, Any]], file: str = "docs/planted-bench.json
     text += "## What fails where\n\n" + WHY + "\n".join(f"- {line}" for line in findings(found)) + "\n\n"
     text += "## All settings together\n\n" + overall(found) + "\n"
     for number, title in QUANTITIES.items():
-        text += f"\n## {title.split(':')[0]}\n\n{title}.\n\n{by_setting(rows, number)}\n"
+        text += f"\n## {title.split(':')[0]}\n\n{title}.\n\n{by_setting(rows, found, number)}\n"
     return text
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
     """AUROC by setting and method, and all numbers by method."""
-    return f"{by_setting(rows, 'auroc')}\n\n{overall(summarise(rows))}"
-
-
-def by_setting(rows: Sequence[dict[str, Any]], number: str) -> str:
-    """One number as a table of settings and methods."""
     found = summarise(rows)
+    return f"{by_setting(rows, found, 'auroc')}\n\n{overall(found)}"
+
+
+def by_setting(
+    rows: Sequence[dict[str, Any]], found: Mapping[str, Mapping[str, Mapping[str, Mean]]], number: str
+) -> str:
+    """One number of a summary of these rows, as a table of settings and methods."""
     methods = list(dict.fromkeys(method for by in found.values() for method in by))
     lines = []
     for setting, by in found.items():
