@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,16 @@ STRING_OTHERS_TOGETHER = {"case_study", "methods", "compare_head_diversity"}
 """Modules and rooms that call other analyses; everywhere else an analysis may only name another's kind of result."""
 
 
+@cache
+def import_lines(path: Path) -> tuple[ast.AST, ...]:
+    """The import statements of a file, inside functions too."""
+    return tuple(one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Import | ast.ImportFrom))
+
+
 def imports(path: Path) -> set[str]:
     """Modules that a file imports, inside functions too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_lines(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -42,9 +49,8 @@ def imports(path: Path) -> set[str]:
 
 def rooms_of(path: Path) -> set[str]:
     """The rooms of dcinterp that a file imports, or names in a string that could be imported."""
-    tree = ast.parse(path.read_text())
     found = {module for module in imports(path) if module.startswith("dcinterp.")}
-    for node in ast.walk(tree):
+    for node in import_lines(path):
         if isinstance(node, ast.ImportFrom) and node.module == "dcinterp":
             found |= {f"dcinterp.{alias.name}" for alias in node.names if alias.name != "__version__"}
     return {module.split(".")[1] for module in found}
