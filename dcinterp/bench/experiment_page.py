@@ -33,11 +33,11 @@ To see whether the differences come again, give other seeds, and a table of thei
 """
 
 HOW = (
-    "A difference is taken seed by seed, between runs that read the same documents and start from weights of their "
-    "own; brackets are 95 % intervals over seeds, of each difference by itself. "
+    "A difference is taken seed by seed, between runs that draw the same data in the same order and start from "
+    "weights of their own; brackets are 95 % intervals over seeds, of each difference by itself. "
 )
 SHARES = (
-    "The mean of an accuracy has none: such runs either learn a thing or do not, and ten of them say too little about "
+    "The mean of an accuracy has none: where runs either learn a thing or do not, a few of them say too little about "
     "the rarer of the two. How many seeds reach {at:.0%} has one (Clopper and Pearson). "
 )
 SIZES = "Parameters are all but the embeddings of the input; FLOPs are those of training, by formula, not time."
