@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from dcinterp.model import cache as caching
-from dcinterp.model.compose.base import Place
+from dcinterp.model.compose.base import Composer, Place
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.registry import composer_class
-from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.model.kernels import composed_attention
+from dcinterp.model.kernels.fused import step
+from dcinterp.model.kernels.fused.plain import no_global_hooks
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, attention_pattern, read_values
-from dcinterp.model.kernels.select import require_equation, require_portable
+from dcinterp.model.kernels.select import fused_here, require_equation, require_portable
 from dcinterp.model.mask import Sight, as_sight
 from dcinterp.model.norm import RMSNorm
 from dcinterp.model.rotary import Rotation, rotate
@@ -56,6 +58,7 @@ class ComposedAttention(nn.Module):
             self.k_norm = RMSNorm(self.head_dim, config.qk_norm_eps)
         for stage in config.stages:
             setattr(self, stage, composer_class(config.compose)(config).place(Place(layer_idx, stage)))
+        self._stages: step.Stages | None = None
 
     def forward(
         self,
@@ -97,14 +100,20 @@ class ComposedAttention(nn.Module):
 
         handed: the scores of the previous layer, which become those of this one; None where no layer reads another's.
         """
-        if hasattr(self, "q_norm"):
+        if "q_norm" in self._modules:
             q, k = self.q_norm(q), self.k_norm(k)
+        sight, rows = as_sight(mask), q.shape[2]
+        asked = self.config._attn_implementation or "auto"
+        fast = taps is None and not output_attentions and handed is None and fused_here(asked, q)
+        if fast and cache is not None and x_query is x_key:
+            z = self.step(q, k, v, x_query, rotation, sight, cache)
+            if z is not None:
+                return z, None
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
             if taps is not None:
                 q, k = taps.hook_rot_q(q), taps.hook_rot_k(k)
-        stages = {name: getattr(self, name).weights(x_query, x_key) for name in ("pre", "post") if hasattr(self, name)}
-        sight, rows = as_sight(mask), q.shape[2]
+        stages = self.weights(x_query, x_key, together=fast)
         # Scores that are convolved over queries read those of earlier ones: the cache holds their queries too.
         taps_back = stages["pre"].taps_back() if "pre" in stages else 0
         if cache is not None:
@@ -118,7 +127,6 @@ class ComposedAttention(nn.Module):
                 v = held
         if handed is not None:
             stages["pre"] = stages["pre"].after(handed.scores)
-        asked = self.config._attn_implementation or "auto"
         if handed is not None:
             require_equation(asked)
         elif any(stage.reads_beyond() for stage in stages.values()):
@@ -129,6 +137,70 @@ class ComposedAttention(nn.Module):
             return self.read_out(self.read(q, k, v, stages, sight), x_query), None
         pattern = self.pattern(q, k, stages, sight, rows, taps, handed)
         return self.read_out(read_values(pattern, v), x_query), pattern
+
+    def composers(self) -> dict[str, Composer]:
+        """The stages that there are; what a bridge has put around them is left out."""
+        found: dict[str, Any] = {}
+        for name in STAGES:
+            if (each := self._modules.get(name)) is not None:
+                found[name] = each if isinstance(each, Composer) else getattr(each, "original_component", each)
+        return found
+
+    def weights(self, x_query: Residual, x_key: Residual, *, together: bool = False) -> dict[str, ComposeWeights]:
+        """The weights of the stages there are; with `together`, at once where their composer knows a faster way."""
+        composers = self.composers()
+        stages = list(composers.values())
+        if together and x_query is x_key and all(type(each) is type(stages[0]) for each in stages):
+            made = stages[0].together(stages, x_query) if stages and isinstance(stages[0], Composer) else None
+            if made is not None:
+                return dict(zip(composers, made, strict=True))
+        return {name: getattr(self, name).weights(x_query, x_key) for name in composers}
+
+    def step(
+        self,
+        q: QueryHeads,
+        k: SharedHeads,
+        v: SharedHeads,
+        x: Residual,
+        rotation: Rotation | None,
+        sight: Sight,
+        cache: Cache,
+    ) -> PerHead | None:
+        """`attend` for a few tokens on top of the cache, in one call of the kernel; None where that does not serve."""
+        if not step.takes(x, q, k, v, rotation) or not no_global_hooks():
+            return None
+        composers = self.composers()
+        maps = [
+            composers[name].kernel_maps(x) if isinstance(composers.get(name), Composer) else None for name in STAGES
+        ]
+        if len([each for each in maps if each is not None]) != len(composers):
+            return None
+        stages = self._stages
+        if stages is None or stages.maps[0] is not maps[0] or stages.maps[1] is not maps[1]:
+            stages = self._stages = step.Stages(*maps)
+        heads = q.shape[1]
+        if not stages.fit(x, heads):
+            return None
+        width = self.head_dim + heads // k.shape[1] * stages.channels
+        held = caching.global_layer(cache, self.layer_idx, k, width)
+        if held is None or not step.mask_fits(sight, q, held.keys.shape[2] + q.shape[2]):
+            return None
+        packed = held.kept() if stages.channels else None
+        keys, values = held.open(q.shape[2])
+        # Of tensors of inference mode nobody can tell whether they changed.
+        if stages.channels and not values.is_inference():
+            if packed is None or not packed.serves(stages, keys):
+                packed = step.Packed(stages, keys, held.places())
+            held.keep(packed)
+        z = step.step(x, q, k, v, rotation, sight, stages, keys, values, packed)
+        if z is None:  # something is NaN or infinite: the equation says where that goes
+            full = [composers[name].weights(x, x) for name in composers]
+            v = values[..., : self.head_dim]
+            if values.shape[-1] > self.head_dim:
+                full = caching.unpack_key_weights(values[..., self.head_dim :], full)
+            q = q if rotation is None else rotate(q, rotation)
+            z = self.read(q, keys, v, dict(zip(composers, full, strict=True)), sight)
+        return z
 
     def read(
         self, q: QueryHeads, k: KeyHeads, v: KeyHeads, stages: dict[str, ComposeWeights], sight: Sight
@@ -186,4 +258,4 @@ class ComposedAttention(nn.Module):
 
     def heads(self, x: Tensor) -> PerHead:
         """[batch, pos, head * d_head] as [batch, head, pos, d_head]."""
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:-1], x.shape[-1] // self.head_dim, self.head_dim).transpose(1, 2)

@@ -35,6 +35,8 @@ class GrowingLayer(DynamicLayer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.rooms: dict[str, tuple[Tensor, Tensor]] = {}  # by name: a room, and the view of it that was given out last
+        # What was made of these values. As with the rooms, of shallow copies one goes on with it.
+        self.made: dict[str, tuple[Any, Tensor, int]] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         # What writes in place is nothing for autograd, nor for what follows tensors around.
@@ -46,15 +48,44 @@ class GrowingLayer(DynamicLayer):
         values = self.values = self._extended("values", self.values, value_states)
         return keys, values
 
+    def open(self, places: int) -> tuple[Tensor, Tensor]:
+        """All keys and values, and this many places at the end of each, which the caller writes before anybody reads.
+
+        It must hold some already, and `update` says when places may be written at all.
+        """
+        assert self.keys is not None
+        assert self.values is not None
+        keys = self.keys = self._opened("keys", self.keys, self.keys, places)
+        values = self.values = self._opened("values", self.values, self.values, places)
+        return keys, values
+
+    def keep(self, made: Any) -> None:
+        """Remember what was made of all values that are held now."""
+        assert self.values is not None
+        self.made["values"] = made, self.values, self.values._version
+
+    def kept(self) -> Any:
+        """What was made of the values that are held, if they are still the same; else None."""
+        made, of, version = self.made.get("values", (None, None, 0))
+        return made if of is not None and of is self.values and of._version == version else None
+
+    def places(self) -> int:
+        """For how many keys there is room now."""
+        return self.rooms["values"][0].shape[2]
+
     def _extended(self, name: str, held: Tensor | None, new: Tensor) -> Tensor:
+        given = self._opened(name, held, new, new.shape[2])
+        given[:, :, given.shape[2] - new.shape[2] :] = new
+        return given
+
+    def _opened(self, name: str, held: Tensor | None, like: Tensor, places: int) -> Tensor:
         before = held.shape[2] if held is not None and held.dim() == 4 else 0
-        after = before + new.shape[2]
+        after = before + places
         room, given = self.rooms.get(name, (None, None))
-        if room is None or given is not held or room.shape[2] < after or not _writable(room, new):
-            room = new.new_empty(*new.shape[:2], after + after // 4 + 64, new.shape[3])
+        if room is None or given is not held or room.shape[2] < after or not _writable(room, like):
+            room = like.new_empty(*like.shape[:2], after + after // 4 + 64, like.shape[3])
             if before and held is not None:
                 room[:, :, :before] = held
-        room[:, :, before:after] = new
         given = room[:, :, :after]
         self.rooms[name] = room, given
         return given
@@ -84,18 +115,38 @@ def new_cache(config: DCFormerConfig) -> DynamicCache:
 
 def fit_cache(cache: Cache, config: DCFormerConfig) -> Cache:
     """`cache`, with layers that know our windows if it is still empty (`generate` builds a generic one)."""
-    fitted = len(cache.layers) == config.num_hidden_layers and all(
-        isinstance(held, GrowingLayer if config.window(layer) is None else LocalLayer)
-        for layer, held in enumerate(cache.layers)
+    if not isinstance(cache, DynamicCache) or cache.get_seq_length() != 0:
+        return cache
+    windows = config.windows
+    fitted = len(cache.layers) == len(windows) and all(
+        isinstance(held, GrowingLayer if window is None else LocalLayer)
+        for held, window in zip(cache.layers, windows, strict=True)
     )
-    if isinstance(cache, DynamicCache) and cache.get_seq_length() == 0 and not fitted:
+    if not fitted:
         cache.layers = _layers(config)
     return cache
 
 
 def _layers(config: DCFormerConfig) -> list[Any]:
-    windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-    return [GrowingLayer() if w is None else LocalLayer(sliding_window=w) for w in windows]
+    return [GrowingLayer() if w is None else LocalLayer(sliding_window=w) for w in config.windows]
+
+
+def global_layer(cache: Cache, layer: int, k: SharedHeads, width: int) -> GrowingLayer | None:
+    """The cache of a global layer that may be written in place, where it holds keys like `k`, and values of `width`."""
+    if type(cache) is not DynamicCache or cache.offloading or "update" in vars(cache) or layer >= len(cache.layers):
+        return None
+    held = cache.layers[layer]
+    if type(held) is not GrowingLayer or not held.is_initialized or "update" in vars(held):
+        return None
+    keys, values = held.keys, held.values
+    if keys.dim() != 4 or type(keys) is not Tensor or type(values) is not Tensor:
+        return None
+    batch, heads, _, d_head = k.shape
+    like = (batch, heads, keys.shape[2])
+    if keys.shape != (*like, d_head) or values.shape != (*like, width):
+        return None
+    same = keys.dtype is k.dtype and values.dtype is k.dtype and keys.is_cpu and values.is_cpu
+    return held if same and keys.stride(3) == 1 and values.stride(3) == 1 else None
 
 
 def update(

@@ -205,6 +205,13 @@ class DCFormerConfig(PreTrainedConfig):
         window = self.attention_windows[layer % len(self.attention_windows)]
         return None if window is None else window + self.window_includes_edge
 
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """`window` of every layer."""
+        pattern, edge = self.attention_windows, self.window_includes_edge
+        own = [None if window is None else window + edge for window in pattern]
+        return tuple(own[layer % len(own)] for layer in range(self.num_hidden_layers))
+
     def _refuse_unknown(self, extra: dict[str, Any]) -> None:
         allowed = _TRANSFORMERS_FIELDS | set(GenerationConfig._get_default_generation_params())
         unknown = [name for name in extra if name not in allowed and not name.startswith("_")]

@@ -117,15 +117,16 @@ class DCFormerModel(DCFormerPreTrainedModel):
         turn = self._rotation(positions, x.dtype)
         if self.config.position_type == "learned":
             x = x + self.embed_positions(positions)
-        sights = self._sights(slots, length, attention_mask)
+        windows = self.config.windows
+        sights = self._sights(set(windows), slots, length, attention_mask)
         streams = [x] if output_hidden_states else None
         patterns: list[Attention | None] | None = [] if output_attentions else None
         between = self._between_layers()
         for layer, block in enumerate(self.layers):
-            sight = sights[self.config.window(layer)]
-            x = block(
-                x, turn, sight if cache is None else self._last_keys(sight, layer, past), cache, patterns, **between
-            )
+            sight = sights[windows[layer]]
+            if cache is not None:
+                sight = _last_keys(sight, windows[layer], past)
+            x = block(x, turn, sight, cache, patterns, **between)
             if streams is not None:
                 streams.append(x)
         x = self.norm(x)
@@ -166,23 +167,24 @@ class DCFormerModel(DCFormerPreTrainedModel):
         config = self.config
         return rotation(positions, config.rotary_width, config.rotary_base, dtype, config.rotary_scaling)
 
-    def _sights(self, slots: Tensor, length: int, padding: Tensor | None) -> dict[int | None, Sight]:
+    def _sights(
+        self, windows: set[int | None], slots: Tensor, length: int, padding: Tensor | None
+    ) -> dict[int | None, Sight]:
         """What the queries in `slots` see, by window: a rule, and with padding a mask over all slots so far."""
         if padding is not None and not torch.compiler.is_compiling() and bool(padding.all()):
             padding = None
-        windows = {self.config.window(layer) for layer in range(self.config.num_hidden_layers)}
         allowed = None
         if padding is not None:
             keys = torch.arange(length, device=slots.device)
             allowed = attention_mask(slots, keys, padding=padding)
         return {w: Sight(window=w, allowed=allowed) for w in windows}
 
-    def _last_keys(self, sight: Sight, layer: int, past: int) -> Sight:
-        """`sight` over the keys that a local layer's cache still holds."""
-        window = self.config.window(layer)
-        if window is None or sight.allowed is None:
-            return sight
-        return replace(sight, allowed=sight.allowed[..., past - min(past, window - 1) :])
+
+def _last_keys(sight: Sight, window: int | None, past: int) -> Sight:
+    """`sight` over the keys that a local layer's cache still holds."""
+    if window is None or sight.allowed is None:
+        return sight
+    return replace(sight, allowed=sight.allowed[..., past - min(past, window - 1) :])
 
 
 def _positions(slots: Tensor, padding: Tensor | None, batch: int) -> Tensor:

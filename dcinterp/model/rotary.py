@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.model.kernels.fused.plain import traced
 from dcinterp.shapes import PerHead
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import shown
@@ -56,14 +58,34 @@ def rotation(
     in float32 at least.
     """
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    speed = 1.0 / base ** (torch.arange(0, width, 2, device=positions.device, dtype=wide) / width)
+    speed = _speeds(positions.device, width, base, wide)
     size = 1.0
     if scaling is not None:
         speed = scaled(speed, base, scaling)
         size = scaling.get("attention_factor", 1.0)
     angle = positions[:, None, :, None].to(wide) * speed
     angle = torch.cat([angle, angle], dim=-1)
-    return Rotation((angle.cos() * size).to(dtype), (angle.sin() * size).to(dtype))
+    cos, sin = angle.cos(), angle.sin()
+    if size != 1.0:
+        cos, sin = cos * size, sin * size
+    return Rotation(cos.to(dtype), sin.to(dtype))
+
+
+def _speeds(device: torch.device, width: int, base: float, dtype: torch.dtype) -> Float[Tensor, " pair"]:
+    """The angles per position, kept from one token to the next; anew where a tracer or a mode of torch looks."""
+    if torch.compiler.is_compiling() or device.type != "cpu" or traced():
+        return _computed(device, width, base, dtype)
+    return _kept(device, width, base, dtype)
+
+
+def _computed(device: torch.device, width: int, base: float, dtype: torch.dtype) -> Float[Tensor, " pair"]:
+    return 1.0 / base ** (torch.arange(0, width, 2, device=device, dtype=dtype) / width)
+
+
+@lru_cache(maxsize=64)
+def _kept(device: torch.device, width: int, base: float, dtype: torch.dtype) -> Float[Tensor, " pair"]:
+    with torch.inference_mode(False):  # or autograd would refuse it later
+        return _computed(device, width, base, dtype)
 
 
 def scaled(speed: Float[Tensor, " pair"], base: float, scaling: Mapping[str, Any]) -> Float[Tensor, " pair"]:

@@ -8,6 +8,7 @@ operation that needs it ends with one sentence and never with a wrong number.
 | said by | used for | if it is left out |
 |---|---|---|
 | `weights` | the model, kernels, caches, hooks, maps over heads, edges, interventions | there is no composer |
+| `kernel_maps`, `together` | the same weights by C++, where nobody looks | operations of torch |
 | `extra_loss` | training: set by `weights`, added to the loss of the model | nothing is added |
 | `finish`, `out_hooks` | a norm or gate on what heads have read, after attention | heads write what they have read |
 | `readers` | folding norms (`bridge/folding.py`), which checks it on random inputs | refused, if maps read the input |
@@ -34,6 +35,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dcinterp.model.compose.branches import ComposeWeights, branches, compose
+from dcinterp.model.kernels.fused.plain import StageMaps
 from dcinterp.shapes import Attention, HeadMap, PerHead, Residual, ZByPosition
 from dcinterp.support.errors import UserError, nearest
 
@@ -136,6 +138,19 @@ class Composer(nn.Module, ABC):
 
         What belongs to a position may depend on the input at that position only; that makes composing causal.
         """
+
+    def kernel_maps(self, x: Tensor) -> StageMaps | None:
+        """What the kernels make the weights with; None unless they would make what `weights(x, x)` gives, unseen.
+
+        A composer whose weights they can make offers it: where a hook, a subclass or another module stands in between,
+        or a parameter is not of the shape and type that fit x, it must say None.
+        """
+        return None
+
+    @classmethod
+    def together(cls, stages: Sequence[Composer], x: Residual) -> list[ComposeWeights] | None:
+        """`weights(x, x)` of the stages of a layer, all at once by the kernels; None where they cannot."""
+        return None
 
     @final  # type: ignore[misc]  # torch declares forward as a variable
     def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import gelu
 from transformers import initialization as init
 
-from dcinterp.model.compose.base import ComposeConfig, Cost, Mechanism
+from dcinterp.model.compose.base import ComposeConfig, Composer, Cost, Mechanism
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.by_sides import ComposerBySides
 from dcinterp.model.compose.static import StaticMap
+from dcinterp.model.kernels.fused.plain import (
+    SideMaps,
+    StageMaps,
+    Watch,
+    as_written,
+    no_global_hooks,
+    nobody_looks,
+    side_fits,
+)
+from dcinterp.model.kernels.fused.weights import Made, Sizes, dynamic_weights
 from dcinterp.model.norm import rms_normalise
 from dcinterp.shapes import Attention, Gate, LowRank, Residual
 
@@ -57,6 +69,19 @@ class SideWeights(nn.Module):
             both = both.unflatten(-1, shape[::2]).transpose(2, 3)  # [b, p, 2 rank, group, head]
         w1, w2 = both.chunk(2, dim=2)
         return rms_normalise(w1).flatten(3), w2.flatten(3)
+
+    def maps(self) -> SideMaps | None:
+        """The parameters, if calling this module is what is written above and nothing else."""
+        modules = self._modules
+        if not as_written(self, SideWeights) or {"down", "up", "gate"} & vars(self).keys():
+            return None
+        found: list[Tensor | None] = []
+        for name in ("down", "gate"):
+            reader = modules.get(name)
+            if reader is not None and not (as_written(reader, nn.Linear) and reader._parameters["bias"] is None):
+                return None
+            found.append(None if reader is None else reader._parameters["weight"])
+        return SideMaps(found[0], self._parameters.get("up"), found[1])
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -102,6 +127,63 @@ class DynamicCompose(ComposerBySides):
         static = self.static.head_map() if self.static is not None else None
         skip, groups = self.config.compose_skip, self.config.compose_groups
         return ComposeWeights(w_q1, w_q2, w_qg, w_k1, w_k2, w_kg, static, skip, groups)
+
+    def kernel_maps(self, x: Tensor) -> StageMaps | None:
+        """What the kernels make the weights with, where everything is as it is written here."""
+        known = self.__dict__.get("_known")
+        # Past what a config of transformers does at every access, which a token would notice.
+        given = x.dtype, x.shape[-1], object.__getattribute__(self.config, "compose_skip")
+        if known is None or known.given != given or _found() != _WRITTEN or not known.still():
+            sides = self._sides(x)
+            if sides is None:
+                return None
+            self.__dict__["_known"] = None  # so that its place among the attributes is there when these are counted
+            known = self.__dict__["_known"] = Watch(self, StageMaps(*sides, given[-1], None), given)
+        maps: StageMaps = known.found
+        return maps if self.static is None else maps._replace(static=self.static.head_map())
+
+    def _sides(self, x: Tensor) -> tuple[SideMaps | None, SideMaps | None, int, int, int] | None:
+        """The maps of both sides, heads, rank and groups; None if anything is not as it is written here."""
+        if not (as_written(self, DynamicCompose) and "weights" not in self.__dict__ and _found() == _WRITTEN):
+            return None
+        sides: list[SideMaps | None] = []
+        heads, rank, groups = self.config.num_attention_heads, 1, 1
+        for name in ("query", "key"):
+            side = self._modules.get(name)
+            maps = side.maps() if isinstance(side, SideWeights) else None
+            if maps is None and getattr(self, name) is not None:
+                return None
+            if isinstance(side, SideWeights):
+                rank, groups = side.rank, side.groups
+                if maps is None or not side_fits(maps, x, heads, rank, groups):
+                    return None
+            sides.append(maps)
+        return sides[0], sides[1], heads, rank, groups
+
+    @classmethod
+    def together(cls, stages: Sequence[Composer], x: Residual) -> list[ComposeWeights] | None:
+        """One matrix product with all the maps that read x, and C++ for the rest."""
+        if x.numel() == 0 or not nobody_looks(x) or not no_global_hooks():
+            return None
+        found = [maps for stage in stages if (maps := stage.kernel_maps(x)) is not None]
+        sizes = {Sizes(maps.heads, maps.rank, maps.groups) for maps in found}
+        # Every side that makes anything, and its module.
+        sides = [
+            (side, getattr(stage, name))
+            for stage, maps in zip(stages, found, strict=False)
+            for name, side in (("query", maps.query), ("key", maps.key))
+            if side is not None and not side.empty
+        ]
+        if len(found) < len(stages) or len(sizes) != 1 or not sides:
+            return None
+        (size,) = sizes
+        by_torch = partial(_by_torch, [module for _, module in sides])
+        made = iter(dynamic_weights(x, [side for side, _ in sides], size, by_torch))
+        weights = []
+        for maps in found:
+            own = [(None, None, None) if side is None or side.empty else next(made) for side in maps[:2]]
+            weights.append(ComposeWeights(*own[0], *own[1], maps.static, maps.skip, maps.groups))
+        return weights
 
     def readers(self) -> list[nn.Linear]:
         return [getattr(side, name) for side in self.sides for name in ("down", "gate") if hasattr(side, name)]
@@ -151,3 +233,21 @@ class DynamicCompose(ComposerBySides):
                     for h in own:
                         out[:, h] += gate[:, :, h].reshape(shape) * attention[:, h]
         return out
+
+
+def _by_torch(modules: Sequence[SideWeights], x: Tensor, sides: Sequence[SideMaps]) -> Made:
+    """What the modules give with these maps for their parameters: for the kernels, which compute the same."""
+    names = ("down.weight", "up", "gate.weight")
+    made: Made = []
+    for module, maps in zip(modules, sides, strict=True):
+        own = {name: each for name, each in zip(names, maps, strict=True) if each is not None}
+        made.append(functional_call(module, own, (x,)))
+    return made
+
+
+def _found() -> tuple[Callable[..., Any], ...]:
+    """The functions that the kernels stand in for."""
+    return DynamicCompose.weights, SideWeights.forward, SideWeights._low_rank, nn.Linear.forward
+
+
+_WRITTEN = _found()

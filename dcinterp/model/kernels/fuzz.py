@@ -208,7 +208,7 @@ class Maker:
             to = self.pick(torch.int64, torch.int32, torch.bool, torch.complex64, torch.float64, torch.float16, "meta")
             call.must_fail |= to not in (self.dtype, x.dtype)
             call.change(name, x.detach().to(to))
-        elif kind == "dims" and x.dim():
+        elif kind == "dims" and x.dim() and x.device.type == "cpu":
             call.change(name, self.pick(x[0] if len(x) else x[None], x[None], x.flatten(), x.to_sparse(), x.tolist()))
             call.must_fail = True
         elif kind == "pair" and w is not None:

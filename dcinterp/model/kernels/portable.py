@@ -211,6 +211,8 @@ def _in_chunks(
     queries, keys, again = q.shape[2], k.shape[2], torch.is_grad_enabled()
     # What a convolution after the softmax reads is made of what one before it reads.
     early = sum(stage.taps_back() for stage in (pre, post) if stage is not None)
+    # Handed-on scores that are added after the softmax may lie on hidden keys too, and nothing hides them again.
+    all_keys = all_keys or (post is not None and post.previous is not None)
     outs = []
     for start in range(0, queries, chunk):
         # Queries in the order of their first key's place on the axis of keys.

@@ -159,6 +159,12 @@ def _choose(implementation: str, q: Tensor) -> str:
     return name
 
 
+def fused_here(implementation: str, q: Tensor) -> bool:
+    """Whether the C++ may compute what belongs to attention like `q`, by the implementation that is asked for."""
+    name = os.environ.get(ENVIRONMENT, "auto") if implementation == "auto" else implementation
+    return name in ("auto", "fused") and not torch.compiler.is_compiling() and _fusible(q) and fused.available()
+
+
 def _fusible(q: Tensor) -> bool:
     """Whether the kernel may see this tensor: not on other devices, nor inside transforms that it has no rule for."""
     return q.device.type == "cpu" and not transformed()

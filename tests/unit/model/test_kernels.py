@@ -142,6 +142,16 @@ def test_chunks_read_the_queries_before_them_and_the_layer_before(seed: int) -> 
     check(case, out, 1e-10, 1e-9)
 
 
+def test_scores_of_the_layer_before_count_after_the_softmax_on_hidden_keys_too() -> None:
+    """The equation hides keys before the softmax; what is added behind it lies where it lies."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 40, 4).unbind()
+    post = ComposeWeights(previous=torch.randn(2, 2), before=torch.randn(1, 2, 40, 40))
+    sight = Sight(causal=True, window=9)
+    expected = reference_attention(q, k, v, None, post, sight.dense(40, 40, q.device))
+    torch.testing.assert_close(chunked_attention(q, k, v, None, post, sight=sight, chunk=16), expected)
+
+
 @needs_compiler
 @pytest.mark.parametrize("branches", ["qkpg", "qkpgs2", "qp"])
 def test_the_gradient_is_the_slope(branches: str) -> None:

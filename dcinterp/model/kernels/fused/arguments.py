@@ -1,8 +1,13 @@
-"""The structures that the kernel takes, field for field those of source/arguments.h: every field is eight bytes."""
+"""The structures that the kernel takes, field for field those of its source: every field is eight bytes.
+
+`Arguments` is that of source/arguments.h. The other two are packed as plain numbers, because decoding has one for every
+layer and token: `STEP` is that of source/step.h, `MAKING` that of source/weights.h.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import struct
 
 import torch
 from torch import Tensor
@@ -19,16 +24,19 @@ class View(ctypes.Structure):
 
 
 class KeyWeight(ctypes.Structure):
-    """A key-side weight [batch, key, rank, head] or [batch, key, head]: address and strides."""
+    """A key-side weight [batch, key, rank, head] or [batch, key, head]: address and strides, no heads sharing one."""
 
-    _fields_ = [("data", ctypes.c_void_p), *((axis, ctypes.c_long) for axis in ("batch", "key", "rank", "head"))]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((axis, ctypes.c_long) for axis in ("batch", "key", "rank", "head", "shared", "part")),
+    ]
 
     @classmethod
     def of(cls, w: Tensor | None) -> KeyWeight:
         if w is None:
             return cls()
         strides = w.stride() if w.dim() == 4 else (*w.stride()[:2], 0, w.stride(2))
-        return cls(w.data_ptr(), *strides)
+        return cls(w.data_ptr(), *strides, 1, 0)
 
 
 WEIGHTS = ("w_q1", "w_q2", "w_qg", "static", "w_k1", "w_k2", "w_kg")
@@ -58,6 +66,13 @@ class Arguments(ctypes.Structure):
         ("pre", Stage),
         ("post", Stage),
     ]
+
+
+SIDES = 4
+"""A query and a key side of two stages."""
+
+STEP = struct.Struct("66q")
+MAKING = struct.Struct(f"{9 + 8 * SIDES}q")
 
 
 def address(x: Tensor | None) -> int | None:

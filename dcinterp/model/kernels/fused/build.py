@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from dcinterp.model.kernels.fused.arguments import Arguments
+from dcinterp.model.kernels.fused.arguments import MAKING, STEP, Arguments
 
 SOURCE = Path(__file__).parent / "source"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
@@ -295,12 +295,15 @@ def _first_error(job: subprocess.CompletedProcess[str]) -> str:
 def _load(file: Path) -> ctypes.CDLL:
     kernel = ctypes.CDLL(str(file))
     kernel.fused_argument_bytes.restype = kernel.fused_lanes.restype = ctypes.c_long
-    if kernel.fused_argument_bytes() != ctypes.sizeof(Arguments):
+    if kernel.fused_argument_bytes() != ctypes.sizeof(Arguments) + STEP.size + MAKING.size:
         raise BuildError("the compiler lays out structures in another way than Python")
     for real in ("float", "double"):
         for way in ("forward", "backward", "decode"):
             function = getattr(kernel, f"fused_{way}_{real}")
             function.argtypes, function.restype = [ctypes.POINTER(Arguments)], None
+        for way in ("step", "weights", "weights_back"):
+            function = getattr(kernel, f"fused_{way}_{real}")
+            function.argtypes, function.restype = [ctypes.c_char_p], None
     return kernel
 
 

@@ -277,7 +277,7 @@ class _Call:
         self.strange = ctypes.c_long(0)
         a.strange = ctypes.addressof(self.strange)
         a.threads, a.scale = torch.get_num_threads(), q.shape[-1] ** -0.5
-        a.rows, a.block = _tile(heads, queries, self.lanes)
+        a.rows, a.block = tile(heads, queries, self.lanes)
         a.q, a.k, a.v = View.of(self.q), View.of(self.k), View.of(self.v)
 
     @staticmethod
@@ -297,7 +297,7 @@ class _Call:
         return bool(self.strange.value)
 
 
-def _tile(heads: int, queries: int, lanes: int) -> tuple[int, int]:
+def tile(heads: int, queries: int, lanes: int) -> tuple[int, int]:
     """Queries of a tile and keys of a block: the key-side weights of a block should stay in the first-level cache."""
     block = 64 if heads <= 16 else 32
     return min(24, queries), max(block, 2 * lanes)

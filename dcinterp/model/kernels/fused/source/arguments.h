@@ -13,10 +13,15 @@ template <class T> struct View {
 };
 
 // A key-side weight [batch, key, rank, head] (or without rank) with any strides: decoding reads it where it is cached.
+// There lie, beside values that several heads share, the weights of one of these heads after those of another: a step of
+// `part` from one to the next, and of `h` from `shared` of them to the next ones.
 template <class T> struct KeyWeight {
-    const T* data;
-    long b, s, r, h;
+    T* data;
+    long b, s, r, h, shared, part;
     explicit operator bool() const { return data; }
+    T* at(long batch, long key, long rank, long head) const {
+        return data + batch * b + key * s + rank * r + head / shared * h + head % shared * part;
+    }
 };
 
 // One Compose: weights [batch, pos, rank, head] and [batch, pos, head], null where there are none. Query-side weights

@@ -10,14 +10,8 @@
 
 #include <vector>
 
-#ifdef _OPENMP
-#include <omp.h>
-#else
-inline int omp_get_num_threads() { return 1; }
-inline int omp_get_thread_num() { return 0; }
-#endif
-
 #include "forward.h"
+#include "threads.h"
 
 namespace fused {
 

@@ -62,6 +62,40 @@ inline void gather_all(const Row<T>& w, long h0, long h1, const T* a, long v0, l
     if (v < v1) gather<T, RC, QP, KP, 1>(w, h0, h1, a, v, gq, gk, q, k);
 }
 
+// Some vectors of keys for the heads of one group; what is gathered stays in registers. out may be a.
+template <class T, int R, bool QP, bool KP, int NV>
+inline void compose_vectors(const Row<T>& w, long h0, long h1, const T* a, T* out, long v) {
+    const long n = w.block;
+    Vec<T> gq[R][NV], gk[R][NV];
+    for (int r = 0; r < R; ++r)
+        for (int i = 0; i < NV; ++i) gq[r][i] = gk[r][i] = Vec<T>{};
+    if constexpr (QP || KP)
+        for (long h = h0; h < h1; ++h)
+#pragma GCC unroll 2
+            for (int i = 0; i < NV; ++i) {
+                const Vec<T> x = load(a + h * n + v + i * VL<T>);
+#pragma GCC unroll 2
+                for (int r = 0; r < R; ++r) {
+                    if constexpr (QP) gq[r][i] += x * splat(w.q1[w.at(r, h)]);
+                    if constexpr (KP) gk[r][i] += x * load(w.k1(r, h) + v + i * VL<T>);
+                }
+            }
+    for (long h = h0; h < h1; ++h) {
+        const Vec<T> c = splat<T>(T(w.skip) + (w.qg ? w.qg[h] : T(0)));
+#pragma GCC unroll 2
+        for (int i = 0; i < NV; ++i) {
+            const long at = v + i * VL<T>;
+            Vec<T> o = load(a + h * n + at) * (c + load(w.kg(h) + at));
+#pragma GCC unroll 2
+            for (int r = 0; r < R; ++r) {
+                if constexpr (QP) o += gq[r][i] * splat(w.q2[w.at(r, h)]);
+                if constexpr (KP) o += gk[r][i] * load(w.k2(r, h) + at);
+            }
+            store(out + h * n + at, o);
+        }
+    }
+}
+
 // out may be a. scratch: 2 R + H rows of BLOCK.
 template <class T, int RC, bool QP, bool KP>
 void compose_row(const Row<T>& w, const T* a, T* out, long v0, long v1, T* scratch) {
@@ -69,12 +103,17 @@ void compose_row(const Row<T>& w, const T* a, T* out, long v0, long v1, T* scrat
     T *gq = scratch, *gk = scratch + R * n, *copy = scratch + 2 * R * n;
     if (w.base) std::memcpy(copy, a, sizeof(T) * w.heads * n);
     for (long h0 = 0; h0 < w.heads; h0 += each) {
+        if constexpr (RC != 0) {
+            long v = v0;
+            for (; v + 2 * VL<T> <= v1; v += 2 * VL<T>) compose_vectors<T, RC, QP, KP, 2>(w, h0, h0 + each, a, out, v);
+            if (v < v1) compose_vectors<T, RC, QP, KP, 1>(w, h0, h0 + each, a, out, v);
+            continue;
+        }
         gather_all<T, RC, QP, KP>(w, h0, h0 + each, a, v0, v1, gq, gk, w.q1, w.k1(0, 0));
         for (long h = h0; h < h0 + each; ++h) {
             const Vec<T> c = splat<T>(T(w.skip) + (w.qg ? w.qg[h] : T(0)));
             for (long v = v0; v < v1; v += VL<T>) {
                 Vec<T> o = load(a + h * n + v) * (c + load(w.kg(h) + v));
-#pragma GCC unroll 2
                 for (long r = 0; r < R; ++r) {
                     if constexpr (QP) o += load(gq + r * n + v) * splat(w.q2[w.at(r, h)]);
                     if constexpr (KP) o += load(gk + r * n + v) * load(w.k2(r, h) + v);

@@ -24,19 +24,36 @@ template <class T> inline void dot_rows(const T* q, const View<T>& k, long b, lo
     }
 }
 
+// Key-side weights that were packed before, of each batch entry [block][2 R H + H][Plan::block]; null for a stage whose
+// weights are packed anew.
+template <class T> struct Ready {
+    T* stages[2] = {nullptr, nullptr};
+    long blocks = 0;
+};
+
 // The keys of one query, block by block; `part` and `peaks` hold what the threads leave each other.
 template <class T> struct Decoder {
     const Arguments<T>& a;
     const Plan<T>& p;
+    const Ready<T>& ready;
     const Composer<T> pre, post;
     Buffer<T> part, peaks, totals, out;
 
-    Decoder(const Arguments<T>& a, const Plan<T>& p)
-        : a(a), p(p), pre(a.pre), post(a.post), part(p.blocks * p.H * p.block), peaks(p.blocks * p.H),
+    Decoder(const Arguments<T>& a, const Plan<T>& p, const Ready<T>& ready)
+        : a(a), p(p), ready(ready), pre(a.pre), post(a.post), part(p.blocks * p.H * p.block), peaks(p.blocks * p.H),
           totals(p.blocks * p.H), out(p.blocks * p.H * p.d) {}
 
     long weights_size() const { return (p.channels[0] > p.channels[1] ? p.channels[0] : p.channels[1]) * p.block; }
     long scratch_size() const { return (2 * (a.pre.rank + a.post.rank) + 2 + p.H) * p.block; }
+
+    // The key-side weights of block j. What is packed now is looked at.
+    const T* packed(const Stage<T>& w, int stage, long b, long j, T* to) const {
+        const long size = p.channels[stage] * p.block;
+        if (ready.stages[stage]) return ready.stages[stage] + (b * ready.blocks + j) * size;
+        pack_weights(p, w, b, j, to);
+        if (!finite(to, size)) report(a);
+        return to;
+    }
 
     // Exponentials of block j against its own maximum.
     void scores(long b, long t, long j, const Sight& s, T* weights, T* scratch) const {
@@ -50,12 +67,25 @@ template <class T> struct Decoder {
             if (!finite(row + h * p.block, n)) report(a);
         }
         if (a.pre.present) {
-            pack_weights(p, a.pre, b, j, weights);
-            pre.forward(row_with(p, a, a.pre, weights, b, t), row, row, span.v0, span.v1, scratch);
+            const T* keys = packed(a.pre, 0, b, j, weights);
+            pre.forward(row_with(p, a, a.pre, keys, b, t), row, row, span.v0, span.v1, scratch);
         }
         mask_scores(s, span, first, p.H, p.block, row);
         for (long h = 0; h < p.H; ++h) *(peaks + j * p.H + h) = -std::numeric_limits<T>::infinity(), *(totals + j * p.H + h) = 0;
         exponentiate(p, row, span, peaks + j * p.H, totals + j * p.H, static_cast<T*>(nullptr));
+    }
+
+    // The weights of a stage that no block brings.
+    bool finite_beside(const Stage<T>& w, int stage, long b) const {
+        if (ready.stages[stage]) return finite_queries(a, w, b);
+        long low = p.S, high = 0;
+        for (long t = 0; t < a.queries; ++t) {
+            const Sight s = sight(a, b, t);
+            if (s.low < low) low = s.low;
+            if (s.high > high) high = s.high;
+        }
+        return finite_queries(a, w, b) && finite_keys(a, w, b, 0, low / p.block * p.block) &&
+               finite_keys(a, w, b, high, p.S);
     }
 
     // The part of block j in the output, given factor[h] = exp(-maximum of the row) / denominator.
@@ -70,8 +100,8 @@ template <class T> struct Decoder {
                 store(row + h * p.block + v, load(row + h * p.block + v) * factor);
         }
         if (a.post.present) {
-            pack_weights(p, a.post, b, j, weights);
-            post.forward(row_with(p, a, a.post, weights, b, t), row, row, span.v0, span.v1, scratch);
+            const T* keys = packed(a.post, 1, b, j, weights);
+            post.forward(row_with(p, a, a.post, keys, b, t), row, row, span.v0, span.v1, scratch);
         }
         for (long h = 0; h < p.H; ++h)
             gemm<T>(1, p.d, n, row + h * p.block, 0, 1, a.v.at(b, a.kv(h), first), a.v.t, out + (j * p.H + h) * p.d, p.d, T(1),
@@ -106,9 +136,9 @@ template <class T> struct Decoder {
     }
 };
 
-template <class T> void decode(const Arguments<T>& a) {
+template <class T> void decode(const Arguments<T>& a, const Ready<T>& ready = {}) {
     const Plan<T> p(a);
-    const Decoder<T> decoder(a, p);
+    const Decoder<T> decoder(a, p, ready);
     // Starting threads costs more than a short cache.
     const long threads = a.keys * a.heads * a.width < (1 << 17) ? 1 : a.threads;
 #pragma omp parallel num_threads(threads)
@@ -116,7 +146,7 @@ template <class T> void decode(const Arguments<T>& a) {
         Buffer<T> weights(decoder.weights_size()), scratch(decoder.scratch_size()), top(p.H), total(p.H);
 #pragma omp for schedule(static)
         for (long b = 0; b < a.batch; ++b)
-            if (!finite(a, a.pre, b) || !finite(a, a.post, b)) report(a);
+            if (!decoder.finite_beside(a.pre, 0, b) || !decoder.finite_beside(a.post, 1, b)) report(a);
         for (long i = 0; i < a.batch * a.queries; ++i)
             decoder.run(i / a.queries, i % a.queries, weights + 0, scratch + 0, top + 0, total + 0);
     }

@@ -32,19 +32,27 @@ template <class T> inline bool finite(const KeyWeight<T>& w, long b, long first,
     bool bad = false;
     for (long h = 0; h < heads; ++h)
         for (long s = first; s < last; ++s) {
-            const T* x = w.data + b * w.b + s * w.s + h * w.h;
+            const T* x = w.at(b, s, 0, h);
             for (long r = 0; r < ranks; ++r, x += w.r) bad |= !(*x - *x == 0);
         }
     return !bad;
 }
 
-// The weights of a stage that belong to batch entry b.
-template <class T> inline bool finite(const Arguments<T>& a, const Stage<T>& w, long b) {
+// The weights of a stage that belong to the queries of batch entry b, and to no position.
+template <class T> inline bool finite_queries(const Arguments<T>& a, const Stage<T>& w, long b) {
     const long H = a.heads, inner = a.queries * w.rank * H;
     return (!w.q1 || (finite(w.q1 + b * inner, inner) && finite(w.q2 + b * inner, inner))) &&
-           (!w.qg || finite(w.qg + b * a.queries * H, a.queries * H)) && (!w.base || finite(w.base, H * H)) &&
-           finite(w.k1, b, 0, a.keys, w.rank, H) && finite(w.k2, b, 0, a.keys, w.rank, H) &&
-           finite(w.kg, b, 0, a.keys, 1, H);
+           (!w.qg || finite(w.qg + b * a.queries * H, a.queries * H)) && (!w.base || finite(w.base, H * H));
+}
+
+// Those that belong to its keys, first to last.
+template <class T> inline bool finite_keys(const Arguments<T>& a, const Stage<T>& w, long b, long first, long last) {
+    return finite(w.k1, b, first, last, w.rank, a.heads) && finite(w.k2, b, first, last, w.rank, a.heads) &&
+           finite(w.kg, b, first, last, 1, a.heads);
+}
+
+template <class T> inline bool finite(const Arguments<T>& a, const Stage<T>& w, long b) {
+    return finite_queries(a, w, b) && finite_keys(a, w, b, 0, a.keys);
 }
 
 // Called by threads side by side; nobody reads it before they are done.

@@ -55,24 +55,32 @@ template <class T> inline void pack_panels(const Plan<T>& p, const View<T>& x, l
     }
 }
 
+// One head of a key-side weight with all its ranks, a row of the block for each.
 template <class T>
-inline void pack_weight(const KeyWeight<T>& w, long b, long first, long n, long ranks, long heads, long block, T* to) {
-    for (long r = 0; r < ranks; ++r)
-        for (long h = 0; h < heads; ++h, to += block) {
-            const T* from = w.data + b * w.b + first * w.s + r * w.r + h * w.h;
-            for (long l = 0; l < n; ++l) to[l] = from[l * w.s];
-        }
+inline void pack_weight(const KeyWeight<T>& w, long b, long h, long first, long n, long ranks, long row, T* to) {
+    const T* from = w.at(b, first, 0, h);
+    for (long l = 0; l < n; ++l, from += w.s)
+        for (long r = 0; r < ranks; ++r) to[r * row + l] = from[r * w.r];
 }
 
-// Key-side weights of one block as [2 R H + H][block], zero beyond the last key and for branches that do not exist.
-template <class T> inline void pack_weights(const Plan<T>& p, const Stage<T>& w, long b, long j, T* to) {
-    const long H = p.H, R = w.rank, n = p.size(j), first = j * p.block, inner = R * H * p.block;
-    if (n < p.block || !w.k1 || !w.kg) std::memset(to, 0, sizeof(T) * (2 * inner + H * p.block));
-    if (w.k1) {
-        pack_weight(w.k1, b, first, n, R, H, p.block, to);
-        pack_weight(w.k2, b, first, n, R, H, p.block, to + inner);
+// Key-side weights of n keys of one block, [2 R H + H][block].
+template <class T> inline void pack_keys(const Plan<T>& p, const Stage<T>& w, long b, long first, long n, T* to) {
+    const long H = p.H, R = w.rank, inner = R * H * p.block, row = H * p.block;
+    // Head by head: in a cache its weights lie side by side.
+    for (long h = 0; h < H; ++h, to += p.block) {
+        if (w.k1) {
+            pack_weight(w.k1, b, h, first, n, R, row, to);
+            pack_weight(w.k2, b, h, first, n, R, row, to + inner);
+        }
+        if (w.kg) pack_weight(w.kg, b, h, first, n, 1, row, to + 2 * inner);
     }
-    if (w.kg) pack_weight(w.kg, b, first, n, 1, H, p.block, to + 2 * inner);
+}
+
+// Those of a whole block, zero beyond the last key and for branches that do not exist.
+template <class T> inline void pack_weights(const Plan<T>& p, const Stage<T>& w, long b, long j, T* to) {
+    const long n = p.size(j);
+    if (n < p.block || !w.k1 || !w.kg) std::memset(to, 0, sizeof(T) * (2 * w.rank + 1) * p.H * p.block);
+    pack_keys(p, w, b, j * p.block, n, to);
 }
 
 // The same way back, for gradients.
