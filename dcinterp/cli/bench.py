@@ -67,32 +67,104 @@ def attention(
     _run(jobs, threads, output, as_json)
 
 
-@app.command()
-def train(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_json: JsonOption = False) -> None:
-    """A training step of a small DCFormer++ against a Transformer++ of the same shape.
-
-    Example:
-
-        dcinterp bench train --threads 2
-    """
-    from dcinterp.bench.models import measure_training
-
-    _run(
-        [partial(measure_training, *shape, rounds=rounds) for shape in ((16, 192), (2, 1024))], threads, output, as_json
-    )
+Fast = Annotated[bool, typer.Option("--fast", help="Only the fused kernel, not the slower implementations.")]
 
 
 @app.command()
-def decode(rounds: Rounds = 5, threads: Threads = 0, output: Output = None, as_json: JsonOption = False) -> None:
-    """Decoding with the cache: a small DCFormer++ against a Transformer++ of the same shape.
+def train(
+    rounds: Rounds = 5, threads: Threads = 0, fast: Fast = False, output: Output = None, as_json: JsonOption = False
+) -> None:
+    """A training step of a DCFormer++ against a Transformer++ of the same shape, and against Llama.
 
     Example:
 
-        dcinterp bench decode --threads 2
+        dcinterp bench train --threads 2 --fast
     """
-    from dcinterp.bench.models import measure_decoding
+    from dcinterp.bench.models import TRAINING, measure_training
 
-    _run([partial(measure_decoding, past, rounds=rounds) for past in (128, 1024)], threads, output, as_json)
+    jobs = [partial(measure_training, *each, slow=not fast, rounds=rounds) for each in TRAINING]
+    _run(jobs, threads, output, as_json)
+
+
+@app.command()
+def prefill(
+    rounds: Rounds = 5, threads: Threads = 0, fast: Fast = False, output: Output = None, as_json: JsonOption = False
+) -> None:
+    """Reading a prompt into the cache: a DCFormer++ against a Transformer++ of the same shape, and against Llama.
+
+    Example:
+
+        dcinterp bench prefill --threads 2 --fast
+    """
+    from dcinterp.bench.models import PREFILL, measure_prefill
+
+    jobs = [partial(measure_prefill, *each, slow=not fast, rounds=rounds) for each in PREFILL]
+    _run(jobs, threads, output, as_json)
+
+
+@app.command()
+def decode(
+    rounds: Rounds = 5, threads: Threads = 0, fast: Fast = False, output: Output = None, as_json: JsonOption = False
+) -> None:
+    """Decoding with the cache: a DCFormer++ against a Transformer++ of the same shape, and against Llama.
+
+    Example:
+
+        dcinterp bench decode --threads 2 --fast
+    """
+    from dcinterp.bench.models import DECODING, measure_decoding
+
+    jobs = [partial(measure_decoding, *each, slow=not fast, rounds=rounds) for each in DECODING]
+    _run(jobs, threads, output, as_json)
+
+
+@app.command("all")
+def everything(
+    rounds: Rounds = 7,
+    threads: Annotated[
+        list[int] | None, typer.Option(min=1, help="Threads of torch; give it again for another measurement.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this: attention, training step, prefill or decoding.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--json", "--output", metavar="FILE", help="Write the numbers here; those of a run cut short are kept."
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the tables into this page, between its marks.", metavar="FILE")
+    ] = None,
+    read: Annotated[bool, typer.Option("--read", help="Measure nothing; print what the file holds.")] = False,
+) -> None:
+    """Attention, training, prompts and decoding, as tables of ratios; docs/kernel.md shows such a run.
+
+    A measurement that the file has already, by the same rounds, is not made again.
+
+    Examples:
+
+        dcinterp bench all --threads 1 --threads 2 --json bench.json
+
+        dcinterp bench all --read --json bench.json --page page.md
+    """
+    from dcinterp.bench.record import KINDS, measure_all, page_tables, read_record, write_page
+    from dcinterp.support.errors import UserError, require_known
+    from dcinterp.support.progress import console
+
+    require_file_place(output)
+    for kind in only or ():
+        require_known("kind of measurement", kind, KINDS)
+    if read:
+        if output is None:
+            raise UserError("--read prints what a file holds; name it with --json FILE.")
+        record = read_record(output)
+    else:
+        with console("bench") as progress:
+            record = measure_all(output, rounds=rounds, threads=threads, only=only or KINDS, progress=progress)
+    if page is not None:
+        write_page(page, record)
+    typer.echo(page_tables(record))
 
 
 @app.command()

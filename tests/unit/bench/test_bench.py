@@ -1,6 +1,7 @@
 """The benchmarks measure what they say, on sizes that take no time."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ import torch
 from typer.testing import CliRunner
 
 from dcinterp.bench import attention, models
+from dcinterp.bench.record import machine, page_tables, read_record
 from dcinterp.bench.released_loops import looped_attention
 from dcinterp.bench.timing import peak_memory, race
 from dcinterp.model.kernels import composed_attention
+from dcinterp.support.errors import UserError
 
 TINY = attention.Shape(2, 9, 4, 8)
 
@@ -47,12 +50,66 @@ def test_ratios_are_of_medians() -> None:
     assert timings[1].ratio == timings[1].seconds / timings[0].seconds
 
 
-def test_models_are_raced_against_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
-    monkeypatch.setattr(models, "SMALL", small)
-    for result in (models.measure_training(2, 8, rounds=1), models.measure_decoding(8, tokens=2, rounds=1)):
-        assert result.timings[0].name == models.BASELINE
-        assert len(result.timings) >= 3
+SMALL = models.ModelShape(32, 1, 4, 32)
+
+
+def test_models_are_raced_against_the_baseline_and_llama() -> None:
+    for result in (
+        models.measure_training(SMALL, 2, 8, rounds=1),
+        models.measure_prefill(SMALL, 8, rounds=1),
+        models.measure_decoding(SMALL, 8, tokens=2, rounds=1),
+    ):
+        assert [each.name for each in result.timings[:2]] == [models.BASELINE, models.LLAMA]
+        assert len(result.timings) >= 4
+
+
+def test_llama_is_what_the_baseline_is() -> None:
+    """The same function of the same weights, so that their times compare the code and nothing else."""
+    ours, theirs = models.build(SMALL, "eager", compose="none").eval(), models.build_llama(SMALL).eval()
+    theirs.load_state_dict(ours.state_dict())
+    ids = models._text(2, 9)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, atol=1e-5, rtol=1e-4)
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SHAPES", (TINY,))
+    for name, each in (("TRAINING", (SMALL, 2, 8)), ("PREFILL", (SMALL, 8)), ("DECODING", (SMALL, 8))):
+        monkeypatch.setattr(models, name, (each,))
+
+
+@pytest.mark.usefixtures("little")
+def test_all_measurements_go_into_a_file_and_from_there_into_a_page(tmp_path: Path) -> None:
+    from dcinterp.cli.bench import app
+
+    file, page, threads = tmp_path / "bench.json", tmp_path / "page.md", torch.get_num_threads()
+    page.write_text("Before.\n\n<!-- bench: of bench.json -->\nOld.\n<!-- end -->\n\nAfter.\n")
+    part = ["all", "--rounds", "1", "--threads", "1", "--json", str(file)]
+    assert CliRunner().invoke(app, [*part, "--only", "decoding"]).exit_code == 0
+    (first,) = read_record(file)["measurements"]
+    ran = CliRunner().invoke(app, [*part, "--page", str(page)])
+    assert ran.exit_code == 0, ran.output
+    found = read_record(file)["measurements"]
+    assert first in found, "what the file has is not measured again"
+    assert [each["kind"] for each in found] == ["decoding", "attention", "attention", "training step", "prefill"]
+    assert torch.get_num_threads() == threads
+    assert page.read_text().startswith("Before.\n\n<!-- bench: of bench.json -->\n")
+    assert page.read_text().endswith(f"{page_tables(read_record(file))}\n<!-- end -->\n\nAfter.\n")
+    assert "### Decoding, one thread" in ran.output
+    again = CliRunner().invoke(app, ["all", "--read", "--json", str(file)])
+    assert again.output.strip() == page_tables(read_record(file))
+    other = CliRunner().invoke(app, ["all", "--rounds", "2", "--json", str(file)])
+    assert isinstance(other.exception, UserError)
+    assert "by other rounds" in str(other.exception)
+
+
+def test_a_cell_is_the_multiple_of_the_first_median() -> None:
+    timings = [{"name": "a", "seconds": 0.002, "ratio": 1.0}, {"name": "b", "seconds": 0.003, "ratio": 1.5}]
+    measured = {"kind": "prefill", "label": "T8", "what": "", "threads": 2, "load": 0.5, "timings": timings}
+    made = page_tables({"machine": dict.fromkeys(machine(), "?"), "rounds": 3, "measurements": [measured]})
+    assert "### Prefill, 2 threads\n\n|  | a: ms | b: x |\n| --- | --- | --- |\n| T8 | 2.0 | 1.50 |" in made
+    assert "0.5 to 0.5" in made
 
 
 def test_the_command_prints_a_table_and_writes_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -1,0 +1,184 @@
+"""All measurements on one machine with what it is, kept in a file; docs/kernel.md's tables are made of such a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dcinterp.bench import attention, models
+from dcinterp.bench.timing import Measurement
+from dcinterp.support.errors import UserError
+from dcinterp.support.file_modes import open_like
+from dcinterp.support.json_files import read_json_object
+from dcinterp.support.progress import Progress, silent
+from dcinterp.support.text import markdown_table
+
+KINDS = ("attention", "training step", "prefill", "decoding")
+"""What is measured, in the order of the tables."""
+
+
+LONGEST_BACKWARD = 1024
+"""Tokens beyond which attention is measured forward alone: the portable path would take minutes there."""
+
+MARKS = re.compile(r"(<!-- bench: [^\n]*-->\n)(.*?)(<!-- end -->)", re.S)
+"""What stands around the tables in a page."""
+
+
+def measure_all(
+    file: Path | None = None,
+    *,
+    rounds: int = 7,
+    threads: Sequence[int] | None = None,
+    only: Sequence[str] = KINDS,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Measure what `file` lacks, and write it there after every measurement, so that nothing is lost by stopping.
+
+    Args:
+        file: where the numbers are kept; None for nowhere.
+        rounds: repeats of every candidate.
+        threads: numbers of threads to measure with, one after another; None for what torch has.
+        only: kinds to measure, of `KINDS`.
+        progress: told of every measurement.
+
+    Returns:
+        The machine, the rounds, and a record of every measurement: its kind, what `Measurement` holds, and the load of
+        the machine (in the minute before it).
+
+    Raises:
+        UserError: the file was written on another machine, or with other rounds.
+    """
+    record: dict[str, Any] = {"machine": machine(), "rounds": rounds, "measurements": []}
+    if file is not None and file.exists():
+        record = read_record(file)
+        if record["machine"] != machine() or record["rounds"] != rounds:
+            raise UserError(f"{file} was measured on another machine or by other rounds; give another file.")
+    todo = [
+        (count, kind, job)
+        for count in threads or (torch.get_num_threads(),)
+        for kind, jobs in _jobs(rounds).items()
+        for job in jobs
+        if kind in only
+    ]
+    made = {(each["threads"], each["job"]) for each in record["measurements"]}
+    before = torch.get_num_threads()
+    try:
+        for number, (count, kind, job) in enumerate(todo):
+            name = f"{kind}: {', '.join(map(str, job.args))}, {job.keywords.get('backward', '')}"
+            progress(number, len(todo), name)
+            if (count, name) in made:
+                continue
+            torch.set_num_threads(count)
+            load = round(os.getloadavg()[0], 2)
+            record["measurements"].append({"kind": kind, "job": name, "load": load, **job().record()})
+            if file is not None:
+                _write(file, json.dumps(record, indent=1) + "\n")
+    finally:
+        torch.set_num_threads(before)
+    return record
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """What `measure_all` has written.
+
+    Raises:
+        UserError: it is not there, or something else.
+    """
+    record: dict[str, Any] = read_json_object(file, what="measurements of `dcinterp bench all`", way="measure again")
+    if not {"machine", "rounds", "measurements"} <= record.keys():
+        raise UserError(f"{file} holds no measurements of `dcinterp bench all`; measure again, into another file.")
+    return record
+
+
+def write_page(page: Path, record: Mapping[str, Any]) -> None:
+    """Put the tables between the marks of a page.
+
+    Raises:
+        UserError: it has none.
+    """
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if MARKS.search(text) is None:
+        raise UserError(
+            f"{page} has no lines `<!-- bench: ... -->` and `<!-- end -->` to write tables between; add them."
+        )
+    _write(page, MARKS.sub(lambda found: f"{found[1]}{page_tables(record)}\n{found[3]}", text))
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    open_like(file)
+
+
+def _jobs(rounds: int) -> dict[str, list[partial[Measurement]]]:
+    """Everything that is measured, by kind."""
+    fast: dict[str, Any] = dict(rounds=rounds, slow=False)
+    ways = ((shape, way) for shape in attention.SHAPES for way in (False, True))
+    shapes = [(shape, way) for shape, way in ways if not way or shape.tokens <= LONGEST_BACKWARD]
+    return {
+        "attention": [partial(attention.measure, shape, backward=way, rounds=rounds) for shape, way in shapes],
+        "training step": [partial(models.measure_training, *each, **fast) for each in models.TRAINING],
+        "prefill": [partial(models.measure_prefill, *each, **fast) for each in models.PREFILL],
+        "decoding": [partial(models.measure_decoding, *each, **fast) for each in models.DECODING],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the times depend on: processor, cores, the width of its vectors, and versions."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    """The model as the system calls it; its architecture where it does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return " ".join((named or [platform.processor() or platform.machine()])[0].split())
+
+
+def page_tables(record: Mapping[str, Any]) -> str:
+    """The part of docs/kernel.md that a run of `dcinterp bench all` makes, in Markdown."""
+    about, loads = record["machine"], [each["load"] for each in record["measurements"]]
+    names = "processor", "vectors", "system", "python", "torch"
+    processor, vectors, system, python, torch_version = (about[name] for name in names)
+    parts = [
+        f"{processor}, {about['cores']} cores, {vectors}; {system}, Python {python}, torch {torch_version}. "
+        f"The load in the minute before a measurement was {min(loads)} to {max(loads)}. "
+        f"Medians of {record['rounds']} rounds in which the candidates take turns, as multiples of the first one's."
+    ]
+    for threads in sorted({each["threads"] for each in record["measurements"]}):
+        counted = "one thread" if threads == 1 else f"{threads} threads"
+        for kind in KINDS:
+            some = [each for each in record["measurements"] if each["kind"] == kind and each["threads"] == threads]
+            if some:
+                parts += [f"### {kind.capitalize()}, {counted}", _table(kind, some)]
+    return "\n\n".join(parts)
+
+
+def _table(kind: str, measured: Sequence[Mapping[str, Any]]) -> str:
+    """Every candidate's time as a multiple of the first one's, with the first one's milliseconds."""
+    names = list(dict.fromkeys(timing["name"] for each in measured for timing in each["timings"]))
+    lines = []
+    for each in measured:
+        by = {timing["name"]: timing for timing in each["timings"]}
+        what = each["label"] if kind != KINDS[0] else f"{each['label']}, {each['what']}"
+        cells = [f"{by[names[0]]['seconds'] * 1e3:.1f}"]
+        cells += [f"{by[name]['ratio']:.2f}" if name in by else "" for name in names[1:]]
+        lines.append([what, *cells])
+    return markdown_table(["", f"{names[0]}: ms", *(f"{name}: x" for name in names[1:])], lines)
