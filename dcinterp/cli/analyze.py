@@ -17,6 +17,7 @@ from dcinterp.cli._outputs import print_result_json, require_file_place, require
 if TYPE_CHECKING:
     from dcinterp.results.registry import Analysis
     from dcinterp.results.result import Result
+    from dcinterp.support.progress import Progress
 
 ROWS = 30
 """Rows of the table that the terminal shows; --csv has all."""
@@ -89,6 +90,20 @@ def choose() -> None:
     """
 
 
+ENGINES: dict[str, Any] = {
+    "engine": Annotated[
+        str | None,
+        typer.Option(
+            help="Give the examples to the workers of a Dask cluster: dask for one on this machine, "
+            "dask:tcp://HOST:8786 or dask:FILE.json for one that runs.",
+            metavar="dask[:ADDRESS]",
+        ),
+    ],
+    "jobs": Annotated[
+        int | None, typer.Option(help="Workers of a Dask cluster on this machine; 2 by default.", min=1, metavar="N")
+    ],
+}
+
 OUTPUTS: dict[str, Any] = {
     "save": Annotated[
         Path | None,
@@ -152,6 +167,8 @@ def verb(entry: Analysis) -> Any:
         dtype = typer.Option(help="Load the weights as float32, float64 or bfloat16; as stored by default.")
         add("dtype", Annotated[Literal["float32", "float64", "bfloat16"] | None, dtype], None)
         add("tokenizer", Annotated[str | None, TOKENIZER], None)
+    for name, annotation in (ENGINES if entry.in_units else {}).items():
+        add(name, annotation, None)
     for name, annotation in OUTPUTS.items():
         add(name, annotation, DEFAULTS[name])
     for old, new in former_options(entry).items():
@@ -239,8 +256,6 @@ def _descriptions(doc: str) -> dict[str, str]:
 
 
 def _run(entry: Analysis, given: dict[str, Any]) -> None:
-    import torch
-
     from dcinterp.results.options import parameter_types, parse
     from dcinterp.support.progress import console
 
@@ -249,25 +264,41 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
     for name, value in _current(entry, given).items():
         arguments[name] = parse(name, types[name], value) if isinstance(value, str) else value
     with console(entry.name.replace("_", "-")) as progress:
-        bridges = []
-        if entry.takes_model:
-            progress(0, 0, f"loading {given['model']}")
-            from dcinterp.checkpoints.load import load
-
-            dtype = getattr(torch, given["dtype"]) if given["dtype"] else None
-            bridges.append(load(given["model"], dtype=dtype, tokenizer=given["tokenizer"]))
-            progress(0, 0)
-        if "progress" in entry.signature.parameters:
-            arguments["progress"] = progress
-        result = entry.function(*bridges, **arguments)
+        run = _here if given.get("engine") is None else _on_cluster
+        result = run(entry, given, arguments, progress)
     _write(result, given["save"], given["figure"], given["figure_kind"], given["csv"])
     print_result_json(result) if given["as_json"] else _show(entry, result)
+
+
+def _here(entry: Analysis, given: dict[str, Any], arguments: dict[str, Any], progress: Progress) -> Result:
+    import torch
+
+    bridges = []
+    if entry.takes_model:
+        progress(0, 0, f"loading {given['model']}")
+        from dcinterp.checkpoints.load import load
+
+        dtype = getattr(torch, given["dtype"]) if given["dtype"] else None
+        bridges.append(load(given["model"], dtype=dtype, tokenizer=given["tokenizer"]))
+        progress(0, 0)
+    if "progress" in entry.signature.parameters:
+        arguments["progress"] = progress
+    return entry.function(*bridges, **arguments)
+
+
+def _on_cluster(entry: Analysis, given: dict[str, Any], arguments: dict[str, Any], progress: Progress) -> Result:
+    from dcinterp.results.on_cluster import Work, analyse_on
+
+    work = Work(entry.name, given["model"], arguments, given["dtype"], given["tokenizer"])
+    return analyse_on(given["engine"], work, jobs=given["jobs"] or 2, progress=progress)
 
 
 def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     """Refuse what could not be written before anything is computed."""
     from dcinterp.support.errors import UserError, nearest
 
+    if given.get("jobs") is not None and given.get("engine") is None:
+        raise UserError("--jobs is the number of workers of --engine dask; give that too.")
     figure, kind = given["figure"], given["figure_kind"]
     if figure is not None and figure.suffix not in (".html", ".png", ".svg"):
         raise UserError(f"--figure writes .html, .png or .svg files, not {figure.name}.")

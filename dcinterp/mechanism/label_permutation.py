@@ -21,7 +21,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Question
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.support.errors import UserError
-from dcinterp.support.progress import Progress, once
+from dcinterp.support.progress import Progress, all_once
 
 Label = tuple[Hashable, ...]
 Scored = TypeVar("Scored")
@@ -62,13 +62,13 @@ def score_examples(
     """
     others = other_answers(bridge, questions, seed) if permute_labels else None
     rounds = [("example", questions)] + ([] if others is None else [("other labels, example", others)])
-    found: list[list[Scored]] = []
-    for number, (name, answers) in enumerate(rounds):
-        found.append([])
-        for place, question in enumerate(answers):
-            found[-1].append(once(progress, f"{name} {place}", partial(score, place, question)))
-            progress(number * len(questions) + place + 1, len(rounds) * len(questions), f"{name} {place + 1}")
-    return found[0], found[1] if others is not None else None
+    units = [
+        (f"{name} {place + 1}", partial(score, place, question))
+        for name, answers in rounds
+        for place, question in enumerate(answers)
+    ]
+    found = all_once(progress, units)
+    return found[: len(questions)], found[len(questions) :] if others is not None else None
 
 
 def other_places(labels: Sequence[Label], *, seed: int = 0, draws: int = 100) -> list[int]:

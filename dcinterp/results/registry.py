@@ -42,8 +42,9 @@ class Analysis:
     """An analysis as the command line, the documentation and the app see it: what its declaration says, and no more.
 
     question, guide: what it answers, and the page of docs/ that explains it. example: arguments of a call that takes
-    seconds, as one types them; help, documentation and tests run it. ignored: parameters that do not change the result
-    and are not recorded (progress, say). former: what parameters were called in earlier versions.
+    seconds, as one types them; help, documentation and tests run it. in_units: its work is many units that do not need
+    each other, such as examples, and can go to the workers of a cluster. ignored: parameters that do not change the
+    result and are not recorded (progress, say). former: what parameters were called in earlier versions.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Analysis:
     question: str = ""
     guide: str = ""
     example: Mapping[str, str] = field(default_factory=dict)
+    in_units: bool = False
     ignored: tuple[str, ...] = ()
     former: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, Any] = field(default_factory=dict)
@@ -100,6 +102,7 @@ def analysis(
     guide: str = "",
     example: Mapping[str, str] | None = None,
     needs_composition: bool = False,
+    in_units: bool = False,
     ignore: tuple[str, ...] = (),
     former: Mapping[str, str] | None = None,
     before: Mapping[str, Any] | None = None,
@@ -112,6 +115,7 @@ def analysis(
         guide: the page of docs/ that explains how it is used and read.
         example: arguments of a call on the shipped model that takes seconds, as one types them on the command line.
         needs_composition: refuse models whose heads are not composed, in the same sentence everywhere.
+        in_units: it makes its units with `all_once`, and nothing that takes long beside them.
         ignore: further parameters, beside `progress`, that do not change the result.
         former: what parameters and their words were called in earlier versions (see dcinterp.support.former_names).
         before: the values of parameters that came later, in calls that were recorded without them: where a default
@@ -146,6 +150,7 @@ def analysis(
             title=title,
             function=run,
             needs_composition=needs_composition,
+            in_units=in_units,
             question=question,
             guide=guide,
             example=example or {},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -33,6 +33,39 @@ def once(progress: Progress, unit: str, make: Callable[[], T]) -> T:
     """
     keep = getattr(progress, "keep", None)
     return make() if keep is None else keep(unit, make)
+
+
+Unit = tuple[str, Callable[[], T]]
+"""The name of a unit of work, the same in every attempt and every process, and what finds it."""
+
+
+def all_once(
+    progress: Progress,
+    units: Sequence[Unit[T]],
+    *,
+    report: bool = True,
+    after: Callable[[list[T]], None] | None = None,
+) -> list[T]:
+    """What all units of work find, in their order, none needing another's.
+
+    Args:
+        progress: a callback; one with a method `keep_all(units)` decides where they are made, as workers of a cluster
+            do, and one with `keep` as in `once`.
+        units: the same in every attempt and every process.
+        report: call `progress` after each unit; without, the units do so themselves.
+        after: given what was found so far, after each unit that was made here.
+    """
+    keep_all = getattr(progress, "keep_all", None)
+    if keep_all is not None:
+        return list(keep_all(units))
+    found: list[T] = []
+    for done, (name, make) in enumerate(units):
+        found.append(once(progress, name, make))
+        if report:
+            progress(done + 1, len(units), name)
+        if after is not None:
+            after(found)
+    return found
 
 
 @contextmanager

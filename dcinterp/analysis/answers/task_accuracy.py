@@ -33,7 +33,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import former_name
-from dcinterp.support.progress import Progress, once, silent
+from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Count
 
 BASELINES = {
@@ -145,6 +145,7 @@ class TaskAccuracy(Result):
     ignore=("batch_size",),
     question="Which tasks can the model do?",
     guide="tasks.md",
+    in_units=True,
     example={"tasks": "same-person", "rows": "1"},
 )
 def task_accuracy(
@@ -187,21 +188,24 @@ def task_accuracy(
         raise UserError(f"A row of {examples:,} examples does not fit the {context:,} tokens of the model; give fewer.")
     try:
         wanted = chosen(tasks)
-        made: list[tuple[Any, Any]] = []
-        for number, task in enumerate(wanted):
+        show = getattr(progress, "partial", None)
 
-            def scored(done: int, _: int, __: str, before: int = number * rows, name: str = task.id) -> None:
-                progress(before + done, len(wanted) * rows, name)
+        def answer(number: int, task: Any) -> Any:
+            def scored(done: int, _: int, __: str) -> None:
+                progress(number * rows + done, len(wanted) * rows, task.id)
 
             drawn = generate(task, rows, seed, examples=examples, split=split)  # type: ignore[arg-type]
-            answer = partial(evaluate, bridge, drawn, batch_size=batch_size, progress=scored, bootstrap=0)
-            made.append((task, once(progress, task.id, answer)))
-            show = getattr(progress, "partial", None)
-            if show is not None and number % 4 == 3:
-                show(_gathered(made, rows, split, seed))
+            return evaluate(bridge, drawn, batch_size=batch_size, progress=scored, bootstrap=0)
+
+        def shown(found: list[Any]) -> None:
+            if show is not None and len(found) % 4 == 0:
+                show(_gathered(list(zip(wanted, found, strict=False)), rows, split, seed))
+
+        units = [(task.id, partial(answer, number, task)) for number, task in enumerate(wanted)]
+        made = all_once(progress, units, report=False, after=shown)
     except ValueError as error:
         raise UserError(str(error).splitlines()[0]) from error
-    return _gathered(made, rows, split, seed)
+    return _gathered(list(zip(wanted, made, strict=True)), rows, split, seed)
 
 
 def _gathered(made: list[tuple[Any, Any]], rows: int, split: str, seed: int) -> TaskAccuracy:

@@ -25,6 +25,7 @@ Identity that the tests assert: for one example it is `attribute_edges`; the abl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import pandas as pd
@@ -53,7 +54,7 @@ from dcinterp.mechanism.statistics import (
 )
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.progress import Progress, silent
+from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Count, Level, Number, Tolerance
 
 Control = Literal["labels", "heads", "none"]
@@ -167,6 +168,7 @@ class EdgeAttributionSet(AgainstControl, Result):
     needs_composition=True,
     question="Which edges matter over a set of examples?",
     guide="analyses/edges.md",
+    in_units=True,
     example={"examples": "same-person n=2", "method": "gradient"},
 )
 def attribute_edges_over(
@@ -243,6 +245,8 @@ def attribute_edges_over(
     else:
         control_low = control_high = torch.zeros_like(scores[0])
     strongest, explanations = _strongest(scores.mean(0), check, stage), [each.explanation for each in made]
+    checks = [(f"removals, example {n + 1}", partial(scorer.ablate, e, strongest)) for n, e in enumerate(explanations)]
+    ablations = all_once(progress, checks)
     actual, start, gap = (
         torch.tensor([[getattr(each, name) for each in one.integrals] for one in made])
         for name in ("actual", "at_baseline", "gap")
@@ -271,7 +275,7 @@ def attribute_edges_over(
         metric_difference=actual - start,
         metric=actual[:, 0],
         right=torch.tensor([scorer.right(explanation) for explanation in explanations]),
-        ablation=torch.stack([scorer.ablate(explanation, strongest) for explanation in explanations]),
+        ablation=torch.stack(ablations),
     )
 
 

@@ -177,6 +177,7 @@ class HeadAttributionSet(AgainstControl, Result):
     title="Head attribution over a dataset",
     question="Which heads contribute to the answers of a set of examples?",
     guide="analyses/head-attribution.md",
+    in_units=True,
     example={"examples": "same-person n=2", "method": "gradient"},
     former={"twin": "counterfactual", "counterfactual=asked": "question", "baseline=twin": "counterfactual"},
 )

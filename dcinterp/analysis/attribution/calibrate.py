@@ -48,7 +48,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error,
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import require_known
-from dcinterp.support.progress import Progress, once, silent
+from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Count, Level
 
 FLOWS = ("frozen", "recomputed")
@@ -191,6 +191,7 @@ class Calibration(Result):
     title="Calibration against interventions",
     question="Does an attribution predict what interventions do?",
     guide="analyses/causal.md",
+    in_units=True,
     example={"examples": "same-person n=2", "part": "branch", "methods": "gradient"},
     former={"twin": "counterfactual", "counterfactual=asked": "question"},
 )
@@ -228,7 +229,7 @@ def calibrate(
         seed: seed of the draws.
         steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %.
         batch_size: rows of one pass; bounds the memory.
-        progress: called after each example and kind of flow.
+        progress: called after each example.
 
     Cost per example, twice: a forward row per unit, and per layer `steps` + 3 rows forward and backward.
 
@@ -246,27 +247,30 @@ def calibrate(
     stage = "post" if part == "head" else stage
     reference = [token_ids(bridge, question.prompt) for question, _ in questions] if kind == "mean" else None
     rule = Integration(steps, max_steps, 0.01, batch_size)
-    predicted = torch.zeros(len(methods), len(FLOWS), len(questions), len(units))
-    effects = torch.zeros(len(FLOWS), len(questions), len(units))
-    wrong, texts = 0, []
-    for i, (question, other) in enumerate(questions):
+
+    def compare(question: Question, other: Any) -> tuple[Tensor, Tensor, bool]:
+        """([method, flow, unit], [flow, unit], whether the model's answer is wrong) of one example."""
         explanation = explain(bridge, question.prompt, question.target, question.foil, objective=objective)
         with torch.no_grad():
-            wrong += explanation.answer(bridge, bridge(explanation.ids)) != explanation.target
-        texts.append(question.prompt if isinstance(question.prompt, str) else f"example {i}")
+            wrong = explanation.answer(bridge, bridge(explanation.ids)) != explanation.target
         length = explanation.ids.shape[1]
         interventions = [one for unit in units for one in checked(bridge, unit, length)]
         values = references(bridge, interventions, length, other, reference)
-        frozen = frozen_hooks(bridge, explanation.ids)
-        for f, flow in enumerate(FLOWS):
-            hooks = frozen if flow == "frozen" else ()
+        found = []
+        for flow in FLOWS:
+            hooks = frozen_hooks(bridge, explanation.ids) if flow == "frozen" else ()
             run = _Comparison(bridge, explanation, stage, other, values, hooks, rule)
-            compare = partial(run.compare, interventions, methods)
-            predicted[:, f, i], effects[f, i] = once(progress, f"example {i}, {flow}", compare)
-            progress(i * len(FLOWS) + f + 1, len(questions) * len(FLOWS), f"example {i + 1}, {flow}")
+            found.append(run.compare(interventions, methods))
+        predicted, effects = zip(*found, strict=True)
+        return torch.stack(predicted, 1), torch.stack(effects), wrong
+
+    named = [(f"example {i + 1}", partial(compare, *pair)) for i, pair in enumerate(questions)]
+    every = all_once(progress, named)
+    texts = [q.prompt if isinstance(q.prompt, str) else f"example {i}" for i, (q, _) in enumerate(questions)]
+    wrong = sum(each[2] for each in every)
     return _result(
-        predicted,
-        effects,
+        torch.stack([each[0] for each in every], 2),
+        torch.stack([each[1] for each in every], 1),
         n=len(questions),
         part=part,
         kind=kind,

@@ -45,7 +45,7 @@ from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.progress import Progress, once, silent
+from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 
 ADDED = tuple(BRANCHES[branch].hook for branch in ADDED_BRANCHES)
@@ -141,6 +141,7 @@ class CompositionImportance(Result):
     before={"kind": "zero"},
     question="How much does the composition of each layer matter?",
     guide="analyses/composition-importance.md",
+    in_units=True,
     example={"examples": "same-person n=2", "method": "gradient"},
 )
 def composition_importance(
@@ -189,11 +190,8 @@ def composition_importance(
     layers = bridge.cfg.n_layers * len(stages_of(bridge)) if path == "joint" else 1
     check_fits(bridge, longest, what="Integrating over compositions", rows=min(batch_size, steps), stages=layers)
     means = _mean_maps(bridge, [each.ids for each in what]) if kind == "mean" else {}
-    made = []
-    for done, each in enumerate(what):
-        score = partial(_importance, bridge, each, path, method, rule, means)
-        made.append(once(progress, f"example {done}", score))
-        progress(done + 1, len(what), f"example {done + 1}")
+    score = partial(_importance, bridge, path=path, method=method, rule=rule, means=means)
+    made = all_once(progress, [(f"example {n + 1}", partial(score, each)) for n, each in enumerate(what)])
     scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
     at_zero = torch.stack([row[4] for row in made]).mean(0) if means else None
     total = scores.sum((-1, -2))

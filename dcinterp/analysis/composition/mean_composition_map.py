@@ -43,7 +43,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
-from dcinterp.support.progress import Progress, once, silent
+from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Level
 
 Queries = Literal["last", "all"]
@@ -113,6 +113,7 @@ class MeanCompositionMap(MapOfParts, Result):
     needs_composition=True,
     question="Which heads share with which on the average, and how much depends on the tokens?",
     guide="analyses/composition-maps.md",
+    in_units=True,
     example={"examples": "same-person n=2", "layer": "1"},
 )
 def mean_composition_map(
@@ -149,11 +150,9 @@ def mean_composition_map(
         raise UserError(f"There are no queries {queries!r}; choose 'last' or 'all'.")
     layer = layer_number(bridge, layer)
     asked = read_questions(bridge, examples)
-    made = []
-    for done, question in enumerate(asked):
-        ids = token_ids(bridge, question.prompt)
-        made.append(once(progress, f"example {done}", partial(_sums, bridge, ids, layer, stage, queries)))
-        progress(done + 1, len(asked), f"example {done + 1}")
+    every = [token_ids(bridge, question.prompt) for question in asked]
+    units = [(f"example {n + 1}", partial(_sums, bridge, ids, layer, stage, queries)) for n, ids in enumerate(every)]
+    made = all_once(progress, units)
     composer = composer_of(bridge, layer, stage)
     base = composer.base_map().float()
     parts = {"base": base} | {name: torch.stack([m.parts[name] / m.pairs for m in made]).mean(0) for name in PARTS[1:]}

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from dcinterp.support.cluster import cluster
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
@@ -30,8 +30,6 @@ LOCAL, DASK = "local", "dask"
 POLL_SECONDS = 0.5
 ORPHAN_SECONDS = 120.0
 """How long a run of a worker that died may take to stop at a checkpoint."""
-CONNECT_SECONDS = 30.0
-"""That a scheduler may take to start: in a Slurm job it starts beside the sweep."""
 RETRIES = 3
 STOPPED = "stopped"
 
@@ -54,38 +52,8 @@ def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
         return
     if kind != DASK:
         raise UserError(f"There is no engine {engine!r}; choose local, dask, or dask:ADDRESS of a scheduler.")
-    with _client(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
+    with cluster(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
         yield pool
-
-
-@contextmanager
-def _client(address: str, jobs: int) -> Iterator[Any]:
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError as error:
-        raise UserError("The engine dask needs Dask: pip install 'dcinterp[cluster]'.") from error
-    if not address:
-        # A thread a worker: what a worker does is wait for one process.
-        with (
-            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as own,
-        ):
-            yield own
-        return
-    end, file = time.monotonic() + CONNECT_SECONDS, Path(address)
-    place: dict[str, str] = {"scheduler_file": address} if file.suffix == ".json" else {"address": address}
-    try:
-        while "scheduler_file" in place and not file.is_file():  # Dask itself would wait for it for ever
-            if time.monotonic() > end:
-                raise OSError("there is no such file")
-            time.sleep(POLL_SECONDS)
-        client = Client(**place, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"No Dask scheduler answers at {address} ({error}); start one with `dask scheduler`."
-        ) from error
-    with client:
-        yield client
 
 
 def train_there(config: str, log: str, folder: str, stop: str) -> str:

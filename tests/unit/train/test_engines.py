@@ -101,6 +101,6 @@ def test_what_is_to_stop_does_not_start(tmp_path):
     ],
 )
 def test_an_engine_that_is_not_there_is_named(engine, says, monkeypatch):
-    monkeypatch.setattr("dcinterp.train.control.engines.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("dcinterp.support.cluster.CONNECT_SECONDS", 1.0)
     with pytest.raises(UserError, match=says), open_engine(engine, 1):
         pass

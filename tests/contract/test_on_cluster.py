@@ -1,0 +1,120 @@
+"""Analyses that can go to the workers of a cluster: the result is that of one process, whoever made which example."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.results import on_cluster
+from dcinterp.results.on_cluster import Handing, Work, analyse_on
+from dcinterp.results.registry import ANALYSES
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Cancelled
+
+IN_UNITS = [name for name, entry in ANALYSES.items() if entry.in_units]
+SMALL: dict[str, Any] = {"examples": "same-person n=3", "steps": 2, "max_steps": 2}
+
+
+class Apart(Executor):
+    """Workers that know nothing but what they are sent, as in other processes; the last part is made first."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], bytes]] = []
+        self.sent: list[list[str]] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.sent.append(args[-1])
+        self.waiting.append((future, cloudpickle.dumps((fn, args, kwargs))))
+        return future
+
+    def work(self) -> None:
+        while self.waiting:
+            future, call = self.waiting.pop()
+            fn, args, kwargs = cloudpickle.loads(call)
+            future.set_result(cloudpickle.loads(cloudpickle.dumps(fn(*args, **kwargs))))
+
+
+@pytest.fixture
+def tiny(make_bridge, monkeypatch) -> Any:
+    """A model that every worker finds under any name."""
+    bridge = make_bridge(num_hidden_layers=1)
+    monkeypatch.setattr(on_cluster, "_model", lambda name, dtype, tokenizer: bridge)
+    return bridge
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """A quick call of the analysis, over more than one unit."""
+    taken = ANALYSES[name].parameters
+    more: dict[str, Any] = {"calibrate": {"part": "branch"}, "mean_composition_map": {"layer": 0}}.get(name, {})
+    if name == "task_accuracy":
+        return {"tasks": "task2,task3,task10", "rows": 1, "examples": 2}
+    return {key: value for key, value in SMALL.items() if key in taken} | more
+
+
+@pytest.mark.parametrize("name", IN_UNITS)
+def test_the_result_is_that_of_one_process(name, tiny):
+    pool = Apart()
+    chosen = arguments(name)
+    spread = Work(name, "tiny", chosen).run(Handing(pool, 1, Work(name, "tiny", chosen), lambda *_: pool.work()))
+    assert len({unit for part in pool.sent for unit in part}) >= 3
+    assert max(map(len, pool.sent)) <= 2
+    here = ANALYSES[name].function(tiny, **chosen)
+    for field in dataclasses.fields(here):
+        one, other = getattr(spread, field.name), getattr(here, field.name)
+        if isinstance(other, torch.Tensor):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, equal_nan=True)
+        else:
+            assert one == other, field.name
+    assert spread.call == here.call
+
+
+def test_every_analysis_that_says_so_makes_its_units_with_all_once():
+    for name, entry in ANALYSES.items():
+        module = inspect.getmodule(inspect.unwrap(entry.function))
+        called = {
+            node.func.id
+            for node in ast.walk(ast.parse(inspect.getsource(module)))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert entry.in_units == bool(called & {"all_once", "score_examples"}), name
+
+
+def test_cancelling_ends_what_waits(tiny):
+    pool, work = Apart(), Work("mean_composition_map", "tiny", arguments("mean_composition_map"))
+
+    def cancel(done: int, total: int, message: str = "") -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        work.run(Handing(pool, 1, work, cancel))
+    assert all(future.cancelled() for future, _ in pool.waiting)
+
+
+@pytest.mark.parametrize(
+    ("engine", "analysis", "says"),
+    [
+        ("ray", "task_accuracy", "no engine 'ray' for analyses; choose dask"),
+        ("dask", "predict", "does not go over examples"),
+    ],
+)
+def test_what_cannot_be_handed_out_is_refused(engine, analysis, says):
+    with pytest.raises(UserError, match=says):
+        analyse_on(engine, Work(analysis, "dcformer++", {}))
+
+
+@pytest.mark.slow
+def test_a_cluster_of_this_machine_makes_it():
+    pytest.importorskip("distributed")
+    chosen = {"examples": "same-person n=3", "layer": 1}
+    spread = analyse_on("dask", Work("mean_composition_map", "dcformer++", chosen), jobs=1)
+    here = dcinterp.mean_composition_map(dcinterp.load("dcformer++"), **chosen)
+    torch.testing.assert_close(spread.total, here.total)
