@@ -77,25 +77,32 @@ class TextSection:
     """Text to train on, for phases with `source: text`.
 
     path: a file or a folder of text, or a folder that `datasets.Dataset.save_to_disk` wrote.
-    dataset: a name for `datasets.load_dataset`, or NAME:CONFIGURATION. With neither path nor dataset, the source files
-        of Python's own standard library, which every machine has.
+    dataset: a name for `datasets.load_dataset`, or NAME:CONFIGURATION.
+    packages: names of installed packages whose Python source is read, without tests; "python" is the standard library.
+        With neither path, dataset nor packages, the files of the standard library's first level, which every machine
+        has.
     column: the column of a dataset that holds the text.
     pattern: which files of a folder are read.
     tokenizer: "bytes" (a token a byte) or "bpe" (byte pairs, learnt from the training part); not used with
         `model.start`, which has a tokenizer of its own.
     vocabulary: size of the vocabulary of "bpe", the 256 bytes and 4 special tokens included.
     context: tokens in a row.
-    validation_share: share of the pieces that are held out, chosen by a hash of what they say.
+    validation_share: share of the text that is held out, chosen by a hash of what it says.
+    hold_out: "pieces" of some 2,000 characters, or whole "files" (documents of a dataset).
+    digest: of the rows, as `corpus.json` beside them says it; training refuses others. Empty to take any.
     """
 
     path: str = ""
     dataset: str = ""
+    packages: tuple[str, ...] = ()
     column: str = "text"
     pattern: str = "**/*"
     tokenizer: Literal["bytes", "bpe"] = "bytes"
     vocabulary: int = 1024
     context: int = 128
     validation_share: float = 0.05
+    hold_out: Literal["pieces", "files"] = "pieces"
+    digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Any text as training rows: read, split by a hash of what it says, tokenised, packed, and kept on the disk.
 
 A text is cut at line ends into pieces of about `PIECE` characters. A piece is held out when the hash of its characters
-says so: the same words are always on the same side, whatever stands around them. The pieces of each side, with an
-end-of-text token wherever text is missing between two of them, are cut into rows of `context` tokens.
+says so: the same words are always on the same side, whatever stands around them. Or whole files are, by the hash of all
+their characters, for a model that must not have seen the rest of what it is asked about. The pieces of each side, with
+an end-of-text token wherever text is missing between two of them, are cut into rows of `context` tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import sysconfig
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from dcinterp.support.paths import path_of
 from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
 from dcinterp.train.data.cache import find_or_make, fingerprint_files
+from dcinterp.train.data.installed import python_sources
 from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer
 
 PIECE = 2048
@@ -83,23 +85,35 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
         section, tokenizer: as of `TextSource`.
 
     Raises:
-        UserError: there is no such file, it is not text, or it is too short for its rows.
+        UserError: there is no such file, it is not text, it is too short for its rows, or it is not the text of
+            `section.digest`.
     """
     identity, documents = find(section)
-    made_from = {"format": FORMAT, "text": identity, "section": asdict(section)}
+    made_from = {"format": FORMAT, "text": identity, "section": asdict(replace(section, digest=""))}
     if tokenizer is not None:
         made_from["tokenizer"] = [tokenizer.backend_tokenizer.to_str(), tokenizer.eos_token_id]
-    return find_or_make("text", made_from, lambda folder: build(documents, section, folder, tokenizer))
+    folder = find_or_make("text", made_from, lambda folder: build(documents, section, folder, tokenizer))
+    made = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))["digest"]
+    if section.digest and made != section.digest:
+        raise UserError(
+            f"The text is not the one of data.text.digest ({made} instead of {section.digest}): files, packages or "
+            "Python itself have other versions. Install those, or set data.text.digest to '' to train on this text."
+        )
+    return folder
 
 
 def find(section: TextSection) -> tuple[Any, Documents]:
     """What identifies a text, and a function that reads its documents."""
-    if section.path and section.dataset:
-        raise UserError("data.text has both a path and a dataset; give one of them.")
+    if bool(section.path) + bool(section.dataset) + bool(section.packages) > 1:
+        raise UserError("data.text has more than one of path, dataset and packages; give one of them.")
     if section.dataset:
         from dcinterp.train.data.hub import load_named
 
         return _columns(load_named(section.dataset, "data.text"), section.column)
+    if section.packages:
+        named = python_sources(section.packages)
+        sizes = [[name, (s := file.stat()).st_size, s.st_mtime_ns] for name, file in named]
+        return sizes, lambda: _texts([file for _, file in named])
     if not section.path:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = sorted(root.glob("*.py"))
@@ -140,11 +154,11 @@ def hash_share(piece: str) -> float:
     return int.from_bytes(hashlib.blake2b(piece.encode(), digest_size=8).digest(), "big") / 2**64
 
 
-def threshold(documents: Documents, share: float, needed: int) -> float:
+def threshold(documents: Documents, share: float, needed: int, whole: bool = False) -> float:
     """Pieces whose hash is below this are held out: `share`, or as much more as `needed` characters take."""
     hashes: dict[float, int] = {}
     for text in documents():
-        for piece in pieces(text):
+        for piece in [text] if whole else pieces(text):
             hashes[hash_share(piece)] = len(piece)
     held = sum(length for number, length in hashes.items() if number < share)
     for number in sorted(number for number in hashes if number >= share)[:-1]:
@@ -165,18 +179,19 @@ def build(
     """
     if section.context < 2 or not 0 < section.validation_share < 1:
         raise UserError("data.text needs a context of at least 2 and a validation_share between 0 and 1.")
-    limit = threshold(documents, section.validation_share, needed=4 * section.context)
+    whole = section.hold_out == "files"
+    limit = threshold(documents, section.validation_share, 4 * section.context, whole)
     if tokenizer is not None:
         pass
     elif section.tokenizer == "bytes":
         tokenizer = byte_tokenizer(section.context)
     else:
-        learnt_from = (p for text in documents() for p in pieces(text) if hash_share(p) >= limit)
+        learnt_from = (piece for side, piece, _ in assign_sides(documents, limit, whole) if side == "train")
         tokenizer = bpe_tokenizer(learnt_from, section.vocabulary, section.context)
     kind = "H" if len(tokenizer) < 2**16 else "I"
     ids = {side: array(kind) for side in SIDES}
     size = dict.fromkeys(SIDES, 0)
-    for side, text, follows in assign_sides(documents, limit):
+    for side, text, follows in assign_sides(documents, limit, whole):
         if not follows and tokenizer.eos_token_id is not None:
             ids[side].append(tokenizer.eos_token_id)
         ids[side].extend(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
@@ -199,12 +214,13 @@ def build(
     (folder / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
-def assign_sides(documents: Documents, limit: float) -> Iterator[tuple[str, str, bool]]:
-    """(side, piece, whether it goes on where the last piece of its side ended)."""
+def assign_sides(documents: Documents, limit: float, whole: bool = False) -> Iterator[tuple[str, str, bool]]:
+    """(side, piece, whether it goes on where the last piece of its side ended); `whole`: a document has one side."""
     last: dict[str, tuple[int, int]] = {}
     for number, text in enumerate(documents()):
+        share = hash_share(text) if whole else None
         for place, piece in enumerate(pieces(text)):
-            side = "validation" if hash_share(piece) < limit else "train"
+            side = "validation" if (hash_share(piece) if share is None else share) < limit else "train"
             yield side, piece, last.get(side) == (number, place - 1)
             last[side] = (number, place)
 
@@ -227,13 +243,19 @@ def _text(path: Path) -> str:
 def _readable(files: list[Path], root: Path) -> Iterator[str]:
     """The files that are text; among many there are often pictures and archives."""
     found = False
+    for text in _texts(files):
+        found = True
+        yield text
+    if not found:
+        raise UserError(f"No file in {root} is UTF-8 text; convert them first.")
+
+
+def _texts(files: list[Path]) -> Iterator[str]:
+    """What those of the files say that are UTF-8 text."""
     for path in files:
         try:
             text = path.read_text(encoding="utf-8")
         except (UnicodeDecodeError, OSError):
             continue
         if "\0" not in text:
-            found = True
             yield text
-    if not found:
-        raise UserError(f"No file in {root} is UTF-8 text; convert them first.")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase, TextSection, build_config
 from dcinterp.train.data import cache
 from dcinterp.train.data.batches import Batches
+from dcinterp.train.data.installed import python_sources
 from dcinterp.train.data.text import SIDES, TextSource, assign_sides, find, hash_share, pieces, threshold
 from dcinterp.train.loop.run import train
 
@@ -133,7 +136,7 @@ def test_a_saved_data_set(tmp_path):
     ("fields", "message"),
     [
         ({"path": "nowhere.txt"}, "There is no text at nowhere.txt"),
-        ({"path": "x", "dataset": "y"}, "both a path and a dataset"),
+        ({"path": "x", "dataset": "y"}, "more than one of path"),
         ({"context": 1}, "context of at least 2"),
         ({"tokenizer": "bpe", "vocabulary": 100}, "at least the 260 bytes"),
         ({"context": 30000}, "too short"),
@@ -195,3 +198,49 @@ def test_data_sources_do_not_mix():
             train(build_config({"model": {"preset": preset}, "data": {"phases": [{"source": source}]}}))
     with pytest.raises(UserError, match="tasks and text"):
         train(build_config({"data": {"phases": [{"source": "tasks"}, {"source": "text"}]}}))
+
+
+def test_whole_files_are_held_out(tmp_path):
+    for number in range(40):
+        lines = "".join(f"File {number} says {line * line % 89}.\n" for line in range(200))
+        (tmp_path / f"{number}.txt").write_text(lines, encoding="utf-8")
+    section = TextSection(path=str(tmp_path), pattern="*.txt", hold_out="files", validation_share=0.2, context=32)
+    data_source = TextSource(section)
+    files = {
+        side: {int(n) for n in re.findall(r"File (\d+) ", data_source.tokenizer.decode(rows.flatten().tolist()))}
+        for side, rows in data_source.rows.items()
+    }
+    assert not files["train"] & files["validation"]
+    assert files["train"] | files["validation"] == set(range(40))
+    assert 2 < len(files["validation"]) < 20
+
+
+def test_the_source_of_packages_is_a_text_without_tests_and_fixed_by_its_digest():
+    section = TextSection(packages=("einops",), context=64)
+    record = TextSource(section).record
+    assert record["train"]["bytes"] > 50_000
+    names = [name for name, _ in python_sources(section.packages)]
+    assert "einops/einops/einops.py" in names
+    assert not any("tests" in name for name in names)
+    assert TextSource(replace(section, digest=record["digest"])).record == record
+    with pytest.raises(UserError, match=r"not the one of data\.text\.digest"):
+        TextSource(replace(section, digest="0" * 32))
+
+
+def test_the_standard_library_is_read_without_what_is_installed_beside_it():
+    names = [name for name, _ in python_sources(("python",))]
+    assert {"python/json/decoder.py", "python/ast.py"} <= set(names)
+    assert not any(set(Path(name).parts) & {"site-packages", "test", "tests"} for name in names)
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"packages": ("no-such-package",)}, "'no-such-package' of data.text.packages is not installed"),
+        ({"packages": ("einops",), "path": "somewhere"}, "more than one of path, dataset and packages"),
+    ],
+)
+def test_packages_that_cannot_be_read_are_refused(given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        find(TextSection(**given))
