@@ -11,6 +11,8 @@ from dcinterp.train.config.recipe import Phase, PuzzleSection
 from dcinterp.train.data.batches import Draw
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles import PUZZLES, open_puzzle
+from dcinterp.train.data.puzzles.compositional_recall import CompositionalRecall
+from dcinterp.train.data.puzzles.find_block import DOT, MARK, FindBlock
 from dcinterp.train.data.puzzles.recombination import COLOURS, FACTS, Recombination
 
 
@@ -55,6 +57,69 @@ def test_pairs_held_out_stand_nowhere_in_training_and_their_halves_do():
     assert {r for p, r in seen if p} != {r for p, r in seen if not p}
 
 
+def facts_and_questions(puzzle, words):
+    """(first part, second part, value) of the facts, and of the questions, of a document of compositional recall."""
+    facts, questions = words[: 3 * puzzle.side**2], words[3 * puzzle.side**2 :]
+    told = [(facts[at + 1], facts[at + 2], facts[at]) for at in range(0, len(facts), 3)]
+    assert set(questions[::4]) == {"?"}
+    return told, [tuple(questions[at + 1 : at + 4]) for at in range(0, len(questions), 4)]
+
+
+def test_compositional_recall_asks_for_the_value_of_the_fact_with_both_parts():
+    puzzle = CompositionalRecall(side=3, parts=5, values=11, questions=4)
+    orders = set()
+    for words, answers in zip(*read(puzzle, "seen"), strict=True):
+        facts, questions = facts_and_questions(puzzle, words)
+        told = {fact[:2]: fact[2] for fact in facts}
+        assert len(told) == len(set(told.values())) == 9
+        assert all(first[0] == "a" and second[0] == "b" and value.isalpha() for first, second, value in facts)
+        assert [told[question[:2]] for question in questions] == [question[2] for question in questions]
+        assert [n for n, asked in enumerate(answers) if asked] == list(range(27 + 3, len(words), 4))
+        orders.add(tuple(sorted(range(9), key=lambda n: facts[n][:2])))
+    assert len(orders) > 30, "where a fact stands says nothing of its key"
+
+
+def test_one_part_of_a_key_leaves_as_many_values_as_the_side():
+    """No shortcut: who knows one part is right in 1 of `side`, also with what earlier questions have told."""
+    puzzle = CompositionalRecall(side=3, parts=5, values=11, questions=6)
+    by_one, by_old, asked = {0: 0.0, 1: 0.0}, 0, 0
+    for words in read(puzzle, "seen", 400)[0]:
+        facts, questions = facts_and_questions(puzzle, words)
+        for place in (0, 1):
+            values = {part: [f[2] for f in facts if f[place] == part] for part in {f[place] for f in facts}}
+            assert [len(set(each)) for each in values.values()] == [3, 3, 3]
+            by_one[place] += sum(values[q[place]][0] == q[2] for q in questions)
+        for number, question in enumerate(questions):
+            # What was answered when the same part was asked about before.
+            same = [q[2] for q in questions[:number] if q[0] == question[0]]
+            by_old += bool(same) and same[-1] == question[2]
+            asked += bool(same)
+    for place in (0, 1):
+        assert by_one[place] / (400 * 6) == pytest.approx(1 / 3, abs=0.04)
+    assert by_old / asked == pytest.approx(1 / 3, abs=0.05)
+
+
+@pytest.mark.parametrize("says", ["first", "last"])
+def test_find_block_asks_for_the_one_block_that_holds_all_letters(says):
+    puzzle = FindBlock(letters=12, blocks=4, size=5, asked=2, questions=2, says=says)
+    repeated, targets = [], []
+    for words, answers in zip(*read(puzzle, "seen", 100), strict=True):
+        told, *questions = " ".join(words).split(f" {MARK} ")
+        blocks = [block.split() for block in told.split(DOT)[1:]]
+        assert [len(set(block)) for block in blocks] == [5] * 4
+        for question in questions:
+            *letters, answer = question.split()
+            (target,) = [number for number, block in enumerate(blocks) if set(letters) <= set(block)]
+            assert len(set(letters)) == 2
+            assert answer == blocks[target][0 if says == "first" else -1]
+            repeated.append(answer == letters[0])
+            targets.append(target)
+        assert [n for n, asked in enumerate(answers) if asked] == [27, 31]
+        assert [words[n] for n in (27, 31)] == [question.split()[-1] for question in questions]
+    assert np.mean(repeated) == pytest.approx(1 / 5, abs=0.09)
+    assert min(np.bincount(targets)) > 25, "no place of the target is rare"
+
+
 @pytest.mark.parametrize("name", PUZZLES)
 def test_batches_are_functions_of_seed_and_step_and_text_gives_the_same_ids(tmp_path, name):
     source = PuzzleSource(PuzzleSection(name=name), tmp_path)
@@ -85,6 +150,11 @@ def test_batches_are_functions_of_seed_and_step_and_text_gives_the_same_ids(tmp_
         (PuzzleSection(options={"letters": True}), "whole number"),
         (PuzzleSection(options={"letters": 3}), "4 to 26 letters"),
         (PuzzleSection(options={"held_out": 8}), "held_out = 8"),
+        (PuzzleSection(name="compositional-recall", options={"side": 9}), "has 9, 4 and 8"),
+        (PuzzleSection(name="compositional-recall", options={"side": 3}), "9 to 26 letters"),
+        (PuzzleSection(name="find-block", options={"asked": 5}), "asked < size"),
+        (PuzzleSection(name="find-block", options={"says": "middle"}), "'first' or 'last'"),
+        (PuzzleSection(name="find-block", options={"letters": 6}), "give more letters"),
     ],
 )
 def test_what_a_puzzle_cannot_be_is_said(section, says):
