@@ -10,7 +10,7 @@ from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, Hypothesis, read_table
+from dcinterp.train.control.experiment import TUNING, Experiment, Hypothesis, read_table
 
 MORE = "more.md"
 """A file beside the table with what another command of the experiment printed; the page ends with it."""
@@ -73,6 +73,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
     text += _among_solved(experiment, primary) if experiment.solved_by else ""
+    text += search_tables(experiment)
     more = experiment.folder / MORE
     return text + ("\n" + more.read_text(encoding="utf-8") if more.is_file() else "")
 
@@ -105,6 +106,33 @@ def search_notes(experiment: Experiment) -> list[str]:
     if edge := experiment.chosen_at_an_edge(read_table(experiment)):
         notes.append(f"At an edge of what was tried, so that a value beyond may suit better: {', '.join(edge)}.")
     return notes
+
+
+def search_tables(experiment: Experiment) -> str:
+    """What the search saw of every arm at every value: the measure that decides, and the primary one if it has it."""
+    if not experiment.tuning_keys:
+        return ""
+    table, values = read_table(experiment), experiment.searched()
+    chosen, runs = experiment.choose(table), table.set_index("name")
+    head = ["arm", *(", ".join(f"{key.split('.')[-1]} {each:g}" for key, each in one.items()) for one in values)]
+    text = (
+        f"\n## The search\n\nMeans over the search's own seeds ({_ranges(experiment.tuning_seeds)}); bold is what it "
+        "chose. With so few seeds no intervals are given.\n"
+    )
+    for measure in dict.fromkeys((experiment.tuned_by, next(iter(experiment.measures)))):
+        if measure not in runs or runs.loc[[run.name for run in experiment.tuning_runs()], measure].isna().any():
+            continue
+        rows = []
+        for arm in experiment.arms:
+            names = [
+                [experiment.run(TUNING, arm, one, seed).name for seed in experiment.tuning_seeds] for one in values
+            ]
+            cells = [f"{runs.loc[each, measure].mean():.3f}" for each in names]
+            rows.append([arm, *(f"**{c}**" if one == chosen[arm] else c for c, one in zip(cells, values, strict=True))])
+        decides = ", by which it chose" if measure == experiment.tuned_by else ""
+        meaning = experiment.measures.get(measure, "loss in training, at its end" if measure == "loss" else measure)
+        text += f"\n{_capital(meaning)}{decides}:\n\n{markdown_table(head, rows)}\n"
+    return text
 
 
 def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:

@@ -1,9 +1,10 @@
-"""What composition does in the trained models of this experiment: accuracy without each part of it, seed by seed.
+"""What composition does in the trained models of an experiment on a puzzle: accuracy without each part of it, by seed.
 
     python experiments/recombination/mechanism.py
+    python experiments/recombination/mechanism.py --folder experiments/compositional_recall
 
 reads the models of the runs (so the runs must be there, not only their table), adds the seeds that are missing to
-mechanism.csv, and prints the table over seeds, which is also the end of the experiment's page (more.md).
+mechanism.csv of that folder, and prints the table over seeds, which is also the end of the experiment's page (more.md).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dcinterp.train.data.batches import Draw
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 HERE = Path(__file__).parent
-TABLE = HERE / "mechanism.csv"
+TABLE = "mechanism.csv"
 ARM, KINDS = "DCMHA", ("mean", "zero")
 REFERENCE, REFERENCE_SEED = 128, 1_000_003
 """Documents that the means are taken over, of the part "seen" and drawn by a seed of their own. A mean is one map over
@@ -40,11 +41,11 @@ Changes of accuracy where a part of the composition is replaced, in the models o
 learnt the task; brackets are 95 % intervals over seeds. *Mean* is the part's mean map over heads, over tokens and
 documents: composition that no longer depends on the token. The measurement describes, and no hypothesis hangs on it:
 
-    python experiments/recombination/mechanism.py
+    python experiments/recombination/mechanism.py{options}
 
 {table}
 
-The branch whose replacement by its mean costs most on the pairs of `{by}`: {first} of {seeds} seeds. A model that was
+The branch whose replacement by its mean costs most on the part `{by}`: {first} of {seeds} seeds. A model that was
 trained with composition may come to depend on it, also where a plain model learns the task as well; so what a part is
 worth in these models does not say that composition is needed.
 """
@@ -77,8 +78,11 @@ def accuracies(bridge: Any, scored: dict[str, dict[str, torch.Tensor]], hooks: S
     return found
 
 
-def summary(rows: pd.DataFrame) -> str:
-    """Means over seeds of the change from the intact model, with 95 % intervals, as Markdown."""
+def summary(rows: pd.DataFrame, options: str = "") -> str:
+    """Means over seeds of the change from the intact model, with 95 % intervals, as Markdown.
+
+    options: of the command that makes it again.
+    """
     parts = [column for column in rows if column not in ("seed", "part", "kind")]
     intact = rows[rows["part"] == "intact"].set_index("seed")
     lines = [f"| without | by | {' | '.join(parts)} |", "|---" * (2 + len(parts)) + "|"]
@@ -92,16 +96,17 @@ def summary(rows: pd.DataFrame) -> str:
     strongest = rows[(rows["kind"] == "mean") & rows["part"].str.contains(".", regex=False)]
     first = strongest.loc[strongest.groupby("seed")[parts[0]].idxmin(), "part"].value_counts()
     said = ", ".join(f"`{part}` in {count}" for part, count in first.items())
-    return TEXT.format(arm=ARM, seeds=len(intact), table="\n".join(lines), first=said, by=parts[0])
+    found = {"seeds": len(intact), "table": "\n".join(lines), "first": said, "by": parts[0]}
+    return TEXT.format(arm=ARM, options=options, **found)
 
 
 def main(
     documents: Annotated[int, typer.Option(help="Documents of each part.")] = 256,
-    table: Annotated[Path, typer.Option(help="The table of this measurement.")] = TABLE,
+    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
-    experiment = read_experiment(folder)
+    experiment, table = read_experiment(folder), table or folder / TABLE
     rows = pd.read_csv(table, keep_default_na=False) if table.is_file() else pd.DataFrame()
     runs = read_table(experiment)
     for _, run in runs[(runs["arm"] == ARM) & (runs["stage"] == "final")].iterrows():
@@ -113,7 +118,8 @@ def main(
             typer.echo(f"seed {seed} is measured", err=True)
     if not len(rows):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
-    text = summary(rows)
+    own = folder.resolve() == HERE.resolve()
+    text = summary(rows, "" if own else f" --folder experiments/{folder.name}")
     (table.parent / "more.md").write_text(text, encoding="utf-8")
     typer.echo(text)
 

@@ -103,7 +103,7 @@ class Experiment:
             self.run(TUNING, arm, values, seed)
             for seed in self.tuning_seeds
             for arm in self.arms
-            for values in self._searched()
+            for values in self.searched()
         ]
 
     def choose(self, table: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -129,7 +129,7 @@ class Experiment:
             reached, loss = (math.fsum(float(column[name]) for name in names) for column in (done, losses))
             return (-reached if self.highest_is_best else reached), loss
 
-        return {arm: min(self._searched(), key=partial(rank, arm)) for arm in self.arms}
+        return {arm: min(self.searched(), key=partial(rank, arm)) for arm in self.arms}
 
     def chosen_at_an_edge(self, table: pd.DataFrame) -> list[str]:
         """The arms whose best value is the lowest or the highest that was searched: one beyond may be better."""
@@ -139,7 +139,7 @@ class Experiment:
         chosen = self.choose(table)
         return [arm for arm in self.arms if any(chosen[arm][key] in both for key, both in ends.items())]
 
-    def _searched(self) -> list[dict[str, Any]]:
+    def searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
         return [dict(zip(self.tuning_keys, values, strict=True)) for values in product(*self.tuning_keys.values())]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import dcinterp
-from dcinterp.bench.experiment_page import page_of, verdict
+from dcinterp.bench.experiment_page import page_of, search_tables, verdict
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import read_experiment
@@ -58,6 +59,22 @@ def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_
     folder = write_experiment(tmp_path / "back", {"more": runs["more"], "plain": runs["plain"]})
     experiment = read_experiment(folder)
     assert "**refuted**" in verdict(experiment, experiment.hypotheses[0])
+
+
+def test_a_page_shows_what_the_search_saw_at_every_value(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.4]})
+    table = pd.read_csv(folder / "results.csv")
+    searched = table["stage"] == "tuning"
+    table.loc[searched, "accuracy 1 seen"] = [0.5, 0.25, 0.625, 0.75]
+    table.to_csv(folder / "results.csv", index=False)
+    found = search_tables(read_experiment(folder))
+    assert "| arm | learning_rate 0.001 | learning_rate 0.002 |" in found
+    assert "| plain | **0.500** | 0.250 |" in found
+    assert "| composed | 0.625 | **0.750** |" in found
+    assert "on new pairs" not in found, "no run of the search has it"
+    table.loc[searched, "accuracy 1 held-out"] = [0.1, 0.2, 0.3, 0.4]
+    table.to_csv(folder / "results.csv", index=False)
+    assert "| composed | 0.300 | **0.400** |" in search_tables(read_experiment(folder))
 
 
 @pytest.mark.parametrize(
