@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import string
+import sys
 import time
+import tomllib
 
 # Before torch starts its threads: the tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,6 +26,9 @@ import pytest
 if TYPE_CHECKING:
     from dcinterp.model.decoder import DCFormerForCausalLM
 
+ROOT = Path(__file__).parents[1]
+MAIN = sys.modules["__main__"]
+
 SHAPES_CHECKED = (
     *("contract/test_compose.py", "parity", "unit/bridge/test_hooks.py", "unit/checkpoints", "unit/mechanism"),
     "unit/model",
@@ -36,10 +41,14 @@ the thousand in the other tests, and a third of their time went into looking at 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Annotated shapes are checked in the tests of the model, and not in those of what is built on it.
 
+    And the main module is this process's own again: an AppTest leaves the script of the app there, and processes that a
+    test starts would run it first.
+
     No fixture does this: those of a module or a session would run before it, with what the test before had chosen.
     """
     import jaxtyping
 
+    sys.modules["__main__"] = MAIN
     place = item.path.relative_to(Path(__file__).parent).as_posix()
     jaxtyping.config.update("jaxtyping_disable", not place.startswith(SHAPES_CHECKED))
 
@@ -177,13 +186,26 @@ def own_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def scanned_once() -> Iterator[None]:
-    """Every AppTest reads the metadata of all installed packages anew, which takes far longer than most pages."""
+def as_served() -> Iterator[None]:
+    """An AppTest runs pages as the server does: with the app's settings, which AppTest does not read.
+
+    With Streamlit's own it would rewrite the source of a page for magic, and look each of its calls up for statistics
+    of use, in every run: a third of the time of most. And it reads the metadata of all installed packages anew each
+    time, which takes far longer than most pages.
+    """
+    from streamlit import config
     from streamlit.components.v2 import manifest_scanner
 
+    settings = tomllib.loads((ROOT / "app" / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
+    given = {f"{part}.{name}": settings[part][name] for part in ("runner", "browser") for name in settings[part]}
+    before = {name: config.get_option(name) for name in given}
+    for name, value in given.items():
+        config.set_option(name, value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
         yield
+    for name, value in before.items():
+        config.set_option(name, value)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def addresses() -> dict[str, Any]:
 
 
 @pytest.fixture
-def new_app(monkeypatch, tmp_path, scanned_once, addresses) -> Callable[[], Any]:
+def new_app(monkeypatch, tmp_path, as_served, addresses) -> Callable[[], Any]:
     """Opens the workbench in this process and in an empty folder, each time as somebody else would.
 
     It opens at whichever page it is switched to, as a browser does. Left to itself AppTest learns the addresses of the

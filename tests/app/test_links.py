@@ -189,7 +189,7 @@ if st.session_state.get("interruptions", 0):
 
 @pytest.mark.parametrize("interruptions", [0, 1, 3])
 def test_a_page_that_is_interrupted_while_it_is_first_drawn_takes_the_choices_over(
-    monkeypatch, tmp_path, scanned_once, interruptions
+    monkeypatch, tmp_path, as_served, interruptions
 ):
     from streamlit.testing.v1 import AppTest
 

@@ -33,7 +33,7 @@ with notices:
 
 
 @pytest.fixture
-def frame(monkeypatch, tmp_path, scanned_once):
+def frame(monkeypatch, tmp_path, as_served):
     from streamlit.testing.v1 import AppTest
 
     monkeypatch.syspath_prepend(str(APP))

@@ -63,7 +63,7 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def here(monkeypatch, place, scanned_once, loaded_once) -> Path:
+def here(monkeypatch, place, as_served, loaded_once) -> Path:
     monkeypatch.chdir(place)
     return place
 

@@ -167,7 +167,7 @@ def test_a_new_analysis_is_a_verb_with_a_figure(tried):
 
 
 @pytest.mark.slow
-def test_a_new_page_runs(monkeypatch, tmp_path):
+def test_a_new_page_runs(monkeypatch, tmp_path, as_served):
     from streamlit.testing.v1 import AppTest
 
     app = tmp_path / "app"
