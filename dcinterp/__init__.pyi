@@ -56,6 +56,7 @@ from dcinterp.analysis.training.scaling_fit import scaling_fit as scaling_fit
 from dcinterp.checkpoints.names import shipped_models as shipped_models
 from dcinterp.analysis.composition.static_composition_map import static_composition_map as static_composition_map
 from dcinterp.analysis.answers.task_accuracy import task_accuracy as task_accuracy
+from dcinterp.analysis.answers.text_loss import text_loss as text_loss
 from dcinterp.analysis.training.training_curves import training_curves as training_curves
 from dcinterp.analysis.training.training_diversity import training_diversity as training_diversity
 from dcinterp.analysis.training.training_edges import training_edges as training_edges

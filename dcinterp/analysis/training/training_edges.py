@@ -23,6 +23,7 @@ Identity that the tests assert: the effects of the last checkpoint are those of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,7 +41,7 @@ from dcinterp.mechanism.interventions import Intervention, all_units
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level
 from dcinterp.train.loop.checkpoints import PREFIX, steps_in
@@ -152,6 +153,8 @@ class TrainingEdges(Result):
 def training_edges(
     run: str | Path,
     *,
+    edges: Sequence[str] = (),
+    every: Count = 1,
     documents: Count = 64,
     reference: Count = 64,
     level: Level = 0.95,
@@ -164,6 +167,9 @@ def training_edges(
     Args:
         run: the output folder of `dcinterp train`, of a model with composition, with three checkpoints or more
             (`keep_checkpoints`).
+        edges: measure only these, by names such as "1.post.kp.6>1"; all by default. Choose them by other documents
+            than these, or by another run: the largest of many measured effects are too large.
+        every: leave out checkpoints between every so many, counted from the last.
         documents: held-out documents that the effects are measured on.
         reference: further ones that the means are taken over.
         level: confidence level of the intervals.
@@ -174,17 +180,20 @@ def training_edges(
     Cost: for every checkpoint, a forward pass over the documents for every edge, with all taps of its layer.
 
     Raises:
-        UserError: the folder is no run, its model has no composition, or too few checkpoints or documents are there.
+        UserError: the folder is no run, its model has no composition or no such edge, or too few checkpoints or
+            documents are there.
     """
     # Whoever only reads or draws such a result need not wait for the libraries of training.
     from dcinterp.checkpoints.load import load
     from dcinterp.train.data.held_out import held_out_documents
 
-    places = {step: Path(run) / "checkpoints" / f"{PREFIX}{step}" for step in steps_in(Path(run) / "checkpoints")}
+    steps = steps_in(Path(run) / "checkpoints")
+    places = {step: Path(run) / "checkpoints" / f"{PREFIX}{step}" for step in steps[::-1][::every][::-1]}
     scored = held_out_documents(run, documents + reference)
     if len(places) < LEAST:
+        left = f", of which every={every} leaves {len(places)}" if every > 1 else ""
         raise UserError(
-            f"{run} keeps {len(places)} checkpoints, and {LEAST} are needed; train with a larger keep_checkpoints."
+            f"{run} keeps {len(steps)} checkpoints{left}, and {LEAST} are needed; train with a larger keep_checkpoints."
         )
     if len(scored) <= reference or len(scored) - reference < 2:
         raise UserError(f"{run} has {len(scored)} held-out documents; ask for fewer of them as reference.")
@@ -192,11 +201,9 @@ def training_edges(
     made, units = [], []
     for number, folder in enumerate(places.values()):
         bridge = load(str(folder))
-        units = composition_edges(bridge)
-        if not units:
-            raise UserError(f"The model of {run} does not compose its heads, so it has no edges; give another run.")
+        units = _chosen(composition_edges(bridge), edges, run)
         values = references(bridge, units, 1, reference=others)
-        made.append(_measure(bridge, asked, units, values, batch_size))
+        made.append(measure_edges(bridge, asked, units, values, batch_size))
         progress(number + 1, len(places), "measuring checkpoints")
     loss, right, effect, effect_right = (torch.stack(parts) for parts in zip(*made, strict=True))
     step = torch.tensor(list(places))
@@ -205,7 +212,7 @@ def training_edges(
     return TrainingEdges(
         run=str(run),
         level=level,
-        edges=tuple(unit.unit.removeprefix("edge ") for unit in units),
+        edges=tuple(map(name_of, units)),
         step=step,
         loss=loss,
         right=right,
@@ -218,16 +225,38 @@ def training_edges(
     )
 
 
+def _chosen(units: list[Intervention], edges: Sequence[str], run: str | Path) -> list[Intervention]:
+    """The edges that are measured, those that were asked for in their own order."""
+    if not units:
+        raise UserError(f"The model of {run} does not compose its heads, so it has no edges; give another run.")
+    named = {name_of(unit): unit for unit in units}
+    for name in edges:
+        require_known("edge", name, named)
+    return [named[name] for name in edges] or units
+
+
+def name_of(edge: Intervention) -> str:
+    """An edge as this result names it, "1.post.kp.6>1"."""
+    return edge.unit.removeprefix("edge ")
+
+
 def composition_edges(bridge: Bridge) -> list[Intervention]:
     """Every edge of the model's composition, of both stages, to be replaced by its mean."""
     return [edge for stage in stages_of(bridge) for edge in all_units(bridge, "edge", stage, KIND)]
 
 
 @torch.no_grad()
-def _measure(
+def measure_edges(
     bridge: Bridge, documents: list[Scored], edges: list[Intervention], values: References, batch_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(loss [document], share right [document], effects on the loss and on the share, [edge, document] both)."""
+    """(loss [document], share right [document], effects on the loss and on the share, [edge, document] both).
+
+    Args:
+        bridge: the model of a checkpoint.
+        documents: as `held_out_documents` gives them.
+        edges, values: what is replaced, and by what (`mechanism.intervention_hooks.references`).
+        batch_size: rows of one pass.
+    """
     loss, right = torch.zeros(2, len(documents))
     effect, effect_right = torch.zeros(2, len(edges), len(documents))
     for places in equal_lengths([ids for ids, _ in documents], batch_size):

@@ -34,6 +34,17 @@ def python_sources(packages: tuple[str, ...] | list[str]) -> list[tuple[str, Pat
     return found
 
 
+def is_installed(package: str) -> bool:
+    """Whether a name is that of an installed distribution, or "python"."""
+    if package == STANDARD:
+        return True
+    try:
+        metadata.distribution(package)
+    except (metadata.PackageNotFoundError, ValueError):
+        return False
+    return True
+
+
 def _standard() -> list[tuple[str, Path]]:
     root = Path(sysconfig.get_paths()["stdlib"])
     return [(place.as_posix(), root / place) for p in root.rglob("*.py") if _is_text(place := p.relative_to(root))]

@@ -252,10 +252,13 @@ def _readable(files: list[Path], root: Path) -> Iterator[str]:
 
 def _texts(files: list[Path]) -> Iterator[str]:
     """What those of the files say that are UTF-8 text."""
-    for path in files:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (UnicodeDecodeError, OSError):
-            continue
-        if "\0" not in text:
-            yield text
+    yield from (text for path in files if (text := readable_text(path)) is not None)
+
+
+def readable_text(path: Path) -> str | None:
+    """What a file says; None where it is no UTF-8 text, or cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError):
+        return None
+    return None if "\0" in text else text

@@ -70,6 +70,17 @@ def test_effects_are_those_of_interventions_on_the_checkpoint(run, found):
     assert bool(((lost >= -1e-6) & (lost <= 1 + 1e-6)).all()), "what is left without an edge is a share"
 
 
+def test_some_edges_at_some_checkpoints_are_those_of_all(run, found):
+    names = [found.edges[place] for place in (9, 2)]
+    some = dcinterp.training_edges(run, edges=names, every=1, documents=3, reference=4)
+    assert some.edges == tuple(names)
+    assert torch.allclose(some.effect, found.effect[:, [9, 2]], atol=1e-6)
+    with pytest.raises(UserError, match="keeps 3 checkpoints, of which every=2 leaves 2, and 3 are needed"):
+        dcinterp.training_edges(run, edges=names, every=2)
+    with pytest.raises(UserError, match="There is no edge"):
+        dcinterp.training_edges(run, edges=["9.post.qp.0>0"])
+
+
 @torch.no_grad()
 def loss(bridge, ids, labels) -> float:
     kept = labels.where(labels >= 0, -100)

@@ -1,0 +1,47 @@
+"""The loss of one or two models on files of text, by kind of token, with intervals over files."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dcinterp.analysis.answers.text_loss import TextLoss
+from dcinterp.figures.base.style import SERIES, finish
+
+RESULT = "TextLoss"
+KIND = ""
+
+SYMBOLS = ("circle", "diamond-open")
+
+
+def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
+    """A row for every kind of token, and a point with its interval for every model.
+
+    Args:
+        result: the losses.
+        theme: "light" or "dark".
+    """
+    table = result.table()
+    rows = [f"{kind}, {count:,}" for kind, count in zip(table["kind"], table["tokens"], strict=True)]
+    figure = go.Figure()
+    for place, model in enumerate(result.models):
+        shift = (place - (len(result.models) - 1) / 2) * 0.3
+        figure.add_scatter(
+            x=table[model].tolist(),
+            y=[row + shift for row in range(len(rows))],
+            mode="markers",
+            name=model,
+            text=rows,
+            marker={"color": SERIES[place], "size": 10, "symbol": SYMBOLS[place], "line": {"width": 2}},
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": (table[f"{model} high"] - table[model]).fillna(0).tolist(),
+                "arrayminus": (table[model] - table[f"{model} low"]).fillna(0).tolist(),
+                "color": SERIES[place],
+            },
+            hovertemplate=f"{model}<br>%{{text}} tokens: %{{x:.3f}} nats<extra></extra>",
+        )
+    figure.update_xaxes(title=f"nats a token, {result.level:.0%} interval over files", rangemode="tozero")
+    figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, range=[len(rows) - 0.5, -0.5])
+    figure.update_yaxes(title="kind of token, how many")
+    return finish(figure, theme, height=140 + 44 * len(rows))

@@ -1,0 +1,113 @@
+"""The loss on files: cross entropy on the same rows, told apart by what stands before a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import dcinterp
+from dcinterp.mechanism.token_kinds import KINDS, kinds_of
+from dcinterp.support.errors import UserError
+from dcinterp.train.data.files_by_hash import documents_by_hash, is_packages
+from dcinterp.train.data.text import hash_share
+
+SENTENCES = ["Ruth has a violin. John has a pear.", "Karen has a dog. Who has the dog? Karen", "There are tea, meat."]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "text"
+    (place / "below").mkdir(parents=True)
+    for number, sentence in enumerate([*SENTENCES, SENTENCES[0]]):
+        (place / "below" / f"{number}.txt").write_text(sentence * 3)
+    (place / "picture.txt").write_bytes(b"\xff\xfe\x00")
+    (place / "empty.txt").write_text("\n")
+    return place
+
+
+def test_a_token_has_the_kind_of_what_stands_before_it_in_its_row():
+    words = ["f", "(", ")", " x", ")]", "1"]
+    row = [0, 1, 3, 2, 0, 1, 3, 4, 3, 5, 5]
+    names = [KINDS[kind] for kind in kinds_of(torch.tensor([row, row]), words)[1].tolist()]
+    assert names[:4] == ["other", "other", "other", "bracket"]
+    assert names[4] == "seen name", "f, behind another token than before"
+    assert names[5:7] == ["repeated", "repeated"]
+    assert names[7:] == ["bracket", "seen name", "other", "other"], "a number is no name"
+
+
+def test_the_loss_is_cross_entropy_on_the_same_rows(shipped, folder):
+    found = dcinterp.text_loss(shipped, str(folder), files=10)
+    assert len(found.files) == 3, "what repeats another file is left out"
+    sums, count = 0.0, 0
+    for name in found.files:
+        ids = shipped.tokenizer((folder / name).read_text(), add_special_tokens=False)["input_ids"]
+        row = torch.tensor([[shipped.tokenizer.eos_token_id, *ids]])
+        sums += float(torch.nn.functional.cross_entropy(shipped(row)[0, :-1].detach(), row[0, 1:], reduction="sum"))
+        count += len(ids)
+    assert int(found.tokens.sum()) == count
+    assert float(found.loss[0]) == pytest.approx(sums / count, rel=1e-5)
+    assert found.table().iloc[0]["dcformer++"] == pytest.approx(sums / count, rel=1e-5)
+
+
+def test_long_files_are_cut_into_rows_of_the_context(make_bridge, tmp_path):
+    bridge = make_bridge(max_position_embeddings=16)
+    (tmp_path / "a.txt").write_text(" ".join(SENTENCES) * 20)
+    found = dcinterp.text_loss(bridge, str(tmp_path / "a.txt"), tokens=40)
+    assert int(found.tokens.sum()) == 41 - 3, "the first token of each of three rows is not scored"
+
+
+def test_two_models_are_compared_on_the_same_tokens(shipped, folder):
+    found = dcinterp.text_loss(shipped, str(folder), other="transformer++", files=10)
+    table = found.table()
+    both = table[list(found.models)]
+    assert table["difference"].tolist() == pytest.approx((both.iloc[:, 0] - both.iloc[:, 1]).tolist())
+    assert (table["difference low"] < table["difference high"]).all()
+    same = dcinterp.text_loss(shipped, str(folder), other="dcformer++", files=10).table()
+    assert same[["difference", "difference low", "difference high"]].abs().to_numpy().max() < 1e-9
+    assert "minus" in found.sentences()[-1]
+
+
+def test_the_interval_covers_the_ratio_over_files():
+    """Files of very different lengths: the interval is of sum over sum, not of the mean of means."""
+    from dcinterp.analysis.answers.text_loss import _named
+
+    random, inside = torch.Generator().manual_seed(0), 0
+    for _ in range(200):
+        count = torch.rand(30, generator=random).double() * 900 + 100
+        rate = 3 + torch.randn(30, generator=random).double() - count / 500
+        found = _named("x", rate * count, count, 0.95)
+        # Of uniform lengths: E[count rate] / E[count].
+        length = torch.linspace(100, 1000, 100_001).double()
+        truth = float(((3 - length / 500) * length).mean() / length.mean())
+        inside += found["x low"] <= truth <= found["x high"]
+    assert 0.91 <= inside / 200 <= 0.99
+
+
+def test_files_are_drawn_by_the_hash_that_holds_them_out(folder):
+    drawn = documents_by_hash(str(folder), 1.0, 10)
+    shares = [hash_share(said) for _, said in drawn]
+    assert shares == sorted(shares)
+    assert documents_by_hash(str(folder), shares[1], 10) == drawn[:1]
+    assert documents_by_hash(str(folder), 1.0, 2) == drawn[:2]
+    assert is_packages("python, numpy")
+    assert not is_packages(str(folder))
+
+
+def test_what_cannot_be_read_is_refused(shipped, own_model, folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for text, said in [(str(tmp_path / "none"), "There is no file"), (str(tmp_path / "empty"), "UTF-8 text")]:
+        with pytest.raises(UserError, match=said):
+            dcinterp.text_loss(shipped, text)
+    with pytest.raises(UserError, match="raise share"):
+        dcinterp.text_loss(shipped, str(folder), share=1e-9)
+    with pytest.raises(UserError, match="other tokens"):
+        dcinterp.text_loss(shipped, str(folder), other=str(own_model("gpt2")))
+
+
+def test_a_text_of_unknown_words_is_said_to_be_one(shipped, tmp_path):
+    (tmp_path / "a.py").write_text("import json\nprint(json.dumps({}))\n")
+    first, second = dcinterp.text_loss(shipped, str(tmp_path)).warnings()
+    assert "lacks" in first
+    assert second.startswith("One file says little")
