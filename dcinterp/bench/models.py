@@ -6,8 +6,9 @@ function as the baseline, so that one sees what the baseline is worth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -151,6 +152,23 @@ def measure_decoding(
 
     runs = {name: decoder(model.eval()) for name, model in candidates(shape, slow=slow).items()}
     return _raced(f"{shape}, {past} cached", f"{tokens} tokens decoded", runs, rounds, progress)
+
+
+def jobs(kind: str, *, rounds: int, slow: bool) -> list[partial[Measurement]]:
+    """The measurements of a kind at all its shapes, to be called with their progress.
+
+    Args:
+        kind: "training step", "prefill" or "decoding".
+        rounds: repeats of every candidate.
+        slow: whether the slower implementations take part.
+    """
+    kinds: dict[str, tuple[Callable[..., Measurement], Sequence[tuple[Any, ...]]]] = {
+        "training step": (measure_training, TRAINING),
+        "prefill": (measure_prefill, PREFILL),
+        "decoding": (measure_decoding, DECODING),
+    }
+    measure, shapes = kinds[kind]
+    return [partial(measure, *each, rounds=rounds, slow=slow) for each in shapes]
 
 
 def _text(batch: int, tokens: int) -> torch.Tensor:

@@ -119,14 +119,11 @@ def _write(file: Path, text: str) -> None:
 
 def _jobs(rounds: int) -> dict[str, list[partial[Measurement]]]:
     """Everything that is measured, by kind."""
-    fast: dict[str, Any] = dict(rounds=rounds, slow=False)
     ways = ((shape, way) for shape in attention.SHAPES for way in (False, True))
     shapes = [(shape, way) for shape, way in ways if not way or shape.tokens <= LONGEST_BACKWARD]
     return {
         "attention": [partial(attention.measure, shape, backward=way, rounds=rounds) for shape, way in shapes],
-        "training step": [partial(models.measure_training, *each, **fast) for each in models.TRAINING],
-        "prefill": [partial(models.measure_prefill, *each, **fast) for each in models.PREFILL],
-        "decoding": [partial(models.measure_decoding, *each, **fast) for each in models.DECODING],
+        **{kind: models.jobs(kind, rounds=rounds, slow=False) for kind in KINDS[1:]},
     }
 
 

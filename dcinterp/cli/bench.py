@@ -80,10 +80,7 @@ def train(
 
         dcinterp bench train --threads 2 --fast
     """
-    from dcinterp.bench.models import TRAINING, measure_training
-
-    jobs = [partial(measure_training, *each, slow=not fast, rounds=rounds) for each in TRAINING]
-    _run(jobs, threads, output, as_json)
+    _race_models("training step", rounds, threads, fast, output, as_json)
 
 
 @app.command()
@@ -96,10 +93,7 @@ def prefill(
 
         dcinterp bench prefill --threads 2 --fast
     """
-    from dcinterp.bench.models import PREFILL, measure_prefill
-
-    jobs = [partial(measure_prefill, *each, slow=not fast, rounds=rounds) for each in PREFILL]
-    _run(jobs, threads, output, as_json)
+    _race_models("prefill", rounds, threads, fast, output, as_json)
 
 
 @app.command()
@@ -112,10 +106,7 @@ def decode(
 
         dcinterp bench decode --threads 2 --fast
     """
-    from dcinterp.bench.models import DECODING, measure_decoding
-
-    jobs = [partial(measure_decoding, *each, slow=not fast, rounds=rounds) for each in DECODING]
-    _run(jobs, threads, output, as_json)
+    _race_models("decoding", rounds, threads, fast, output, as_json)
 
 
 @app.command("all")
@@ -276,6 +267,12 @@ def circuits(
     for name, of in found.items():
         for ranking, numbers in of.items():
             typer.echo(f"{name:16} {ranking:16} {numbers}")
+
+
+def _race_models(kind: str, rounds: int, threads: int, fast: bool, output: Path | None, as_json: bool) -> None:
+    from dcinterp.bench.models import jobs
+
+    _run(jobs(kind, rounds=rounds, slow=not fast), threads, output, as_json)
 
 
 def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path | None, as_json: bool) -> None:

@@ -123,3 +123,26 @@ def test_the_command_prints_a_table_and_writes_json(monkeypatch: pytest.MonkeyPa
     records = json.loads(output.read_text())
     assert [record["what"] for record in records] == ["forward", "forward+backward"] * 2
     assert {"name", "seconds", "ratio", "fastest", "peak"} == set(records[0]["timings"][0])
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize(
+    ("verb", "label", "what"),
+    [
+        ("train", "width 32, 1 layers, B2 T8", "training step"),
+        ("prefill", "width 32, 1 layers, T8", "prefill"),
+        ("decode", "width 32, 1 layers, 8 cached", "16 tokens decoded"),
+    ],
+)
+def test_the_verbs_of_models_measure_what_they_are_named_after(verb: str, label: str, what: str) -> None:
+    from dcinterp.cli.bench import app
+
+    found = {}
+    for options in ([], ["--fast"]):
+        ran = CliRunner().invoke(app, [verb, "--rounds", "1", "--json", *options])
+        assert ran.exit_code == 0, ran.output
+        (record,) = json.loads(ran.output)
+        assert (record["label"], record["what"]) == (label, what)
+        found[bool(options)] = {timing["name"] for timing in record["timings"]}
+    assert found[False] - found[True] >= {"DCFormer++, as written"}
+    assert found[True] >= {models.BASELINE, models.LLAMA}
