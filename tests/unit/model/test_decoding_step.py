@@ -12,24 +12,16 @@ from dcinterp.model.attention import step as steps
 from dcinterp.model.cache import GrowingLayer
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import fused
+from tests.unit.model.composition_cases import CASES as SHARED
 
 pytestmark = pytest.mark.skipif(not fused.available(), reason="no C++ compiler here")
 
 Build = Callable[..., DCFormerForCausalLM]
 # Heads as wide as any vector of the machines there are.
 WIDE = dict(hidden_size=64, num_attention_heads=4, head_dim=16)
-CASES: dict[str, dict[str, Any]] = {
-    "both": {},
+CASES = SHARED | {
     "plain": dict(compose="none"),
-    "rank 1": dict(compose_rank=1),
-    "rank 3, groups": dict(compose_rank=3, compose_groups=2),
-    "no gate": dict(compose_gate=False),
-    "no projection": dict(compose_projection=False),
-    "query side": dict(compose_key_wise=False),
-    "key side": dict(compose_query_wise=False),
     "pre": dict(compose_stages=("pre",)),
-    "post": dict(compose_stages=("post",)),
-    "static, no skip": dict(compose_static=True, compose_skip=False),
     "shared keys": dict(num_key_value_heads=2),
     "all keys shared, groups": dict(num_key_value_heads=1, compose_groups=2, compose_rank=1),
     "norms of heads, half turned": dict(use_qk_norm=True, rotary_fraction=0.5),

@@ -18,21 +18,11 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.dynamic import DynamicCompose, SideWeights
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import fused
+from tests.unit.model.composition_cases import CASES as SHARED
 
 pytestmark = pytest.mark.skipif(not fused.available(), reason="no C++ compiler here")
 
-CASES: dict[str, dict[str, Any]] = {
-    "both": {},
-    "rank 1": dict(compose_rank=1),
-    "rank 3, groups": dict(compose_rank=3, compose_groups=2),
-    "rank 4, groups": dict(compose_rank=4, compose_groups=3),
-    "no gate": dict(compose_gate=False),
-    "no projection": dict(compose_projection=False),
-    "query side": dict(compose_key_wise=False),
-    "key side": dict(compose_query_wise=False),
-    "one stage": dict(compose_stages=("post",)),
-    "static, no skip": dict(compose_static=True, compose_skip=False),
-}
+CASES = SHARED | {"rank 4, groups": dict(compose_rank=4, compose_groups=3)}
 
 
 def build(dtype: torch.dtype = torch.float64, **changes: Any) -> ComposedAttention:
