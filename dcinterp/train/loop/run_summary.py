@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from dcinterp.train.config.recipe import DataSection, TrainConfig
 
 FLOPS_TO_TIME = 2e11
 """The most that timing a step may cost; a second or a few on a laptop."""
+
+NAMED_PACKAGES = 4
+"""Of the packages whose source is read, so many are named."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,21 @@ def describe_data(data: DataSection) -> str:
     """What a run reads, in a few words."""
     source = data.phases[0].source
     if source == "text":
-        return data.text.path or data.text.dataset or "the source files of Python's standard library"
+        sources = _name_packages(data.text.packages) or "the source files of Python's standard library"
+        return data.text.path or data.text.dataset or sources
     if source == "images":
         return data.images.path or data.images.dataset or "scikit-learn's handwritten digits"
     if source == "puzzle":
         return f"the puzzle {data.puzzle.name!r}"
     return "the synthetic tasks"
+
+
+def _name_packages(packages: Sequence[str]) -> str:
+    """The installed packages whose source is read, the first few by name; "" for none."""
+    if not packages:
+        return ""
+    more = len(packages) - NAMED_PACKAGES
+    return f"the Python sources of {', '.join(packages[:NAMED_PACKAGES])}" + (f" and {more} more" if more > 0 else "")
 
 
 def time_step(model: PreTrainedModel, batch: Mapping[str, Tensor], parts: int) -> float | None:

@@ -18,12 +18,14 @@ from dcinterp.train.config.recipe import (
     ModelSection,
     Phase,
     RecipeSection,
+    TextSection,
     TrainConfig,
     read_config,
 )
 from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.run import train
+from dcinterp.train.loop.run_summary import describe_data
 from dcinterp.train.loop.trainer import compose_parameters
 
 
@@ -106,6 +108,22 @@ def test_timing_a_step_changes_nothing(whole, tmp_path):
     assert "on the synthetic tasks: 12 steps" in sentences[0]
     assert "It takes about 1 second" in sentences[1]
     assert str(tmp_path / "timed") in sentences[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ({}, "the source files of Python's standard library"),
+        ({"path": "books"}, "books"),
+        ({"dataset": "hub/name"}, "hub/name"),
+        ({"packages": ("python",)}, "the Python sources of python"),
+        ({"packages": ("python", "numpy", "pandas")}, "the Python sources of python, numpy, pandas"),
+        ({"packages": tuple("abcd")}, "the Python sources of a, b, c, d"),
+        ({"packages": tuple("abcdef")}, "the Python sources of a, b, c, d and 2 more"),
+    ],
+)
+def test_a_run_says_which_text_it_reads(text, said):
+    assert describe_data(DataSection(phases=(Phase(source="text"),), text=TextSection(**text))) == said
 
 
 def test_cancelled_at_the_last_step_is_finished(whole, tmp_path):
