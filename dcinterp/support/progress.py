@@ -23,18 +23,6 @@ def silent(done: int, total: int, message: str = "") -> None:
     """Shows nothing."""
 
 
-def once(progress: Progress, unit: str, make: Callable[[], T]) -> T:
-    """What a unit of work finds: made now, or kept by a callback that has seen the same work before it was cancelled.
-
-    Args:
-        progress: a callback; one with a method `keep(unit, make)` decides.
-        unit: the name of the unit, the same in every attempt at the same work.
-        make: finds it; the same in every attempt.
-    """
-    keep = getattr(progress, "keep", None)
-    return make() if keep is None else keep(unit, make)
-
-
 Unit = tuple[str, Callable[[], T]]
 """The name of a unit of work, the same in every attempt and every process, and what finds it."""
 
@@ -50,7 +38,8 @@ def all_once(
 
     Args:
         progress: a callback; one with a method `keep_all(units)` decides where they are made, as workers of a cluster
-            do, and one with `keep` as in `once`.
+            do; one with `keep(name, make)` finds a unit, as one does that has seen the same work before it was
+            cancelled.
         units: the same in every attempt and every process.
         report: call `progress` after each unit; without, the units do so themselves.
         after: given what was found so far, after each unit that was made here.
@@ -58,9 +47,10 @@ def all_once(
     keep_all = getattr(progress, "keep_all", None)
     if keep_all is not None:
         return list(keep_all(units))
+    keep = getattr(progress, "keep", None)
     found: list[T] = []
     for done, (name, make) in enumerate(units):
-        found.append(once(progress, name, make))
+        found.append(make() if keep is None else keep(name, make))
         if report:
             progress(done + 1, len(units), name)
         if after is not None:
