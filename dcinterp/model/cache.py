@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from dcinterp.model.compose.branch_table import BRANCHES
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.config import DCFormerConfig
-from dcinterp.model.kernels.portable import transformed
+from dcinterp.model.kernels.gradients import transformed
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
 from dcinterp.shapes import SharedHeads
 

@@ -14,7 +14,7 @@ Either way memory grows with the length and not with its square.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dcinterp.model.compose.branches import ComposeWeights, earlier, head_maps, neighbours
 from dcinterp.model.kernels.blockwise import WEIGHTS, Blockwise, block_mask, seen_keys
+from dcinterp.model.kernels.gradients import beyond_numbers, by_autograd, transformed
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, dot_keys, read_values, reference_attention
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.shapes import Attention, Mask
@@ -80,16 +81,6 @@ def _by_autograd(q: Tensor, pre: ComposeWeights | None, post: ComposeWeights | N
     )
 
 
-def transformed() -> bool:
-    """Whether vmap, a transform of torch.func, or forward-mode differentiation is at work."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
-
-
-# torch.compile asks it once, while it traces; it cannot trace it. As torch.compiler.assume_constant_result does, which
-# would import the compiler here.
-transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 class _ByHand(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -103,14 +94,14 @@ class _ByHand(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        if beyond_numbers(grad):
+
+            def attend(held: Sequence[Any]) -> Tensor:
+                q, k, v, *rest = held
+                return autograd_attention(q, k, v, *_stages(ctx.bare, rest), sight=ctx.sight)
+
+            return None, None, None, *by_autograd(attend, inputs, needed, grad)
         q, k, v, *rest = inputs
-        again = torch.is_grad_enabled()  # these gradients are to be differentiated once more
-        if again or transformed() or torch._C._functorch.is_legacy_batchedtensor(grad):  # many gradients at once
-            with torch.enable_grad():
-                out = autograd_attention(q, k, v, *_stages(ctx.bare, rest), sight=ctx.sight)
-            wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-            found = iter(torch.autograd.grad(out, wanted, grad, create_graph=again, allow_unused=True))
-            return None, None, None, *(next(found) if need else None for need in needed)
         made: list[Tensor | None] = []
         with _without_autocast(q):  # of which the way forward knew nothing
             call = Blockwise(q, k, v, *_stages(ctx.bare, rest), ctx.sight, ctx.numbers, grads=True)

@@ -15,7 +15,8 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import fused
 from dcinterp.model.kernels.arguments import settle_arguments
 from dcinterp.model.kernels.bias import add_biases
-from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks, transformed
+from dcinterp.model.kernels.gradients import transformed
+from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError, nearest

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from dcinterp.model.compose.branches import DYNAMIC_WEIGHTS, ComposeWeights
+from dcinterp.model.kernels.gradients import by_autograd
 from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError
@@ -91,18 +92,14 @@ class _Triton(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """Computes the output again by the portable path, in float32, and differentiates that."""
-        again = torch.is_grad_enabled()
-        inputs: Any = ctx.saved_tensors if again else [x if x is None else x.detach() for x in ctx.saved_tensors]
-        needed = ctx.needs_input_grad[3:]
-        with torch.enable_grad():
-            inputs = [x.requires_grad_() if need and not again else x for x, need in zip(inputs, needed, strict=True)]
-            q, k, v = (x.float() for x in inputs[:3])
-            held = iter([x if x is None else x.float() for x in inputs[3:]])
-            stages = [_stage(bare, held) for bare in ctx.bare]
-            out = chunked_attention(q, k, v, *stages, sight=ctx.sight)
-        wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
-        found = iter(torch.autograd.grad(out, wanted, grad.float(), create_graph=again, allow_unused=True))
-        return None, None, None, *(next(found) if need else None for need in needed)
+
+        def attend(held: Sequence[Any]) -> Tensor:
+            q, k, v, *rest = held
+            weights = iter([x if x is None else x.float() for x in rest])
+            stages = [_stage(bare, weights) for bare in ctx.bare]
+            return chunked_attention(q.float(), k.float(), v.float(), *stages, sight=ctx.sight)
+
+        return None, None, None, *by_autograd(attend, ctx.saved_tensors, ctx.needs_input_grad[3:], grad.float())
 
 
 def _launch(

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.decoder import DCFormerForCausalLM
-from dcinterp.model.kernels import composed_attention, fused, reference_attention, select
+from dcinterp.model.kernels import composed_attention, fused, portable, reference_attention, select
 from dcinterp.model.kernels.fused import build
 from dcinterp.model.kernels.portable import chunked_attention
 from dcinterp.model.mask import Sight, attention_mask
@@ -169,6 +169,25 @@ def test_it_can_be_differentiated_twice() -> None:
         found.append(torch.autograd.grad(sum(g.pow(2).sum() for g in first), case.leaves()))
     for got, want in zip(*found, strict=True):
         assert (got - want).norm() <= 1e-9 * want.norm()
+
+
+@pytest.mark.parametrize("implementation", [pytest.param("fused", marks=needs_compiler), "chunked"])
+def test_inputs_made_of_one_another_can_be_differentiated_twice(
+    implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reaches one input through another is that one's part, and is not counted here as well."""
+    monkeypatch.setattr(portable, "FEW_PAIRS", 0)  # or the portable path would be autograd's from the start
+    x = torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    found = []
+    for name in (implementation, "eager"):
+        w = x.transpose(1, 2).tanh()  # [batch, pos, rank = head, head]
+        pre = ComposeWeights(w_q1=w[..., :2], w_q2=w[..., 2:], w_kg=w.mean(-1))
+        shared = x.sin()
+        out = composed_attention(x, shared, shared, pre, None, causal=True, implementation=name)  # type: ignore[arg-type]
+        (first,) = torch.autograd.grad(out.pow(2).sum(), x, create_graph=True)
+        found.append((first, torch.autograd.grad(first.pow(2).sum(), x)[0]))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, atol=0, rtol=1e-9)
 
 
 @needs_compiler

@@ -7,7 +7,7 @@ take it whole. On a CPU it runs the C++; on other devices, or without a compiler
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight, Stage, View, address, row_major
 from dcinterp.model.kernels.fused.build import library
+from dcinterp.model.kernels.gradients import by_autograd
 from dcinterp.model.kernels.portable import autograd_attention, chunked_attention, equation_in_chunks
 from dcinterp.model.mask import Sight
 
@@ -160,7 +161,8 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> Any:
     q, k, v, mask, *weights, sums = ctx.saved_tensors
     inputs = q, k, v, *weights
     if torch.is_grad_enabled():
-        found = iter(_portable_gradients(grad, inputs, ctx.how, mask, again=True))
+        needed = [x is not None and x.requires_grad for x in inputs]
+        found = iter(_portable_gradients(autograd_attention, grad, inputs, needed, ctx.how, mask))
     else:
         kernel = torch.ops.dcinterp.composed_attention_backward
         made = iter(kernel(grad, q, k, v, mask, weights, ctx.how, sums))
@@ -169,16 +171,19 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> Any:
 
 
 def _portable_gradients(
-    grad: Tensor, inputs: Sequence[Tensor | None], how: list[int], mask: Tensor | None, *, again: bool
+    attend: Callable[..., Tensor],
+    grad: Tensor,
+    inputs: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    how: list[int],
+    mask: Tensor | None,
 ) -> list[Tensor | None]:
-    """By autograd through the portable path; with `again`, they can be differentiated once more."""
-    q, k, v, *weights = inputs
-    assert q is not None and k is not None and v is not None  # noqa: PT018
-    attend = autograd_attention if again else chunked_attention
-    out = attend(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
-    wanted = [x for x in inputs if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(out, wanted, grad.transpose(1, 2), create_graph=again, allow_unused=True))
-    return [next(found) if x is not None and x.requires_grad else None for x in inputs]
+    """By autograd through a function of the portable path."""
+
+    def run(held: Sequence[Any]) -> Tensor:
+        return attend(*held[:3], *_stages(held[3:], how), sight=_sight(how, mask))
+
+    return by_autograd(run, inputs, needed, grad.transpose(1, 2))
 
 
 def _backward(
@@ -207,11 +212,10 @@ def _portable_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Weights, how: list[int], sums: Tensor
 ) -> list[Tensor]:
     """The same without the C++."""
-    with torch.enable_grad():
-        held = [None if x is None else x.detach().requires_grad_() for x in (q, k, v, *weights)]
-        found = _portable_gradients(grad, held, how, mask, again=False)
-    made = [torch.zeros_like(x) if g is None else g for x, g in zip(held, found, strict=True) if x is not None]
-    return _like_inputs(made, held)
+    inputs = (q, k, v, *weights)
+    found = _portable_gradients(chunked_attention, grad, inputs, [True] * len(inputs), how, mask)
+    made = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True) if x is not None]
+    return _like_inputs(made, inputs)
 
 
 def _fake_backward(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.utils.hooks import RemovableHandle
 
-from dcinterp.model.kernels.portable import transformed
+from dcinterp.model.kernels.gradients import transformed
 
 KINDS = (Tensor, nn.Parameter)
 REAL = {torch.float32: "float", torch.float64: "double"}

@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 from dcinterp.model.kernels.fused.arguments import MAKING, SIDES
 from dcinterp.model.kernels.fused.build import library
 from dcinterp.model.kernels.fused.plain import REAL, SideMaps
-from dcinterp.model.kernels.portable import transformed
+from dcinterp.model.kernels.gradients import beyond_numbers, by_autograd
 
 Made = list[tuple[Tensor | None, Tensor | None, Tensor | None]]
 """w_1, w_2 and w_g of every side; None where it has no projection, or no gate."""
@@ -90,23 +90,13 @@ class _Weights(torch.autograd.Function):
         x, read, *rest = ctx.saved_tensors
         count = len(ctx.needs_input_grad) - 3
         flat, gates = rest[:count], rest[count:]
-        again = torch.is_grad_enabled()  # these gradients are to be differentiated once more
-        if again or transformed() or torch._C._functorch.is_legacy_batchedtensor(grads[0]):  # many gradients at once
-            return None, None, *_by_formula(ctx, grads, x, flat, again=again)
+        if beyond_numbers(grads[0]):
+
+            def make(held: Sequence[Any]) -> list[Tensor]:
+                return [each for made in ctx.formula(held[0], _sides(held[1:])) for each in made if each is not None]
+
+            return None, None, *by_autograd(make, (x, *flat), ctx.needs_input_grad[2:], grads)
         return None, None, *_backward(ctx, grads, x, read, _sides(flat), gates)
-
-
-def _by_formula(ctx: Any, grads: Any, x: Tensor, flat: Sequence[Tensor | None], *, again: bool) -> list[Tensor | None]:
-    needed = ctx.needs_input_grad[2:]
-    with torch.enable_grad():
-        held = (x, *flat) if again else tuple(None if each is None else each.detach() for each in (x, *flat))
-        wanted = [each for each, asked in zip(held, needed, strict=True) if asked and each is not None]
-        if not again:
-            for each in wanted:
-                each.requires_grad_()
-        out = [each for made in ctx.formula(held[0], _sides(held[1:])) for each in made if each is not None]
-        found = iter(torch.autograd.grad(out, wanted, grads, create_graph=again, allow_unused=True))
-    return [next(found) if asked else None for asked in needed]
 
 
 def _backward(
