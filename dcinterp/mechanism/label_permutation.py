@@ -47,6 +47,7 @@ def score_examples(
     permute_labels: bool,
     seed: int,
     progress: Progress,
+    later: int = 0,
 ) -> tuple[list[Scored], list[Scored] | None]:
     """Score every question for its own answers and, for the control, once more for those of another question.
 
@@ -56,6 +57,7 @@ def score_examples(
         permute_labels: whether the control is wanted.
         seed: of the permutation.
         progress: called after each score.
+        later: units of work that the caller makes afterwards, for the same progress.
 
     Returns:
         the scores, and those of the control; None if it was not wanted, or all examples have the same answers.
@@ -67,7 +69,7 @@ def score_examples(
         for name, answers in rounds
         for place, question in enumerate(answers)
     ]
-    found = all_once(progress, units)
+    found = all_once(progress, units, later=later)
     return found[: len(questions)], found[len(questions) :] if others is not None else None
 
 

@@ -80,16 +80,17 @@ class Handing:
     def __call__(self, done: int, total: int, message: str = "") -> None:
         self.progress(done, total, message)
 
-    def keep_all(self, units: Sequence[Unit[Any]]) -> list[Any]:
+    def keep_all(self, units: Sequence[Unit[Any]], before: int, later: int) -> list[Any]:
         names = [name for name, _ in units]
+        total = before + len(names) + later
         parts = list(_parts(names, CHUNKS * self.workers))
         waiting = [self.pool.submit(make_units, self.work, self.known, part) for part in parts]
         found: dict[str, Any] = {}
         try:
-            self.progress(0, len(names), "workers begin")
+            self.progress(before, total, "workers begin")
             for part in as_completed(waiting):
                 found |= part.result()
-                self.progress(len(found), len(names), "on workers")
+                self.progress(before + len(found), total, "on workers")
         finally:
             for part in waiting:
                 part.cancel()
@@ -124,7 +125,7 @@ class Making:
     def __call__(self, done: int, total: int, message: str = "") -> None:
         """Nobody looks."""
 
-    def keep_all(self, units: Sequence[Unit[Any]]) -> list[Any]:
+    def keep_all(self, units: Sequence[Unit[Any]], before: int, later: int) -> list[Any]:
         if all(name in self.known for name, _ in units):
             return [self.known[name] for name, _ in units]
         raise Made({name: make() for name, make in units if name in self.wanted})

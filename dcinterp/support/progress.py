@@ -31,28 +31,31 @@ def all_once(
     progress: Progress,
     units: Sequence[Unit[T]],
     *,
+    before: int = 0,
+    later: int = 0,
     report: bool = True,
     after: Callable[[list[T]], None] | None = None,
 ) -> list[T]:
     """What all units of work find, in their order, none needing another's.
 
     Args:
-        progress: a callback; one with a method `keep_all(units)` decides where they are made, as workers of a cluster
-            do; one with `keep(name, make)` finds a unit, as one does that has seen the same work before it was
-            cancelled.
+        progress: a callback; one with a method `keep_all(units, before, later)` decides where they are made, as workers
+            of a cluster do; one with `keep(name, make)` finds a unit, as one does that has seen the same work before it
+            was cancelled.
         units: the same in every attempt and every process.
+        before, later: units of the same work that other calls make, so that its progress goes on and does not restart.
         report: call `progress` after each unit; without, the units do so themselves.
         after: given what was found so far, after each unit that was made here.
     """
     keep_all = getattr(progress, "keep_all", None)
     if keep_all is not None:
-        return list(keep_all(units))
+        return list(keep_all(units, before, later))
     keep = getattr(progress, "keep", None)
     found: list[T] = []
     for done, (name, make) in enumerate(units):
         found.append(make() if keep is None else keep(name, make))
         if report:
-            progress(done + 1, len(units), name)
+            progress(before + done + 1, before + len(units) + later, name)
         if after is not None:
             after(found)
     return found

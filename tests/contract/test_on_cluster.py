@@ -60,14 +60,35 @@ def arguments(name: str) -> dict[str, Any]:
     return {key: value for key, value in SMALL.items() if key in taken} | more
 
 
+Told = list[tuple[int, int]]
+"""How much of how much was done, call by call."""
+
+
+def assert_one_bar(told: Told) -> None:
+    """One total from beginning to end, nothing taken back, and all of it done."""
+    assert [total for _, total in told] == [told[0][1]] * len(told)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] == told[-1][1] > 0
+
+
 @pytest.mark.parametrize("name", IN_UNITS)
 def test_the_result_is_that_of_one_process(name, tiny):
     pool = Apart()
     chosen = arguments(name)
-    spread = Work(name, "tiny", chosen).run(Handing(pool, 1, Work(name, "tiny", chosen), lambda *_: pool.work()))
+    told: dict[str, Told] = {"there": [], "here": []}
+
+    def work(done: int, total: int, message: str = "") -> None:
+        told["there"].append((done, total))
+        pool.work()
+
+    spread = Work(name, "tiny", chosen).run(Handing(pool, 1, Work(name, "tiny", chosen), work))
     assert len({unit for part in pool.sent for unit in part}) >= 3
     assert max(map(len, pool.sent)) <= 2
-    here = ANALYSES[name].function(tiny, **chosen)
+    here = ANALYSES[name].function(
+        tiny, **chosen, progress=lambda done, total, message="": told["here"].append((done, total))
+    )
+    for calls in told.values():
+        assert_one_bar(calls)
     for field in dataclasses.fields(here):
         one, other = getattr(spread, field.name), getattr(here, field.name)
         if isinstance(other, torch.Tensor):

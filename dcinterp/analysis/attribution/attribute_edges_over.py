@@ -210,7 +210,7 @@ def attribute_edges_over(
         steps, max_steps, tolerance: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is
             below `tolerance` of the metric difference.
         batch_size: rows of one forward and backward pass; bounds the memory.
-        progress: called after each example.
+        progress: called after each example: scored, scored for other labels, and with its edges removed.
 
     Cost: that of `attribute_edges` per example, twice with control "labels"; per_example has n * layers * 5 * heads^2
     numbers.
@@ -232,6 +232,7 @@ def attribute_edges_over(
         permute_labels=permute,
         seed=seed,
         progress=progress,
+        later=len(questions),
     )
     control = "none" if permute and elsewhere is None else control
     scores = torch.stack([each.scores for each in made])
@@ -246,7 +247,7 @@ def attribute_edges_over(
         control_low = control_high = torch.zeros_like(scores[0])
     strongest, explanations = _strongest(scores.mean(0), check, stage), [each.explanation for each in made]
     checks = [(f"removals, example {n + 1}", partial(scorer.ablate, e, strongest)) for n, e in enumerate(explanations)]
-    ablations = all_once(progress, checks)
+    ablations = all_once(progress, checks, before=len(made) + len(elsewhere or ()))
     actual, start, gap = (
         torch.tensor([[getattr(each, name) for each in one.integrals] for one in made])
         for name in ("actual", "at_baseline", "gap")

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.analysis.weights.head_diversity import HeadDiversity, head_diversity
+from dcinterp.analysis.weights.head_diversity import DRAWS, HeadDiversity, head_diversity
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.model.spectra import Reading
 from dcinterp.results.registry import analysis
@@ -94,7 +94,15 @@ def compare_head_diversity(
     from dcinterp.checkpoints.load import load  # with transformers and all: not for the help
 
     second = load(other)
-    results = [head_diversity(model, reading=reading, centre=centre, progress=progress) for model in (bridge, second)]
+    sizes = [model.cfg.n_layers + DRAWS for model in (bridge, second)]
+
+    def measure(model: Bridge, before: int) -> HeadDiversity:
+        def report(done: int, _: int, message: str = "") -> None:
+            progress(before + done, sum(sizes), message)
+
+        return head_diversity(model, reading=reading, centre=centre, progress=report)
+
+    results = [measure(bridge, 0), measure(second, sizes[0])]
     return side_by_side({getattr(bridge, "source", None) or bridge.cfg.model_name: results[0], other: results[1]})
 
 

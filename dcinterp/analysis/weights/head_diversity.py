@@ -38,6 +38,9 @@ from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 
+DRAWS = 3
+"""Layers of random weights in the reference, unless more or fewer are asked for."""
+
 
 @dataclass(frozen=True)
 class HeadDiversity(Result):
@@ -96,7 +99,7 @@ def head_diversity(
     *,
     reading: Reading = "concatenated",
     centre: bool = True,
-    random_draws: int = 3,
+    random_draws: int = DRAWS,
     seed: int = 0,
     progress: Progress = silent,
 ) -> HeadDiversity:

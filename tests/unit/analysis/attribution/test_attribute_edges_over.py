@@ -41,6 +41,14 @@ def test_labels_of_other_examples_are_the_control(bridge):
     assert torch.allclose(many.per_example, -bounds, atol=1e-5)
 
 
+@pytest.mark.parametrize(("control", "units"), [("labels", 6), ("none", 4)])
+def test_the_removals_go_on_where_the_scores_ended(bridge, control, units):
+    told = []
+    attribute_edges_over(bridge, QUESTIONS, control=control, check=1, progress=lambda *call: told.append(call), **QUICK)
+    assert [call[:2] for call in told] == [(done, units) for done in range(1, units + 1)]
+    assert told[-1][2] == "removals, example 2"
+
+
 def test_an_edge_that_always_wins_stands_out_of_exchanged_ones():
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(20, 1, 5, 4, 4, generator=generator)

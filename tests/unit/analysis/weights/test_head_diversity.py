@@ -80,7 +80,9 @@ def test_two_models_of_different_widths_side_by_side(bridge, foreign):
 
 
 def test_compares_with_a_model_by_name(shipped):
-    both = dcinterp.compare_head_diversity(shipped, other="transformer++")
+    told = []
+    both = dcinterp.compare_head_diversity(shipped, other="transformer++", progress=lambda *call: told.append(call[:2]))
+    assert told == [(done, len(told)) for done in range(1, len(told) + 1)], "one bar over both models"
     assert both.models == ("dcformer++", "transformer++")
     twin = dcinterp.head_diversity(dcinterp.load("transformer++"))
     assert torch.equal(both.ov[1], twin.mean("ov"))
