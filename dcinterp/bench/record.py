@@ -6,10 +6,10 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,7 +23,6 @@ from dcinterp.support.text import markdown_table
 
 KINDS = ("attention", "training step", "prefill", "decoding")
 """What is measured, in the order of the tables."""
-
 
 LONGEST_BACKWARD = 1024
 """Tokens beyond which attention is measured forward alone: the portable path would take minutes there."""
@@ -61,24 +60,19 @@ def measure_all(
         record = read_record(file)
         if record["machine"] != machine() or record["rounds"] != rounds:
             raise UserError(f"{file} was measured on another machine or by other rounds; give another file.")
-    todo = [
-        (count, kind, job)
-        for count in threads or (torch.get_num_threads(),)
-        for kind, jobs in _jobs(rounds).items()
-        for job in jobs
-        if kind in only
-    ]
-    made = {(each["threads"], each["job"]) for each in record["measurements"]}
+    counts = threads or (torch.get_num_threads(),)
+    todo = [(count, job) for count in counts for job in _jobs(rounds) if job.kind in only]
+    # Names of models' jobs once ended in a comma.
+    made = {(each["threads"], each["job"].removesuffix(", ")) for each in record["measurements"]}
     before = torch.get_num_threads()
     try:
-        for number, (count, kind, job) in enumerate(todo):
-            name = f"{kind}: {', '.join(map(str, job.args))}, {job.keywords.get('backward', '')}"
+        for number, (count, (kind, name, measure)) in enumerate(todo):
             progress(number, len(todo), name)
             if (count, name) in made:
                 continue
             torch.set_num_threads(count)
             load = round(os.getloadavg()[0], 2)
-            record["measurements"].append({"kind": kind, "job": name, "load": load, **job().record()})
+            record["measurements"].append({"kind": kind, "job": name, "load": load, **measure().record()})
             if file is not None:
                 _write(file, json.dumps(record, indent=1) + "\n")
     finally:
@@ -117,14 +111,24 @@ def _write(file: Path, text: str) -> None:
     open_like(file)
 
 
-def _jobs(rounds: int) -> dict[str, list[partial[Measurement]]]:
+class Job(NamedTuple):
+    """A measurement to make; its name is the same in every run."""
+
+    kind: str
+    name: str
+    measure: Callable[[], Measurement]
+
+
+def _jobs(rounds: int) -> Iterator[Job]:
     """Everything that is measured, by kind."""
-    ways = ((shape, way) for shape in attention.SHAPES for way in (False, True))
-    shapes = [(shape, way) for shape, way in ways if not way or shape.tokens <= LONGEST_BACKWARD]
-    return {
-        "attention": [partial(attention.measure, shape, backward=way, rounds=rounds) for shape, way in shapes],
-        **{kind: models.jobs(kind, rounds=rounds, slow=False) for kind in KINDS[1:]},
-    }
+    for shape in attention.SHAPES:
+        for backward in (False, True):
+            if not backward or shape.tokens <= LONGEST_BACKWARD:
+                measure = partial(attention.measure, shape, backward=backward, rounds=rounds)
+                yield Job("attention", f"attention: {shape}, {backward}", measure)
+    for kind in KINDS[1:]:
+        for job in models.jobs(kind, rounds=rounds, slow=False):
+            yield Job(kind, f"{kind}: {', '.join(map(str, job.args))}", job)
 
 
 def machine() -> dict[str, Any]:

@@ -97,6 +97,11 @@ def test_all_measurements_go_into_a_file_and_from_there_into_a_page(tmp_path: Pa
     assert page.read_text().startswith("Before.\n\n<!-- bench: of bench.json -->\n")
     assert page.read_text().endswith(f"{page_tables(read_record(file))}\n<!-- end -->\n\nAfter.\n")
     assert "### Decoding, one thread" in ran.output
+    held = json.loads(file.read_text())
+    held["measurements"][0]["job"] += ", "  # as names once ended
+    file.write_text(json.dumps(held))
+    assert CliRunner().invoke(app, part).exit_code == 0
+    assert read_record(file) == held, "nor what it has by an older name"
     again = CliRunner().invoke(app, ["all", "--read", "--json", str(file)])
     assert again.output.strip() == page_tables(read_record(file))
     other = CliRunner().invoke(app, ["all", "--rounds", "2", "--json", str(file)])
