@@ -202,15 +202,19 @@ class DCFormerConfig(PreTrainedConfig):
 
     def window(self, layer: int) -> int | None:
         """How many keys, its own included, a query of this layer sees; None when it sees all."""
-        window = self.attention_windows[layer % len(self.attention_windows)]
-        return None if window is None else window + self.window_includes_edge
+        pattern = self._pattern()
+        return pattern[layer % len(pattern)]
 
     @property
     def windows(self) -> tuple[int | None, ...]:
         """`window` of every layer."""
-        pattern, edge = self.attention_windows, self.window_includes_edge
-        own = [None if window is None else window + edge for window in pattern]
-        return tuple(own[layer % len(own)] for layer in range(self.num_hidden_layers))
+        pattern = self._pattern()
+        return tuple(pattern[layer % len(pattern)] for layer in range(self.num_hidden_layers))
+
+    def _pattern(self) -> list[int | None]:
+        """`window` of the first layers, which the others repeat."""
+        edge = self.window_includes_edge
+        return [None if window is None else window + edge for window in self.attention_windows]
 
     def _refuse_unknown(self, extra: dict[str, Any]) -> None:
         allowed = _TRANSFORMERS_FIELDS | set(GenerationConfig._get_default_generation_params())
