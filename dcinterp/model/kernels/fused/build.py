@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from dcinterp.model.kernels.fused.arguments import MAKING, STEP, Arguments
+from dcinterp.model.kernels.fused.plain import REAL
 
 SOURCE = Path(__file__).parent / "source"
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros")
@@ -61,6 +62,21 @@ def library() -> ctypes.CDLL | None:
             "The fused attention kernel is not available here (%s); the portable path computes the same, slower.", error
         )
         return None
+
+
+def kernel_function(way: str, dtype: torch.dtype) -> Any:
+    """The kernel's function for a way and a precision, one of `plain.REAL`; only where `library` has found it."""
+    kernel = library()
+    assert kernel is not None
+    return getattr(kernel, f"fused_{way}_{REAL[dtype]}")
+
+
+@cache
+def lanes(dtype: torch.dtype) -> int:
+    """How many numbers a vector of this machine holds; only where `library` has found the kernel."""
+    kernel = library()
+    assert kernel is not None
+    return int(kernel.fused_lanes()) * 4 // dtype.itemsize
 
 
 def build(patience: float | None = None) -> ctypes.CDLL:
@@ -297,7 +313,7 @@ def _load(file: Path) -> ctypes.CDLL:
     kernel.fused_argument_bytes.restype = kernel.fused_lanes.restype = ctypes.c_long
     if kernel.fused_argument_bytes() != ctypes.sizeof(Arguments) + STEP.size + MAKING.size:
         raise BuildError("the compiler lays out structures in another way than Python")
-    for real in ("float", "double"):
+    for real in REAL.values():
         for way in ("forward", "backward", "decode"):
             function = getattr(kernel, f"fused_{way}_{real}")
             function.argtypes, function.restype = [ctypes.POINTER(Arguments)], None

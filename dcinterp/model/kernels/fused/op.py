@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight, Stage, View, address, row_major
-from dcinterp.model.kernels.fused.build import library
+from dcinterp.model.kernels.fused.build import kernel_function, lanes, library
 from dcinterp.model.kernels.gradients import by_autograd
 from dcinterp.model.kernels.portable import autograd_attention, chunked_attention, equation_in_chunks
 from dcinterp.model.mask import Sight
@@ -254,11 +254,8 @@ class _Call:
     """Inputs in the layout that the kernel wants; holds them while it runs."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Weights, how: list[int]) -> None:
-        self.kernel = library()
-        assert self.kernel is not None
         self.wide = _wide(q.dtype)
-        self.real = "float" if self.wide == torch.float32 else "double"
-        self.lanes = self.kernel.fused_lanes() * 4 // self.wide.itemsize
+        self.lanes = lanes(self.wide)
         wide = self.wide
         self.unpadded = q, k, v = q.to(wide), k.to(wide), v.to(wide)
         self.q, self.k, self.v = (row_major(x, self.lanes) for x in self.unpadded)
@@ -297,7 +294,7 @@ class _Call:
 
     def run(self, way: str) -> bool:
         """Run it, and say whether a way forward met NaN or infinity: where those go, the equation must say."""
-        getattr(self.kernel, f"fused_{way}_{self.real}")(ctypes.byref(self.arguments))
+        kernel_function(way, self.wide)(ctypes.byref(self.arguments))
         return bool(self.strange.value)
 
 

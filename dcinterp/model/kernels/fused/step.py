@@ -7,7 +7,6 @@ Decoding a token of a small model costs as much as the number of its operations,
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import torch
@@ -15,9 +14,9 @@ from torch import Tensor
 
 from dcinterp.model.kernels.arguments import FURTHEST
 from dcinterp.model.kernels.fused.arguments import STEP
-from dcinterp.model.kernels.fused.build import library
+from dcinterp.model.kernels.fused.build import kernel_function, lanes, library
 from dcinterp.model.kernels.fused.op import DECODING, tile
-from dcinterp.model.kernels.fused.plain import REAL, StageMaps, fits, nobody_looks
+from dcinterp.model.kernels.fused.plain import StageMaps, fits, nobody_looks
 from dcinterp.model.mask import Sight
 
 TOKENS = 32
@@ -58,7 +57,7 @@ class Packed:
     def __init__(self, stages: Stages, keys: Tensor, places: int) -> None:
         self.kind, self.dtype, self.keys = stages.kind, keys.dtype, 0
         heads = next(iter(stages.heads))
-        block = tile(heads, 1, _lanes(keys.dtype))[1]
+        block = tile(heads, 1, lanes(keys.dtype))[1]
         self.blocks = -(-places // block)
         self.places = self.blocks * block
         self.stages = [
@@ -87,7 +86,7 @@ def takes(x: Tensor, q: Tensor, k: Tensor, v: Tensor, rotation: Any) -> bool:
         return False
     batch, heads, queries, width = q.shape
     dtype = x.dtype
-    if not 0 < queries <= DECODING or not 0 < batch * queries <= TOKENS or width % _lanes(dtype):
+    if not 0 < queries <= DECODING or not 0 < batch * queries <= TOKENS or width % lanes(dtype):
         return False
     if x.shape[:2] != (batch, queries) or not x.is_contiguous():
         return False
@@ -146,8 +145,6 @@ def step(
             weights (`cache.pack_key_weights` says how they lie), with places for the new ones.
         packed: those weights of the keys so far, which are packed anew where it is None; it gets the new ones.
     """
-    kernel = library()
-    assert kernel is not None
     batch, heads, queries, width = q.shape
     length = keys.shape[2]
     mask = sight.allowed
@@ -158,7 +155,7 @@ def step(
     numbers = [
         batch, heads, keys.shape[1], queries, length, width, int(sight.causal), sight.window or 0,
         0 if mask is None or mask.shape[0] == 1 else queries * length, torch.get_num_threads(),
-        tile(heads, queries, _lanes(x.dtype))[1], 0 if mask is None else mask.data_ptr(), ctypes.addressof(strange),
+        tile(heads, queries, lanes(x.dtype))[1], 0 if mask is None else mask.data_ptr(), ctypes.addressof(strange),
         x.shape[2], x.data_ptr(),
     ]  # fmt: skip
     for each in (q, k, v):
@@ -174,14 +171,7 @@ def step(
     numbers.append(out.data_ptr())
     numbers += (0, 0, 0, 0) if packed is None else packed.numbers()
     numbers += stages.numbers
-    getattr(kernel, f"fused_step_{REAL[x.dtype]}")(STEP.pack(*numbers))
+    kernel_function("step", x.dtype)(STEP.pack(*numbers))
     if packed is not None:
         packed.keys = 0 if strange.value else length  # what is not finite is looked for again
     return None if strange.value else out.transpose(1, 2)
-
-
-@cache
-def _lanes(dtype: torch.dtype) -> int:
-    kernel = library()
-    assert kernel is not None
-    return int(kernel.fused_lanes()) * 4 // dtype.itemsize

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from dcinterp.model.kernels.fused.arguments import MAKING, SIDES
-from dcinterp.model.kernels.fused.build import library
-from dcinterp.model.kernels.fused.plain import REAL, SideMaps
+from dcinterp.model.kernels.fused.build import kernel_function
+from dcinterp.model.kernels.fused.plain import SideMaps
 from dcinterp.model.kernels.gradients import beyond_numbers, by_autograd
 
 Made = list[tuple[Tensor | None, Tensor | None, Tensor | None]]
@@ -130,7 +130,7 @@ class _Call:
 
     def __init__(self, read: Tensor, sides: Sequence[SideMaps], sizes: Sizes, d_read: Tensor | None = None) -> None:
         rows, columns = read.shape
-        self.real, self.held = REAL[read.dtype], [read, d_read]
+        self.dtype, self.held = read.dtype, [read, d_read]
         self.numbers = [rows, *sizes, torch.get_num_threads(), columns, len(sides)]
         self.numbers += [read.data_ptr(), 0 if d_read is None else d_read.data_ptr()]
 
@@ -147,8 +147,6 @@ class _Call:
         self.numbers += [0 if each is None else each.data_ptr() for each in tensors]
 
     def run(self, way: str) -> None:
-        kernel = library()
-        assert kernel is not None
         missing = MAKING.size // 8 - len(self.numbers)
         assert 0 <= missing < 8 * SIDES
-        getattr(kernel, f"fused_{way}_{self.real}")(MAKING.pack(*self.numbers, *[0] * missing))
+        kernel_function(way, self.dtype)(MAKING.pack(*self.numbers, *[0] * missing))
