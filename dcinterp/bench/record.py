@@ -16,7 +16,6 @@ import torch
 from dcinterp.bench import attention, models
 from dcinterp.bench.timing import Measurement
 from dcinterp.support.errors import UserError
-from dcinterp.support.file_modes import open_like
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.text import markdown_table
@@ -74,7 +73,7 @@ def measure_all(
             load = round(os.getloadavg()[0], 2)
             record["measurements"].append({"kind": kind, "job": name, "load": load, **measure().record()})
             if file is not None:
-                _write(file, json.dumps(record, indent=1) + "\n")
+                _write(file, record)
     finally:
         torch.set_num_threads(before)
     return record
@@ -92,23 +91,35 @@ def read_record(file: Path) -> dict[str, Any]:
     return record
 
 
-def write_page(page: Path, record: Mapping[str, Any]) -> None:
-    """Put the tables between the marks of a page.
+def read_page(page: Path) -> str:
+    """A page that tables can be written into.
 
     Raises:
-        UserError: it has none.
+        UserError: it has no marks to write them between.
     """
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     if MARKS.search(text) is None:
         raise UserError(
             f"{page} has no lines `<!-- bench: ... -->` and `<!-- end -->` to write tables between; add them."
         )
-    _write(page, MARKS.sub(lambda found: f"{found[1]}{page_tables(record)}\n{found[3]}", text))
+    return text
 
 
-def _write(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
-    open_like(file)
+def write_page(page: Path, record: Mapping[str, Any]) -> None:
+    """Put the tables between the marks of a page.
+
+    Raises:
+        UserError: as of `read_page`.
+    """
+    text = read_page(page)
+    page.write_text(MARKS.sub(lambda found: f"{found[1]}{page_tables(record)}\n{found[3]}", text), encoding="utf-8")
+
+
+def _write(file: Path, record: Mapping[str, Any]) -> None:
+    """Write the record anew; the file is the old one until the new one is whole."""
+    beside = file.with_name(file.name + ".part")
+    beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    beside.replace(file)
 
 
 class Job(NamedTuple):

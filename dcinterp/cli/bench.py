@@ -139,13 +139,15 @@ def everything(
 
         dcinterp bench all --read --json bench.json --page page.md
     """
-    from dcinterp.bench.record import KINDS, measure_all, page_tables, read_record, write_page
+    from dcinterp.bench.record import KINDS, measure_all, page_tables, read_page, read_record, write_page
     from dcinterp.support.errors import UserError, require_known
     from dcinterp.support.progress import console
 
     require_file_place(output)
     for kind in only or ():
         require_known("kind of measurement", kind, KINDS)
+    if page is not None:
+        read_page(page)  # before measurements that take an hour
     if read:
         if output is None:
             raise UserError("--read prints what a file holds; name it with --json FILE.")

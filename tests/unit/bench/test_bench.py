@@ -97,6 +97,7 @@ def test_all_measurements_go_into_a_file_and_from_there_into_a_page(tmp_path: Pa
     assert page.read_text().startswith("Before.\n\n<!-- bench: of bench.json -->\n")
     assert page.read_text().endswith(f"{page_tables(read_record(file))}\n<!-- end -->\n\nAfter.\n")
     assert "### Decoding, one thread" in ran.output
+    assert set(tmp_path.iterdir()) == {file, page}
     held = json.loads(file.read_text())
     held["measurements"][0]["job"] += ", "  # as names once ended
     file.write_text(json.dumps(held))
@@ -107,6 +108,18 @@ def test_all_measurements_go_into_a_file_and_from_there_into_a_page(tmp_path: Pa
     other = CliRunner().invoke(app, ["all", "--rounds", "2", "--json", str(file)])
     assert isinstance(other.exception, UserError)
     assert "by other rounds" in str(other.exception)
+
+
+@pytest.mark.usefixtures("little")
+def test_a_page_without_marks_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    from dcinterp.cli.bench import app
+
+    file, page = tmp_path / "bench.json", tmp_path / "page.md"
+    page.write_text("No marks.\n")
+    ran = CliRunner().invoke(app, ["all", "--rounds", "1", "--json", str(file), "--page", str(page)])
+    assert isinstance(ran.exception, UserError)
+    assert "to write tables between" in str(ran.exception)
+    assert not file.exists()
 
 
 def test_a_cell_is_the_multiple_of_the_first_median() -> None:
