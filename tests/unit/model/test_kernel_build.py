@@ -244,7 +244,7 @@ def test_a_compiler_that_hangs_is_ended_and_the_portable_path_runs(
     start = time.monotonic()
     assert build.library() is None
     assert build.library() is None
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40, "nor the fifty seconds of a first use, nor the ten minutes of the compiler"
     said = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(said) == 1
     assert "took too long" in said[0].getMessage()
@@ -268,7 +268,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(
     cache: Path, compiler: Callable[[str], Path], quick: Path, until: Callable[..., object]
 ) -> None:
     fast = Path(os.environ["CXX"]).read_text()
-    slow = compiler("echo half > $out; sleep 5")
+    slow = compiler("echo half > $out; sleep 30")
     process = subprocess.Popen([sys.executable, "-c", LOAD])
     until(lambda: list(cache.glob("building-*/*.o")), 60)
     process.send_signal(signal.SIGKILL)
