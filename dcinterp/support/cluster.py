@@ -32,8 +32,8 @@ def cluster(address: str, jobs: int) -> Iterator[Any]:
         raise UserError("The engine dask needs Dask: pip install 'dcinterp[cluster]'.") from error
     if not address:
         with (
-            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as own,
+            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None) as local,
+            Client(local) as own,
         ):
             yield own
         return
