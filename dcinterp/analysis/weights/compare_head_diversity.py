@@ -97,7 +97,7 @@ def compare_head_diversity(
     sizes = [model.cfg.n_layers + DRAWS for model in (bridge, second)]
 
     def measure(model: Bridge, before: int) -> HeadDiversity:
-        def report(done: int, _: int, message: str = "") -> None:
+        def report(done: int, total: int, message: str = "") -> None:
             progress(before + done, sum(sizes), message)
 
         return head_diversity(model, reading=reading, centre=centre, progress=report)
