@@ -57,6 +57,8 @@ def arguments(name: str) -> dict[str, Any]:
     more: dict[str, Any] = {"calibrate": {"part": "branch"}, "mean_composition_map": {"layer": 0}}.get(name, {})
     if name == "task_accuracy":
         return {"tasks": "task2,task3,task10", "rows": 1, "examples": 2}
+    if name == "text_loss":
+        return {"files": 4, "tokens": 50}
     return {key: value for key, value in SMALL.items() if key in taken} | more
 
 

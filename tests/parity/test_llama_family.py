@@ -103,7 +103,8 @@ def test_our_decoder_gives_the_logits_of_transformers(fields: dict[str, Any], tm
     heads = theirs.config.num_key_value_heads
     assert cache["v", 1].shape[2] == cache["k", 1].shape[2] == cache["rot_k", 1].shape[2] == heads
     patterns = theirs(tokens, output_attentions=True).attentions
-    torch.testing.assert_close(cache["pattern", 1], patterns[1], atol=1e-6, rtol=0)
+    # Some processors round a softmax of float32 by a little more than 1e-6.
+    torch.testing.assert_close(cache["pattern", 1], patterns[1], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
