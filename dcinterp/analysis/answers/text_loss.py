@@ -42,6 +42,7 @@ from dcinterp.support.ranges import AtLeast, Count, Level
 HELD_OUT = 0.03
 """The share of files that configs/source-code.yaml holds out."""
 
+DIFFERENCE = "difference"
 ROWS_AT_ONCE = 16
 
 Parts = tuple[Tensor, Tensor]
@@ -85,40 +86,39 @@ class TextLoss(Result):
         return self.nats.sum((1, 2)) / self.size.sum() / torch.tensor(2.0).log()
 
     def table(self) -> pd.DataFrame:
-        """A row for all tokens and one a kind: how many, each model's loss and, of two, the first minus the second.
+        """For all tokens and for each kind, a row a model and, of two, the first minus the second ("difference").
 
         "low" and "high" end an interval over files; a kind that no file has is left out.
         """
         places = range(len(self.token_kinds))
         groups = {"all": list(places)} | {self.token_kinds[place]: [place] for place in places}
         rows = []
-        for name, kinds in groups.items():
-            count = self.tokens[kinds].sum(0).double()
+        for kind, chosen in groups.items():
+            count, sums = self.tokens[chosen].sum(0).double(), self.nats[:, chosen].sum(1).double()
             if not count.any():
                 continue
-            sums = self.nats[:, kinds].sum(1).double()
-            row: dict[str, Any] = {"kind": name, "tokens": int(count.sum())}
-            for model, nats in zip(self.models, sums, strict=True):
-                row |= _named(model, nats, count, self.level)
+            named = dict(zip(self.models, sums, strict=True))
             if len(self.models) == 2:
-                row |= _named("difference", sums[0] - sums[1], count, self.level)
-            rows.append(row)
+                named[DIFFERENCE] = sums[0] - sums[1]
+            rows += [
+                {"kind": kind, "tokens": int(count.sum()), "model": name} | _interval(nats, count, self.level)
+                for name, nats in named.items()
+            ]
         return pd.DataFrame(rows)
 
     def sentences(self) -> list[str]:
         """The loss of all tokens and, of two models, their difference with its interval."""
-        whole = self.table().iloc[0]
-        bits = self.bits_per_byte.tolist()
-        read = f"{whole['tokens']:,} tokens of {len(self.files)} files"
+        whole = self.table().query("kind == 'all'").set_index("model")
+        read = f"{int(self.tokens.sum()):,} tokens of {len(self.files)} files"
         said = [
-            f"{model}: {whole[model]:.3f} nats a token ({bits[place]:.3f} bits a byte) on {read}."
-            for place, model in enumerate(self.models)
+            f"{model}: {whole.loc[model, 'nats']:.3f} nats a token ({bits:.3f} bits a byte) on {read}."
+            for model, bits in zip(self.models, self.bits_per_byte.tolist(), strict=True)
         ]
         if len(self.models) == 2:
+            nats, low, high = whole.loc[DIFFERENCE, ["nats", "low", "high"]]
             said.append(
-                f"{self.models[0]} minus {self.models[1]}: {whole['difference']:+.3f} nats a token, "
-                f"{self.level:.0%} interval over files {whole['difference low']:+.3f} to "
-                f"{whole['difference high']:+.3f}."
+                f"{self.models[0]} minus {self.models[1]}: {nats:+.3f} nats a token, {self.level:.0%} interval over "
+                f"files {low:+.3f} to {high:+.3f}."
             )
         return said
 
@@ -134,11 +134,11 @@ class TextLoss(Result):
         return said
 
 
-def _named(name: str, nats: Tensor, count: Tensor, level: float) -> dict[str, float]:
+def _interval(nats: Tensor, count: Tensor, level: float) -> dict[str, float]:
     """The ratio of the sums over files, with its interval by what each file adds to it."""
     ratio = nats.sum() / count.sum()
     low, high = bootstrap_interval(ratio + (nats - ratio * count) / count.mean(), level=level)
-    return {name: float(ratio), f"{name} low": float(low), f"{name} high": float(high)}
+    return {"nats": float(ratio), "low": float(low), "high": float(high)}
 
 
 @analysis(

@@ -21,12 +21,14 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
         theme: "light" or "dark".
     """
     table = result.table()
-    rows = [f"{kind}, {count:,}" for kind, count in zip(table["kind"], table["tokens"], strict=True)]
+    of = {model: table[table["model"] == model] for model in result.models}
+    first = of[result.models[0]]
+    rows = [f"{kind}, {count:,}" for kind, count in zip(first["kind"], first["tokens"], strict=True)]
     figure = go.Figure()
     for place, model in enumerate(result.models):
         shift = (place - (len(result.models) - 1) / 2) * 0.3
         figure.add_scatter(
-            x=table[model].tolist(),
+            x=of[model]["nats"].tolist(),
             y=[row + shift for row in range(len(rows))],
             mode="markers",
             name=model,
@@ -35,8 +37,8 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": (table[f"{model} high"] - table[model]).fillna(0).tolist(),
-                "arrayminus": (table[model] - table[f"{model} low"]).fillna(0).tolist(),
+                "array": (of[model]["high"] - of[model]["nats"]).fillna(0).tolist(),
+                "arrayminus": (of[model]["nats"] - of[model]["low"]).fillna(0).tolist(),
                 "color": SERIES[place],
             },
             hovertemplate=f"{model}<br>%{{text}} tokens: %{{x:.3f}} nats<extra></extra>",

@@ -48,7 +48,7 @@ def test_the_loss_is_cross_entropy_on_the_same_rows(shipped, folder):
         count += len(ids)
     assert int(found.tokens.sum()) == count
     assert float(found.loss[0]) == pytest.approx(sums / count, rel=1e-5)
-    assert found.table().iloc[0]["dcformer++"] == pytest.approx(sums / count, rel=1e-5)
+    assert found.table().iloc[0]["nats"] == pytest.approx(sums / count, rel=1e-5)
 
 
 def test_long_files_are_cut_into_rows_of_the_context(make_bridge, tmp_path):
@@ -60,28 +60,28 @@ def test_long_files_are_cut_into_rows_of_the_context(make_bridge, tmp_path):
 
 def test_two_models_are_compared_on_the_same_tokens(shipped, folder):
     found = dcinterp.text_loss(shipped, str(folder), other="transformer++", files=10)
-    table = found.table()
-    both = table[list(found.models)]
-    assert table["difference"].tolist() == pytest.approx((both.iloc[:, 0] - both.iloc[:, 1]).tolist())
-    assert (table["difference low"] < table["difference high"]).all()
-    same = dcinterp.text_loss(shipped, str(folder), other="dcformer++", files=10).table()
-    assert same[["difference", "difference low", "difference high"]].abs().to_numpy().max() < 1e-9
+    nats = found.table().pivot(index="kind", columns="model", values="nats")
+    expected = nats["dcformer++"] - nats["transformer++"]
+    assert nats["difference"].tolist() == pytest.approx(expected.tolist())
+    assert (found.table()["low"] < found.table()["high"]).all()
+    same = dcinterp.text_loss(shipped, str(folder), other="dcformer++", files=10).table().query("model == 'difference'")
+    assert same[["nats", "low", "high"]].abs().to_numpy().max() < 1e-9
     assert "minus" in found.sentences()[-1]
 
 
 def test_the_interval_covers_the_ratio_over_files():
     """Files of very different lengths: the interval is of sum over sum, not of the mean of means."""
-    from dcinterp.analysis.answers.text_loss import _named
+    from dcinterp.analysis.answers.text_loss import _interval
 
     random, inside = torch.Generator().manual_seed(0), 0
     for _ in range(200):
         count = torch.rand(30, generator=random).double() * 900 + 100
         rate = 3 + torch.randn(30, generator=random).double() - count / 500
-        found = _named("x", rate * count, count, 0.95)
+        found = _interval(rate * count, count, 0.95)
         # Of uniform lengths: E[count rate] / E[count].
         length = torch.linspace(100, 1000, 100_001).double()
         truth = float(((3 - length / 500) * length).mean() / length.mean())
-        inside += found["x low"] <= truth <= found["x high"]
+        inside += found["low"] <= truth <= found["high"]
     assert 0.91 <= inside / 200 <= 0.99
 
 
