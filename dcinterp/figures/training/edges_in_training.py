@@ -12,6 +12,8 @@ from dcinterp.support.errors import UserError
 
 RESULT = "TrainingEdges"
 KIND = ""
+SMALL = 0.1
+"""Edges whose effects are below this share of the fall of the loss, flat beside it, get an axis of their own."""
 
 
 def plot(result: TrainingEdges, *, theme: str = "light", edges: int = 6, checkpoint: int | None = None) -> go.Figure:
@@ -61,9 +63,15 @@ def curves_of_edges(
             figure, steps, values, f"{edge_name(edge)}, {stage}", starts.get(edge), SERIES[number % len(SERIES)], style
         )
     if checkpoint is not None:
-        figure.add_vline(x=steps[checkpoint], line_width=1, line_dash="dot", line_color=colour)
+        at = {"type": "line", "x0": steps[checkpoint], "x1": steps[checkpoint], "y0": 0, "y1": 1, "yref": "paper"}
+        figure.add_shape(**at, line={"width": 1, "dash": "dot", "color": colour})
     figure.update_xaxes(title="step", rangemode="tozero")
-    figure.update_yaxes(title="nats: the loss, and its rise without the edge")
+    if max((abs(value) for values in edges.values() for value in values), default=1) < SMALL * (max(loss) - min(loss)):
+        figure.update_traces({"yaxis": "y2"}, selector=lambda trace: not trace.name.endswith("loss"))
+        above, below = {"domain": [0.5, 1], "title": "loss (nats)"}, {"domain": [0, 0.42], "title": "rise (nats)"}
+        figure.update_layout(xaxis={"anchor": "y2"}, yaxis=above, yaxis2=below)
+    else:
+        figure.update_yaxes(title="nats: the loss, and its rise without the edge")
     return finish(figure, theme, height=420)
 
 

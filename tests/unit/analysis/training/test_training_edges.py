@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,6 +108,11 @@ def test_it_is_said_drawn_saved_and_read(found, tmp_path):
     figure = dcinterp.figures.plot(found, edges=2, checkpoint=1)
     assert [trace.name for trace in figure.data][:2] == ["loss", "start of loss"]
     assert len(figure.data) == 6
+    effects, fall = found.effect.mean(-1)[:, found.strongest(2)], float(np.ptp(found.loss.mean(-1)))
+    for size, axes in ((0.05, {"y", "y2"}), (0.5, {"y"})):
+        sized = found.effect * size * fall / float(effects.abs().max())
+        drawn = dcinterp.figures.plot(dataclasses.replace(found, effect=sized), edges=2)
+        assert {trace.yaxis or "y" for trace in drawn.data} == axes
     found.save(tmp_path / "saved")
     assert type(found).load(tmp_path / "saved") == found
 
