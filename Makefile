@@ -11,7 +11,7 @@ READY  := $(VENV)/.ready
 # this repository, and what pytest makes of its tests, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: app test pytest lint types floors soak bench docs notebooks figures report config-reference clean help
+.PHONY: app test pytest lint types floors triton soak bench docs notebooks figures report code-models config-reference clean help
 
 help:
 	@sed -n '1,3s/^# //p' Makefile
@@ -61,6 +61,13 @@ floors:
 
 FLOORS_TESTS := tests/unit/support tests/unit/checkpoints tests/unit/model tests/unit/bridge tests/unit/results tests/unit/cli tests/parity
 
+# The experimental Triton kernels on Triton's CPU interpreter, against the equation, and compiled for GPUs that need not be
+# there. Triton is 1 GB, so it lies beside the environment and `make test` skips these tests.
+TRITON := build/triton
+triton: $(READY)
+	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(TRITON) triton
+	PYTHONPATH=$(CURDIR):$(CURDIR)/$(TRITON) TRITON_INTERPRET=1 $(BIN)/python -m pytest -p no:cacheprovider --quiet tests/unit/model/test_triton.py
+
 # Thirty people in the app for ten minutes, three of them with a browser: no error, and memory that does not grow.
 soak: $(READY)
 	DCINTERP_SOAK=$${DCINTERP_SOAK:-10} $(BIN)/pytest -p no:cacheprovider --quiet --capture no tests/app/test_soak.py
@@ -78,6 +85,11 @@ notebooks: $(READY)
 
 figures: $(READY)
 	cd docs && ../$(BIN)/python -m sitetools.blocks
+
+# The pair of models of source code, from the finished runs of configs/source-code.yaml in the folder RUNS.
+RUNS ?= runs
+code-models: $(READY)
+	PYTHONPATH=docs $(BIN)/python -m sitetools.code_models $(RUNS)
 
 # docs/what-composition-does.md, measured again on the shipped models (CHECK=--check only compares fingerprints), and
 # docs/config-reference.md, from the classes of the training config.

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import analyses, examples, links, models, training
+from workbench import analyses, code_models, examples, links, models, training
 from workbench.glossary import tip
 from workbench.markdown import escape, sentence
 from workbench.view import view
@@ -19,7 +19,7 @@ st.markdown(
     "at a checkpoint, and **Resume** goes on from there with the same numbers as if it had never stopped. For a run "
     "that is to outlive the app, use the command in a terminal; it is shown here all the same."
 )
-SHIPPED = "the shipped models"
+SHIPPED, SHIPPED_CODE = "the shipped models", "the shipped models of source code"
 PRESETS = ["tiny-dcformer++", "tiny-transformer++", "tiny-dcformer", "tiny-transformer"]
 SIDE_BY_SIDE = 420
 
@@ -67,11 +67,11 @@ with (
 
 run = links.choose(
     "Run",
-    [*found, SHIPPED],
+    [*found, SHIPPED, SHIPPED_CODE],
     key="run",
     # Not that of another folder: what was trained here, else what everybody has.
     default=training.own_run(found) or SHIPPED,
-    format=lambda run: run if run == SHIPPED else training.name(run),
+    format=lambda run: run if run in (SHIPPED, SHIPPED_CODE) else training.name(run),
     help="Runs in or below the folder where the app was started, the latest first.",
 )
 folder = Path(run)
@@ -145,11 +145,12 @@ def follow():
 
 
 if run == SHIPPED:
-    from dcinterp.checkpoints.names import shipped_models
-
-    for number, shipped in enumerate(shipped_models()):
+    for number, shipped in enumerate(("dcformer++", "transformer++")):
         st.subheader(f"What {shipped} learnt when", anchor=False, help=tip("QK pattern", "held-out"))
         answers(f"shipped-{number}", shipped)
+    links.end_page()
+if run == SHIPPED_CODE:
+    code_models.show()
     links.end_page()
 
 now = training.read_run(folder)

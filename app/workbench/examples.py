@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
 
-from workbench import models
+from workbench import models, planted_models
 
 SHOWCASE_TASKS = ("task2", "task10", "task6", "task58", "task56")
 SHOWCASE_EXAMPLES, SHOWCASE_RIGHT = 10, 8
+
+
+@dataclass(frozen=True)
+class Own:
+    """A prompt that comes with a model: in a few words what it shows, the text, and how it should go on."""
+
+    about: str
+    prompt: str
+    answer: str
+
+
+def own(name: str) -> list[Own]:
+    """The prompts of a model that was not trained on the tasks, as planted ones and those of source code; else none."""
+    if name.startswith(planted_models.PREFIX):
+        planted = planted_models.example(name, 0)
+        return [Own("", planted.prompt, planted.answer)]
+    return _shipped_prompts(name)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _shipped_prompts(name: str) -> list[Own]:
+    from dcinterp.checkpoints.names import SHIPPED, shipped_models
+
+    file = SHIPPED / name / "prompts.json"
+    if name not in shipped_models() or not file.is_file():
+        return []
+    return [Own(**each) for each in json.loads(file.read_text(encoding="utf-8"))]
 
 
 def showcase(name: str) -> tuple[str, int]:

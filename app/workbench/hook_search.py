@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from workbench import examples, models, planted_models
+from workbench import examples, models
 
 
 def find_hooks(name: str, words: str, layer: int | None) -> tuple[Any, ...]:
@@ -24,9 +24,8 @@ def _find_hooks(name: str, stamp: int, words: str, layer: int | None) -> tuple[A
 
 def readable_prompt(name: str) -> str:
     """A text that the model can read."""
-    planted = name.startswith(planted_models.PREFIX)
-    example = planted_models.example(name, 0) if planted else examples.held_out("task2", 0)
-    return str(example.prompt)
+    own = examples.own(name)
+    return str((own[0] if own else examples.held_out("task2", 0)).prompt)
 
 
 def code_for_hook(name: str, hook: Any) -> str:

@@ -56,7 +56,7 @@ def question(name: str, *, with_answer: bool = True) -> Question:
         links.end_page()
     if bridge.tokenizer is None:
         return ids_question(name, with_answer=with_answer)
-    own = planted_models.example(name, 0) if name.startswith(planted_models.PREFIX) else None
+    own = examples.own(name)
     kind = links.choose(
         "Prompt",
         [TEXT] if own else KINDS,
@@ -70,15 +70,17 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     if kind == TEXT:
         chosen = links.last("task"), links.last("example")
         looked_at = examples.held_out(chosen[0], chosen[1] or 0).prompt if chosen[0] is not None else None
-        if own is None and looked_at and links.suggest("text", looked_at):
+        if not own and looked_at and links.suggest("text", looked_at):
             links.clear("answer")
         text = links.text(
             "Text",
             key="text",
-            default=(own or examples.held_out(best_task, best_number)).prompt,
+            default=(own[0] if own else examples.held_out(best_task, best_number)).prompt,
             area=True,
             where=left,
-            help="The shipped models are small and know only the words of the tasks.",
+            help="The small models of the tasks know only the words of the tasks."
+            if len(own) < 2
+            else "This model was trained on Python source.",
         )
         answer = ""
         if with_answer:
@@ -90,7 +92,9 @@ def question(name: str, *, with_answer: bool = True) -> Question:
             )
         with right:
             vocabulary(name)
-        return Question(text.strip(), answer.strip() or None)
+            if len(own) > 1:
+                own_prompts(own)
+        return Question(text.strip(), as_typed(bridge.tokenizer, answer) or None)
     task = links.choose(
         "Task",
         synthetic_tasks.TASKS,
@@ -114,6 +118,15 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     )
     example = examples.held_out(task, number)
     return Question(example.prompt, example.answer, task, number, examples.source_token(name, task, number))
+
+
+def as_typed(tokenizer: Any, answer: str) -> str:
+    """An expected answer; with the space before it where that makes another token, as in most vocabularies."""
+    word = answer.strip()
+    if not answer.startswith(" ") or not word:
+        return word
+    with_space, without = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word))
+    return word if with_space == without else f" {word}"
 
 
 def ids_question(name: str, *, with_answer: bool = True) -> Question:
@@ -155,6 +168,18 @@ def write_out(question: Question) -> None:
         st.markdown(f"The prompt is `{question.prompt}`; the right answer is **{escape(str(question.answer))}**.")
 
 
+def own_prompts(own: Sequence[examples.Own]) -> None:
+    """Buttons that put one of a model's own prompts into the text, with its answer."""
+    listed = st.popover("Prompts", icon=":material/lightbulb:", type="tertiary")
+    for number, each in enumerate(own):
+        listed.button(each.about, key=f"own-prompt-{number}", on_click=put, args=(each,), type="tertiary")
+
+
+def put(each: examples.Own) -> None:
+    """A prompt and its answer as one's own text, as a callback."""
+    st.session_state.text, st.session_state.answer = each.prompt, each.answer
+
+
 LISTED_AT_ONCE = 200
 
 
@@ -193,7 +218,7 @@ def insert_example() -> None:
     """A random held-out example as one's own text, as a callback."""
     task = random.choice(list(synthetic_tasks.TASKS))
     example = examples.held_out(task, random.randrange(1000))
-    st.session_state.text, st.session_state.answer = example.prompt, example.answer
+    put(examples.Own("", example.prompt, example.answer))
 
 
 def append_word() -> None:

@@ -61,7 +61,7 @@ def load(
             "planted:share-by-kp,noise=0.01" for a model whose circuit is known; or a model of transformers or a
             `PeftModel` in memory, which is copied. Only a hub id touches the network.
         device: where to put the model; the CPU when None.
-        dtype: of the weights; as stored when None (float32 for a GGUF file).
+        dtype: of the weights; as stored when None (float32 for a GGUF file and the shipped models).
         tokenizer: the folder of another tokenizer than the model's own, or the name of a shipped model; also a
             tokenizer in memory. For models that come without one.
         decoder: "own" opens models of the Llama family (`model_type` llama, mistral, qwen2, qwen3) in our decoder,
@@ -96,7 +96,8 @@ def load(
 
 def _load(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, own: bool) -> TransformerBridge:
     if name in shipped_models():
-        return _load_ours(SHIPPED / name, name, device, dtype, words)
+        # Two of them are stored in half precision, which would be slow and inexact here.
+        return _load_ours(SHIPPED / name, name, device, dtype or torch.float32, words)
     if name.startswith(PLANTED):
         if words is not None:
             raise UserError("A planted model has its own words; leave the tokenizer out.")

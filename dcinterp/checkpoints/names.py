@@ -32,6 +32,11 @@ def shipped_models() -> tuple[str, ...]:
     return tuple(sorted(folder.name for folder in SHIPPED.iterdir() if (folder / "config.json").is_file()))
 
 
+def run_folder(run: str | Path) -> Path:
+    """Where the log of a training run lies: the output folder of `dcinterp train`, or that of a shipped model."""
+    return SHIPPED / str(run) if str(run) in shipped_models() else path_of(run)
+
+
 def refuse_file(name: str) -> None:
     """Raise a UserError if `name` is a file, where the folder of a model is meant."""
     if path_of(name).is_file():

@@ -47,6 +47,17 @@ def test_an_example_can_be_inserted_and_a_known_word_clicked(app):
     assert app.text_area(key="text").value == "Ruth has a apple"
 
 
+def test_the_space_before_an_answer_counts_where_it_makes_another_token(own_model, monkeypatch, tokenizer_folder):
+    monkeypatch.syspath_prepend(str(APP))
+    from transformers import AutoTokenizer
+
+    from workbench.inputs import as_typed
+
+    bytes_, words = (AutoTokenizer.from_pretrained(place) for place in (own_model("gpt2"), tokenizer_folder))
+    assert [as_typed(bytes_, text) for text in (" Paris ", "Paris", "  ")] == [" Paris", "Paris", ""]
+    assert [as_typed(words, text) for text in (" violin ", "violin")] == ["violin", "violin"]
+
+
 def test_code_names_words_and_not_ids(app):
     open_page(app, "attribution", prompt="text", text=TEXT, answer="pear", **{"code-heads": "True"})
     app.session_state["code-heads"] = True

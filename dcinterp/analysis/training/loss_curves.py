@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.checkpoints.names import run_folder
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -59,12 +60,12 @@ def loss_curves(run: str | Path) -> LossCurves:
     """The losses of a run on text or images, where both were measured.
 
     Args:
-        run: the output folder of `dcinterp train`.
+        run: the output folder of `dcinterp train`, or the name of a shipped model.
 
     Raises:
         UserError: there is no metrics.jsonl, or it holds no held-out loss yet.
     """
-    path = Path(run) / "metrics.jsonl"
+    path = run_folder(run) / "metrics.jsonl"
     loss, measured = None, []
     for record in read_metrics(path):
         loss = record.get("loss", loss)

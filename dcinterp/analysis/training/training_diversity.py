@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.checkpoints.names import run_folder
 from dcinterp.model.spectra import cumulative
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -53,10 +54,10 @@ def training_diversity(run: str | Path) -> TrainingDiversity:
     """How many directions the heads of each layer used, at every checkpoint of a run.
 
     Args:
-        run: the output folder of `dcinterp train`.
+        run: the output folder of `dcinterp train`, or the name of a shipped model.
 
     Raises:
         UserError: the run did not record it.
     """
-    steps, found = read_log(run, "variances")
+    steps, found = read_log(run_folder(run), "variances")
     return TrainingDiversity(run=str(run), step=steps, cumulative=cumulative(found))

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dcinterp.checkpoints.names import run_folder
 from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.model.config import STAGES
 from dcinterp.results.registry import analysis
@@ -58,10 +59,10 @@ def training_strengths(run: str | Path) -> TrainingStrengths:
     """How strong each branch of the composition was, at every checkpoint of a run.
 
     Args:
-        run: the output folder of `dcinterp train`.
+        run: the output folder of `dcinterp train`, or the name of a shipped model.
 
     Raises:
         UserError: the run did not record it.
     """
-    steps, found = read_log(run, "strengths")
+    steps, found = read_log(run_folder(run), "strengths")
     return TrainingStrengths(run=str(run), step=steps, strength=found)

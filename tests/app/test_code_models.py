@@ -1,0 +1,50 @@
+"""The pages on the models of source code: text of their own instead of tasks, prompts to look at, and their logs."""
+
+from __future__ import annotations
+
+import json
+
+from dcinterp.checkpoints.names import SHIPPED
+
+NAME = "dcformer++-code"
+PROMPTS = json.loads((SHIPPED / NAME / "prompts.json").read_text(encoding="utf-8"))
+
+
+def open_page(app, page: str, **link: str):
+    for key, value in link.items():
+        app.query_params[key] = value
+    app.switch_page(f"app_pages/{page}.py").run()
+    assert not app.exception
+    return app
+
+
+def test_a_model_of_source_code_is_shown_text_and_no_tasks(app):
+    open_page(app, "attention", model=NAME)
+    assert app.text_area(key="text").value == PROMPTS[0]["prompt"]
+    assert not app.error
+    assert not [box for box in app.selectbox if box.key == "task"]
+
+
+def test_one_of_its_prompts_can_be_put_into_the_text(app):
+    open_page(app, "attribution", model=NAME)
+    app.button(key="own-prompt-1").click().run()
+    assert not app.exception
+    assert app.text_area(key="text").value == PROMPTS[1]["prompt"]
+    assert app.text_input(key="answer").value == PROMPTS[1]["answer"]
+    assert not app.error
+
+
+def test_the_circuit_page_says_why_it_has_nothing_to_rank(app):
+    open_page(app, "circuit", model=NAME)
+    (said,) = app.info
+    assert "trained on source code" in said.value
+
+
+def test_the_training_page_has_their_logs(app):
+    open_page(app, "training", run="the shipped models of source code")
+    assert not app.error
+    assert [heading.value for heading in app.subheader][:2] == [
+        "How well dcformer++-code predicts",
+        "How well transformer++-code predicts",
+    ]
+    assert any("Read 20 held-out files" in button.label for button in app.button)
