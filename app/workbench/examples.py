@@ -27,7 +27,7 @@ def own(name: str) -> list[Own]:
     """The prompts of a model that was not trained on the tasks, as planted ones and those of source code; else none."""
     if name.startswith(planted_models.PREFIX):
         planted = planted_models.example(name, 0)
-        return [Own("", planted.prompt, planted.answer)]
+        return [Own("", planted.prompt, planted.target)]
     return _shipped_prompts(name)
 
 
