@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 
+from tests.app.opening import open_page
+
 
 def texts(app) -> str:
     return "\n".join(element.value for element in app.markdown)
 
 
-def open_page(app, name: str, **link: str):
-    for key, value in link.items():
-        app.query_params[key] = value
-    app.switch_page(f"app_pages/{name}.py").run()
-    assert not app.exception
+def open_without_errors(app, name: str, **link: str):
+    open_page(app, name, **link)
     assert not app.error
 
 
@@ -24,7 +23,7 @@ def drawn(app):
 
 
 def test_an_edge_taken_out_changes_the_answer_and_stays_to_be_put_back(app):
-    open_page(app, "circuit", prompts="4", edges_kept="89", notes="pin L2H7\nname L2H7: reads")
+    open_without_errors(app, "circuit", prompts="4", edges_kept="89", notes="pin L2H7\nname L2H7: reads")
     (metric,) = app.metric
     before, picture = float(metric.value), drawn(app)
     assert len(picture["edges"]) == 89
@@ -44,7 +43,7 @@ def test_an_edge_taken_out_changes_the_answer_and_stays_to_be_put_back(app):
 
 
 def test_examples_of_a_task_are_a_table(app, until):
-    open_page(app, "tasks", table_size="4")
+    open_without_errors(app, "tasks", table_size="4")
     app.button(key="start-example-table").click().run()
     until(lambda: "of 4 answers are right" in texts(app.run()))
     app.segmented_control(key="shown").set_value("wrong").run()
@@ -74,13 +73,13 @@ def test_the_table_leaves_out_repeats_and_keeps_the_numbers_of_the_others(app, m
 
 
 def test_what_is_written_is_shown_step_by_step(app):
-    open_page(app, "logits", steps="2")
+    open_without_errors(app, "logits", steps="2")
     assert "The model goes on with" in texts(app)
     assert "At step 0, the output gives" in texts(app)
 
 
 def test_edges_into_a_receiver_are_patched(app):
-    open_page(app, "patching", receiver="L2H7.v")
+    open_without_errors(app, "patching", receiver="L2H7.v")
     assert "edges into `L2H7.v` together" in texts(app)
 
 
@@ -91,7 +90,7 @@ def test_small_pictures_of_heads_hold_the_numbers_of_the_analysis(app, shipped):
 
     import dcinterp
 
-    open_page(app, "attention", task="task0", example="1")
+    open_without_errors(app, "attention", task="task0", example="1")
     found = [json.loads(each.proto.json) for each in app.get("bidi_component") if each.proto.json]
     data = next(each for each in found if "unit" in each)
     from workbench.examples import held_out

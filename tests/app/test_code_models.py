@@ -5,17 +5,10 @@ from __future__ import annotations
 import json
 
 from dcinterp.checkpoints.names import SHIPPED
+from tests.app.opening import open_page
 
 NAME = "dcformer++-code"
 PROMPTS = json.loads((SHIPPED / NAME / "prompts.json").read_text(encoding="utf-8"))
-
-
-def open_page(app, page: str, **link: str):
-    for key, value in link.items():
-        app.query_params[key] = value
-    app.switch_page(f"app_pages/{page}.py").run()
-    assert not app.exception
-    return app
 
 
 def test_a_model_of_source_code_is_shown_text_and_no_tasks(app):

@@ -18,14 +18,9 @@ from dcinterp.train.config.recipe import (
     TrainConfig,
 )
 from dcinterp.train.loop.run import train
+from tests.app.opening import open_page
 
 APP = Path(__file__).parents[2] / "app"
-
-
-def open_page(app, name: str, **link: str):
-    for key, value in link.items():
-        app.query_params[key] = value
-    return app.switch_page(f"app_pages/{name}.py").run()
 
 
 @pytest.fixture(scope="module")

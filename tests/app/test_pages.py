@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import dcinterp
+from tests.app.opening import open_page
 
 APP = Path(__file__).parents[2] / "app"
 PAGES = sorted(path.stem for path in (APP / "app_pages").glob("*.py"))
@@ -22,13 +23,6 @@ QUESTIONS += ["logits", "patching"]
 
 def texts(app) -> str:
     return "\n".join(element.value for element in app.markdown)
-
-
-def open_page(app, name: str, **link: str):
-    """Open a page with a link's values, at once as a browser does, and not by way of the case study."""
-    for key, value in link.items():
-        app.query_params[key] = value
-    return app.switch_page(f"app_pages/{name}.py").run()
 
 
 def test_every_page_is_in_the_navigation():

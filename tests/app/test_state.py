@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.opening import open_page
+
 APP = Path(__file__).parents[2] / "app"
 BACK = "Back at the default"
 
@@ -91,14 +93,6 @@ def test_a_text_of_ones_own_stays(frame):
     put(frame, "these pears")
     assert values(frame)[3] == "same-person n=3"
     assert said(frame) == []
-
-
-def open_page(app, name: str, **link: str):
-    for key, value in link.items():
-        app.query_params[key] = value
-    app.switch_page(f"app_pages/{name}.py").run()
-    assert not app.exception
-    return app
 
 
 def test_the_next_example_takes_no_positions_over(app):

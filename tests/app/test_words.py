@@ -7,17 +7,10 @@ from pathlib import Path
 import pytest
 
 import synthetic_tasks
+from tests.app.opening import open_page
 
 APP = Path(__file__).parents[2] / "app"
 TEXT = "There are a pear, a car, a car. Which is not car? The"
-
-
-def open_page(app, name: str, **link: str):
-    for key, value in link.items():
-        app.query_params[key] = value
-    app.switch_page(f"app_pages/{name}.py").run()
-    assert not app.exception
-    return app
 
 
 def press(app, label: str):
