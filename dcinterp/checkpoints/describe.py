@@ -20,12 +20,11 @@ from dcinterp.checkpoints.hub import cached_snapshot
 from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, opens_by_default, read_foreign_config
 from dcinterp.checkpoints.names import (
     OWN,
-    SHIPPED,
+    folder_of,
     gguf_file,
     is_adapter,
     is_composition,
     refuse_file,
-    shipped_models,
 )
 from dcinterp.checkpoints.read import OURS, read_config_file
 from dcinterp.model.added_composition import AddedComposition, composed_config
@@ -35,7 +34,6 @@ from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import COMPOSED, family
 from dcinterp.support.errors import UserError
 from dcinterp.support.file_names import COMPOSITION
-from dcinterp.support.paths import path_of
 
 # What the process of `dcinterp load` takes for a model of no size; tests/unit/cli measures it.
 LIBRARIES_BYTES = 500_000_000
@@ -122,7 +120,7 @@ def describe(model: Any) -> Description:
     if hasattr(model, "original_model"):
         return _of_bridge(model)
     own, model = str(model).startswith(OWN), str(model).removeprefix(OWN)
-    folder = SHIPPED / str(model) if str(model) in shipped_models() else path_of(model)
+    folder = folder_of(model)
     if (file := gguf_file(folder)) is not None:
         return _of_gguf(str(model), file)
     refuse_file(str(model))

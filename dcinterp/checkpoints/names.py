@@ -32,9 +32,9 @@ def shipped_models() -> tuple[str, ...]:
     return tuple(sorted(folder.name for folder in SHIPPED.iterdir() if (folder / "config.json").is_file()))
 
 
-def run_folder(run: str | Path) -> Path:
-    """Where the log of a training run lies: the output folder of `dcinterp train`, or that of a shipped model."""
-    return SHIPPED / str(run) if str(run) in shipped_models() else path_of(run)
+def folder_of(name: str | Path) -> Path:
+    """What a name stands for on this machine: the folder of a shipped model, or else the path itself."""
+    return SHIPPED / str(name) if str(name) in shipped_models() else path_of(name)
 
 
 def refuse_file(name: str) -> None:

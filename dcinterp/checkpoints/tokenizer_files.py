@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dcinterp.checkpoints.gguf_file import read_gguf_tokenizer
-from dcinterp.checkpoints.names import SHIPPED, gguf_file, shipped_models
+from dcinterp.checkpoints.names import folder_of, gguf_file
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
-from dcinterp.support.paths import path_of
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 """Any of these makes a folder one with a tokenizer."""
@@ -47,7 +46,7 @@ def read_tokenizer(given: str | Path) -> Any:
     """
     from transformers import AutoTokenizer
 
-    folder = SHIPPED / str(given) if str(given) in shipped_models() else path_of(given)
+    folder = folder_of(given)
     if not str(given).strip() or not folder.exists():
         raise UserError(f"There is no folder {str(given)!r} with a tokenizer; give one that has a tokenizer.json.")
     if (file := gguf_file(folder)) is not None and not has_tokenizer(folder):

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.checkpoints.names import run_folder
+from dcinterp.checkpoints.names import folder_of
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -65,7 +65,7 @@ def loss_curves(run: str | Path) -> LossCurves:
     Raises:
         UserError: there is no metrics.jsonl, or it holds no held-out loss yet.
     """
-    path = run_folder(run) / "metrics.jsonl"
+    path = folder_of(run) / "metrics.jsonl"
     loss, measured = None, []
     for record in read_metrics(path):
         loss = record.get("loss", loss)

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.checkpoints.names import run_folder
+from dcinterp.checkpoints.names import folder_of
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -82,7 +82,7 @@ def training_curves(run: str | Path) -> TrainingCurves:
     Raises:
         UserError: there is no metrics.jsonl, or it holds no measurement of accuracy yet.
     """
-    path = run_folder(run) / "metrics.jsonl"
+    path = folder_of(run) / "metrics.jsonl"
     loss, measured, others = float("nan"), [], False
     for record in read_metrics(path):
         loss = record.get("loss", loss)

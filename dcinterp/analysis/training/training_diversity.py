@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.checkpoints.names import run_folder
+from dcinterp.checkpoints.names import folder_of
 from dcinterp.model.spectra import cumulative
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -59,5 +59,5 @@ def training_diversity(run: str | Path) -> TrainingDiversity:
     Raises:
         UserError: the run did not record it.
     """
-    steps, found = read_log(run_folder(run), "variances")
+    steps, found = read_log(folder_of(run), "variances")
     return TrainingDiversity(run=str(run), step=steps, cumulative=cumulative(found))

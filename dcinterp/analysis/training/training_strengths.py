@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.checkpoints.names import run_folder
+from dcinterp.checkpoints.names import folder_of
 from dcinterp.model.compose.branch_table import HOOKS
 from dcinterp.model.config import STAGES
 from dcinterp.results.registry import analysis
@@ -64,5 +64,5 @@ def training_strengths(run: str | Path) -> TrainingStrengths:
     Raises:
         UserError: the run did not record it.
     """
-    steps, found = read_log(run_folder(run), "strengths")
+    steps, found = read_log(folder_of(run), "strengths")
     return TrainingStrengths(run=str(run), step=steps, strength=found)
