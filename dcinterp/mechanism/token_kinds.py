@@ -6,7 +6,7 @@ kinds_of(ids, words)        # a place in KINDS for every token of a row, by what
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Int
@@ -19,17 +19,17 @@ with a closing bracket. Else `seen name`: letters and digits that stand earlier 
 _NAME = re.compile(r"\s*[^\W\d]\w*")
 
 
-def kinds_of(ids: Int[Tensor, "row pos"], words: Sequence[str]) -> Int[Tensor, "row pos"]:
+def kinds_of(ids: Int[Tensor, "row pos"], words: Mapping[int, str]) -> Int[Tensor, "row pos"]:
     """The kind of every token of every row, as places in KINDS.
 
     Args:
         ids: rows of tokens; a row is all that its tokens can be found in.
-        words: the text of every id of the vocabulary.
+        words: the text of every id in the rows.
     """
     return torch.tensor([_kinds(row, words) for row in ids.tolist()]).reshape(ids.shape)
 
 
-def _kinds(row: list[int], words: Sequence[str]) -> list[int]:
+def _kinds(row: list[int], words: Mapping[int, str]) -> list[int]:
     seen, pairs, found = set[int](), set[tuple[int, int]](), []
     for place, token in enumerate(row):
         pair = (row[place - 1], token) if place else None

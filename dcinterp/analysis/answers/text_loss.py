@@ -20,6 +20,7 @@ Identity that the tests assert: the loss of all tokens is cross entropy on the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -189,7 +190,7 @@ def text_loss(
     if not named:
         raise UserError(f"No file of {text} has a hash below the share; raise share, up to 1 for all files.")
     rows = [_rows(bridge, document, tokens) for _, document in named]
-    words = [bridge.tokenizer.decode([number]) for number in range(len(bridge.tokenizer))]
+    words = {token: bridge.tokenizer.decode([token]) for token in _tokens_of(rows).unique().tolist()}
     units = [(name, partial(_parts, bridges, each, words)) for (name, _), each in zip(named, rows, strict=True)]
     made = all_once(progress, units)
     return TextLoss(
@@ -236,7 +237,7 @@ def _rows(bridge: Bridge, document: str, most: int) -> list[Int[Tensor, "row pos
 
 
 @torch.no_grad()
-def _parts(bridges: list[Bridge], rows: list[Int[Tensor, "row pos"]], words: list[str]) -> Parts:
+def _parts(bridges: list[Bridge], rows: list[Int[Tensor, "row pos"]], words: Mapping[int, str]) -> Parts:
     nats = torch.zeros(len(bridges), len(KINDS), dtype=torch.float64)
     count = torch.zeros(len(KINDS), dtype=torch.long)
     for ids in (part for row in rows for part in row.split(ROWS_AT_ONCE)):
@@ -253,9 +254,12 @@ def _losses(bridge: Bridge, ids: Int[Tensor, "row pos"]) -> Float[Tensor, " scor
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none").double()
 
 
+def _tokens_of(rows: list[list[Tensor]]) -> Int[Tensor, " token"]:
+    return torch.cat([part.flatten() for each in rows for part in each])
+
+
 def _share_of(token: int | None, rows: list[list[Tensor]]) -> float:
-    every = torch.cat([part.flatten() for each in rows for part in each])
-    return float((every == token).float().mean()) if token is not None else 0.0
+    return float((_tokens_of(rows) == token).float().mean()) if token is not None else 0.0
 
 
 def _size(bridge: Bridge, ids: Int[Tensor, "row pos"]) -> int:

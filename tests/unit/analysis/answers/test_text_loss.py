@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_token_has_the_kind_of_what_stands_before_it_in_its_row():
-    words = ["f", "(", ")", " x", ")]", "1"]
+    words = dict(enumerate(["f", "(", ")", " x", ")]", "1"]))
     row = [0, 1, 3, 2, 0, 1, 3, 4, 3, 5, 5]
     names = [KINDS[kind] for kind in kinds_of(torch.tensor([row, row]), words)[1].tolist()]
     assert names[:4] == ["other", "other", "other", "bracket"]
