@@ -117,6 +117,13 @@ def test_the_kernel_is_the_equation_in_float32(seed: int) -> None:
     check(case, case.run("fused"), 1e-5, 1e-4)
 
 
+@needs_compiler
+@pytest.mark.parametrize("heads", [3, 18])
+def test_several_tiles_and_blocks_are_the_equation(heads: int) -> None:
+    case = Case(0, queries=530, past=20, heads=heads, width=6, rank=2, pre="qkpg", post="qkpg")
+    check(case, case.run("fused"), 1e-12, 1e-9)
+
+
 @pytest.mark.parametrize("seed", range(200, 212))
 def test_chunks_of_queries_are_the_equation(seed: int) -> None:
     case = Case(seed)

@@ -299,9 +299,13 @@ class _Call:
 
 
 def tile(heads: int, queries: int, lanes: int) -> tuple[int, int]:
-    """Queries of a tile and keys of a block: the key-side weights of a block should stay in the first-level cache."""
-    block = 64 if heads <= 16 else 32
-    return min(24, queries), max(block, 2 * lanes)
+    """Queries of a tile and keys of a block: a block's scores should stay in the second-level cache.
+
+    Short prompts get smaller tiles, so that threads have something to share.
+    """
+    rows = 24 if queries < 512 else 48
+    block = 64 if queries <= DECODING else 128
+    return min(rows, queries), max(block if heads <= 16 else block // 2, 2 * lanes)
 
 
 for _name, _cpu, _elsewhere, _shapes in (

@@ -37,13 +37,14 @@ template <class T> struct BackwardTile {
     const Plan<T>& p;
     const Packed<T>& packed;
     const Composer<T> pre, post;
-    Buffer<T> raw, attended, gradient, composed, dot, scratch, spare;
+    Buffer<T> raw, attended, gradient, composed, dot, scratch, spare, queries, grads;
 
     BackwardTile(const Arguments<T>& a, const Plan<T>& p, const Packed<T>& packed)
         : a(a), p(p), packed(packed), pre(a.pre), post(a.post), raw(a.pre.present ? p.tile() : 0), attended(p.tile()),
           gradient(p.tile()), composed(p.rows * p.row_stride), dot(p.rows * p.H),
           scratch((4 * (a.pre.rank + a.post.rank) + 4 + p.H) * p.block),
-          spare((2 * (a.pre.rank + a.post.rank) + 1) * p.H) {}
+          spare((2 * (a.pre.rank + a.post.rank) + 1) * p.H), queries(p.H * p.rows * p.d),
+          grads(p.H * p.rows * p.d) {}
 
     void run(long b, long t0, Sums<T>& sums) {
         const long rows = a.queries - t0 < p.rows ? a.queries - t0 : p.rows;
@@ -57,6 +58,10 @@ template <class T> struct BackwardTile {
             clear_row(a.post, b, t0 + t);
         }
         dot.zero(p.rows * p.H);
+        for (long h = 0; h < p.H; ++h) {
+            pack_rows(p, a.q, b, h, t0, rows, p.rows, queries + h * p.rows * p.d);
+            pack_rows(p, a.dout, b, h, t0, rows, p.rows, grads + h * p.rows * p.d);
+        }
         const long j0 = low / p.block, j1 = (high + p.block - 1) / p.block;
         for (long j = j0; j < j1; ++j) {
             const long first = j * p.block, n = high - first < p.block ? high - first : p.block;
@@ -66,8 +71,8 @@ template <class T> struct BackwardTile {
             for (long t = 0; t < rows; ++t) through_post(b, t0, t, j, at + t * p.row_stride, n, sights[t], sums);
             const T* weights = a.post.present ? composed + 0 : attended + at;
             for (long h = 0; h < p.H; ++h)
-                gemm<T>(n, p.d, rows, weights + h * p.block, 1, p.row_stride, a.dout.at(b, h, t0), a.dout.t,
-                        sums.dv + (a.kv(h) * p.S + first) * p.d, p.d, T(1), true);
+                panel_gemm<T>(n, p.d, rows, weights + h * p.block, 1, p.row_stride, grads + h * p.rows * p.d, p.rows,
+                              sums.dv + (a.kv(h) * p.S + first) * p.d, p.d, T(1), true);
         }
         for (long j = j0; j < j1; ++j) {
             const long first = j * p.block, n = high - first < p.block ? high - first : p.block;
@@ -75,10 +80,10 @@ template <class T> struct BackwardTile {
             for (long t = 0; t < rows; ++t) through_pre(b, t0, t, j, at + t * p.row_stride, n, sights[t], sums);
             for (long h = 0; h < p.H; ++h) {
                 const T* g = gradient + at + h * p.block;
-                gemm<T>(rows, p.d, n, g, p.row_stride, 1, a.k.at(b, a.kv(h), first), a.k.t, a.dq.at(b, h, t0), a.dq.t,
-                        T(a.scale), j > j0);
-                gemm<T>(n, p.d, rows, g, 1, p.row_stride, a.q.at(b, h, t0), a.q.t,
-                        sums.dk + (a.kv(h) * p.S + first) * p.d, p.d, T(a.scale), true);
+                panel_gemm<T>(rows, p.d, n, g, p.row_stride, 1, packed.rows_of(p, b, j, a.kv(h)), p.block,
+                              a.dq.at(b, h, t0), a.dq.t, T(a.scale), j > j0);
+                panel_gemm<T>(n, p.d, rows, g, 1, p.row_stride, queries + h * p.rows * p.d, p.rows,
+                              sums.dk + (a.kv(h) * p.S + first) * p.d, p.d, T(a.scale), true);
             }
         }
     }

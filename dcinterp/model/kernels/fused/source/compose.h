@@ -98,7 +98,8 @@ inline void compose_vectors(const Row<T>& w, long h0, long h1, const T* a, T* ou
 
 // out may be a. scratch: 2 R + H rows of BLOCK.
 template <class T, int RC, bool QP, bool KP>
-void compose_row(const Row<T>& w, const T* a, T* out, long v0, long v1, T* scratch) {
+void compose_row(const Row<T>& row, const T* a, T* out, long v0, long v1, T* scratch) {
+    const Row<T> w = row;
     const long n = w.block, R = RC ? RC : w.rank, each = w.heads / w.groups;
     T *gq = scratch, *gk = scratch + R * n, *copy = scratch + 2 * R * n;
     if (w.base) std::memcpy(copy, a, sizeof(T) * w.heads * n);
@@ -134,8 +135,10 @@ template <class T> struct RowGrad {
 // d holds the gradient of the composed row and receives that of a. With OUT, out also receives the composed row
 // (it shares the gathered terms) and dot[h] grows by sum_s a[h] da[h]. scratch: 4 R + H rows of BLOCK.
 template <class T, int RC, bool QP, bool KP, bool OUT>
-void compose_row_backward(const Row<T>& w, const RowGrad<T>& g, const T* a, T* d, T* out, T* dot, long v0, long v1,
+void compose_row_backward(const Row<T>& row, const RowGrad<T>& grad, const T* a, T* d, T* out, T* dot, long v0, long v1,
                           T* scratch) {
+    const Row<T> w = row;
+    const RowGrad<T> g = grad;
     const long n = w.block, R = RC ? RC : w.rank, each = w.heads / w.groups, H = w.heads;
     T *gq = scratch, *gk = gq + R * n, *eq = gk + R * n, *ek = eq + R * n, *copy = ek + R * n;
     if (w.base) std::memcpy(copy, d, sizeof(T) * H * n);

@@ -53,7 +53,8 @@ inline void outer(const Arguments<T>& a, const Plan<T>& p, const View<T>& x, con
     for (long h = 0; h < p.H; ++h) {
         const T* panel = packed + b * p.packed_keys() + (a.kv(h) * p.panels + j * p.block / N) * N * p.d;
         for (long s = 0; s < n; s += N, panel += N * p.d)
-            column<T, 2>(rows, p.d, x.at(b, h, t0), x.t, 1, panel, N, to + h * p.block + s, p.row_stride, alpha, false);
+            column<T, 2, true>(rows, p.d, x.at(b, h, t0), x.t, 1, panel, N, to + h * p.block + s, p.row_stride, alpha,
+                               false);
     }
 }
 
@@ -127,8 +128,8 @@ template <class T> struct ForwardTile {
             const long first = j * p.block, n = high - first < p.block ? high - first : p.block;
             for (long t = 0; t < rows; ++t) weights(b, t0, t, j, j0, n, sights[t]);
             for (long h = 0; h < p.H; ++h)
-                gemm<T>(rows, p.d, n, tile + (j - j0) * p.rows * p.row_stride + h * p.block, p.row_stride, 1,
-                        a.v.at(b, a.kv(h), first), a.v.t, a.out.at(b, h, t0), a.out.t, T(1), j > j0);
+                panel_gemm<T>(rows, p.d, n, tile + (j - j0) * p.rows * p.row_stride + h * p.block, p.row_stride, 1,
+                              packed.rows_of(p, b, j, a.kv(h)), p.block, a.out.at(b, h, t0), a.out.t, T(1), j > j0);
         }
     }
 

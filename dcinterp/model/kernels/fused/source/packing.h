@@ -38,6 +38,7 @@ template <class T> struct Plan {
     long size(long j) const { return S - j * block < block ? S - j * block : block; }
     long tile() const { return blocks * rows * row_stride; }
     long packed_keys() const { return G * panels * PANEL * d; }
+    long packed_rows() const { return G * blocks * block * d; }
     long packed_weights(int stage) const { return blocks * channels[stage] * block; }
 };
 
@@ -51,6 +52,20 @@ template <class T> inline void pack_panels(const Plan<T>& p, const View<T>& x, l
         for (long l = 0; l < n; ++l) {
             const T* row = x.at(b, h, s0 + l);
             for (long i = 0; i < p.d; ++i) panel[i * N + l] = row[i];
+        }
+    }
+}
+
+// n rows of [pos, d] of one head as panels [row][PANEL] with room for `room` rows: as they stand they may lie a page
+// apart, all in one set of the first-level cache.
+template <class T>
+inline void pack_rows(const Plan<T>& p, const View<T>& x, long b, long h, long first, long n, long room, T* to) {
+    constexpr long N = Plan<T>::PANEL;
+    for (long l = 0; l < n; ++l) {
+        const T* row = x.at(b, h, first + l);
+        for (long i = 0; i < p.d; i += N) {
+            const long wide = p.d - i < N ? p.d - i : N;
+            for (long c = 0; c < wide; c += VL<T>) store(to + i * room + l * wide + c, load(row + i + c));
         }
     }
 }
@@ -99,10 +114,10 @@ template <class T> inline void unpack_weights(const Plan<T>& p, const Stage<T>& 
 
 // Everything about the keys of one batch entry that tiles share.
 template <class T> struct Packed {
-    Buffer<T> keys, values, pre, post;
+    Buffer<T> keys, values, rows, pre, post;  // rows: of the values, or of the keys on the way back
     Packed(const Arguments<T>& a, const Plan<T>& p, bool backward)
         : keys(a.batch * p.packed_keys()), values(backward ? a.batch * p.packed_keys() : 0),
-          pre(a.pre.present ? a.batch * p.packed_weights(0) : 0),
+          rows(a.batch * p.packed_rows()), pre(a.pre.present ? a.batch * p.packed_weights(0) : 0),
           post(a.post.present ? a.batch * p.packed_weights(1) : 0) {
 #pragma omp parallel num_threads(a.threads)
         {
@@ -111,6 +126,8 @@ template <class T> struct Packed {
                 const long b = i / p.G, h = i % p.G;
                 pack_panels(p, a.k, b, h, keys + b * p.packed_keys());
                 if (backward) pack_panels(p, a.v, b, h, values + b * p.packed_keys());
+                for (long j = 0; j < p.blocks; ++j)
+                    pack_rows(p, backward ? a.k : a.v, b, h, j * p.block, p.size(j), p.block, rows_of(p, b, j, h));
             }
 #pragma omp for schedule(static)
             for (long i = 0; i < a.batch * p.blocks; ++i) {
@@ -119,6 +136,11 @@ template <class T> struct Packed {
                 if (a.post.present) pack_weights(p, a.post, b, j, post + i * p.channels[1] * p.block);
             }
         }
+    }
+
+    // Those of block j and one head of keys and values.
+    T* rows_of(const Plan<T>& p, long b, long j, long h) const {
+        return rows + (b * p.packed_rows() + (j * p.G + h) * p.block * p.d);
     }
 };
 

@@ -19,22 +19,21 @@ namespace fused {
 template <class T> struct Simd;
 template <> struct Simd<float> {
     typedef float V __attribute__((vector_size(VECTOR_BYTES)));
+    typedef float Memory __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(float))));
     typedef int32_t I __attribute__((vector_size(VECTOR_BYTES)));
 };
 template <> struct Simd<double> {
     typedef double V __attribute__((vector_size(VECTOR_BYTES)));
+    typedef double Memory __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double))));
     typedef int64_t I __attribute__((vector_size(VECTOR_BYTES)));
 };
 template <class T> using Vec = typename Simd<T>::V;
 template <class T> using Int = typename Simd<T>::I;
 template <class T> constexpr long VL = VECTOR_BYTES / sizeof(T);
 
-template <class T> inline Vec<T> load(const T* p) {
-    Vec<T> v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-template <class T> inline void store(T* p, Vec<T> v) { std::memcpy(p, &v, sizeof v); }
+// Not by memcpy: the compiler would then read all sizes and addresses anew, as bytes may be anything.
+template <class T> inline Vec<T> load(const T* p) { return *reinterpret_cast<const typename Simd<T>::Memory*>(p); }
+template <class T> inline void store(T* p, Vec<T> v) { *reinterpret_cast<typename Simd<T>::Memory*>(p) = v; }
 template <class T> inline Vec<T> splat(T x) { return x - Vec<T>{}; }
 
 // Halves are joined as shorter vectors: a loop over lanes would be one long chain.
