@@ -34,7 +34,14 @@ class Shape:
         return f"B{self.batch} T{self.tokens} H{self.heads} d{self.d_head}"
 
 
-SHAPES = (Shape(1, 1024, 16, 64), Shape(1, 512, 16, 64), Shape(16, 192, 8, 16), Shape(1, 2048, 32, 128))
+SHAPES = (
+    Shape(1, 1024, 16, 64),
+    Shape(1, 512, 16, 64),
+    Shape(16, 192, 8, 16),
+    Shape(2, 777, 12, 48),
+    Shape(4, 300, 6, 64),
+    Shape(1, 2048, 32, 128),
+)
 LONG = Shape(1, 8192, 8, 16)
 """One layer of a small model over a long text: what counts is that memory stays linear."""
 

@@ -23,9 +23,6 @@ from dcinterp.support.text import markdown_table
 KINDS = ("attention", "training step", "prefill", "decoding")
 """What is measured, in the order of the tables."""
 
-LONGEST_BACKWARD = 1024
-"""Tokens beyond which attention is measured forward alone: the portable path would take minutes there."""
-
 MARKS = re.compile(r"(<!-- bench: [^\n]*-->\n)(.*?)(<!-- end -->)", re.S)
 """What stands around the tables in a page."""
 
@@ -132,11 +129,10 @@ class Job(NamedTuple):
 
 def _jobs(rounds: int) -> Iterator[Job]:
     """Everything that is measured, by kind."""
-    for shape in attention.SHAPES:
+    for shape in (*attention.SHAPES, attention.LONG):
         for backward in (False, True):
-            if not backward or shape.tokens <= LONGEST_BACKWARD:
-                measure = partial(attention.measure, shape, backward=backward, rounds=rounds)
-                yield Job("attention", f"attention: {shape}, {backward}", measure)
+            measure = partial(attention.measure, shape, backward=backward, rounds=rounds)
+            yield Job("attention", f"attention: {shape}, {backward}", measure)
     for kind in KINDS[1:]:
         for job in models.jobs(kind, rounds=rounds, slow=False):
             yield Job(kind, f"{kind}: {', '.join(map(str, job.args))}", job)
