@@ -209,6 +209,7 @@ def test_every_figure_has_words_and_files(results):
         drawn = export.images(figure)
         assert drawn["png"].startswith(b"\x89PNG"), (name, kind)
         assert b"<svg" in drawn["svg"], (name, kind)
+    assert export.images(figure)["svg"] == drawn["svg"], "no date and no random names in it"
     page = export.page(results[name], figure)
     assert b"plotly" in page
     assert b'src="http' not in page, "the page must open offline"

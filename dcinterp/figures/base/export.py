@@ -145,11 +145,11 @@ def images(figure: go.Figure, forms: Sequence[str] = ("png", "svg"), *, width: i
         if form not in FORMATS:
             raise UserError(f"There is no image format {form!r}; choose png or svg.")
     drawn, made = canvas(figure, width=width), {}
-    # Fonts as text: an SVG stays searchable and small.
-    with rc_context({"svg.fonttype": "none"}):
+    # Fonts as text: an SVG stays searchable and small. Neither date nor random names: the same figure, the same file.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dcinterp"}):
         for form in forms:
             buffer = io.BytesIO()
-            drawn.savefig(buffer, format=form, dpi=2 * DPI)
+            drawn.savefig(buffer, format=form, dpi=2 * DPI, metadata={"Date": None} if form == "svg" else None)
             drawn.set_layout_engine("none")  # what was laid out stays where it is
             made[form] = buffer.getvalue()
     return made
