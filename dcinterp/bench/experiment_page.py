@@ -115,9 +115,11 @@ def search_tables(experiment: Experiment) -> str:
     table, values = read_table(experiment), experiment.searched()
     chosen, runs = experiment.choose(table), table.set_index("name")
     head = ["arm", *(", ".join(f"{key.split('.')[-1]} {each:g}" for key, each in one.items()) for one in values)]
+    seeds = experiment.tuning_seeds
+    whose = "Means over the search's own seeds" if len(seeds) > 1 else "By the search's own seed"
     text = (
-        f"\n## The search\n\nMeans over the search's own seeds ({_ranges(experiment.tuning_seeds)}); bold is what it "
-        "chose. With so few seeds no intervals are given.\n"
+        f"\n## The search\n\n{whose} ({_ranges(seeds)}); bold is what it chose. With so few seeds no intervals are "
+        "given.\n"
     )
     for measure in dict.fromkeys((experiment.tuned_by, next(iter(experiment.measures)))):
         if measure not in runs or runs.loc[[run.name for run in experiment.tuning_runs()], measure].isna().any():

@@ -38,16 +38,18 @@ heads for all positions: composition that does not depend on the token any more.
 TEXT = """## What composition does in the {arm} models
 
 Changes of accuracy where a part of the composition is replaced, in the models of {seeds} seeds, whether or not they
-learnt the task; brackets are 95 % intervals over seeds. *Mean* is the part's mean map over heads, over tokens and
-documents: composition that no longer depends on the token. The measurement describes, and no hypothesis hangs on it:
+learnt the task: intact they have {least:.2f} to {most:.2f} on `{by}`, which is new documents of the kind that training
+draws. Brackets are 95 % intervals over seeds. *Mean* is the part's map over heads, averaged over tokens and documents:
+composition that no longer depends on the token. The measurement describes, and no hypothesis hangs on it:
 
     python experiments/recombination/mechanism.py{options}
 
 {table}
 
-The branch whose replacement by its mean costs most on the part `{by}`: {first} of {seeds} seeds. A model that was
-trained with composition may come to depend on it, also where a plain model learns the task as well; so what a part is
-worth in these models does not say that composition is needed.
+The branch whose replacement costs most on `{by}`, of {seeds} seeds: by its mean {mean}; by zero {zero}.
+
+A model that was trained with composition may come to depend on it, also where a plain model does as well; so what a
+part is worth in these models does not say that composition is needed.
 """
 
 
@@ -93,11 +95,18 @@ def summary(rows: pd.DataFrame, options: str = "") -> str:
             low, high = bootstrap_interval(changes, bounds=(-1.0, 1.0))
             cells.append(f"{float(changes.mean()):+.3f} [{float(low):+.3f}, {float(high):+.3f}]")
         lines.append(f"| {part} | {kind} | {' | '.join(cells)} |")
-    strongest = rows[(rows["kind"] == "mean") & rows["part"].str.contains(".", regex=False)]
-    first = strongest.loc[strongest.groupby("seed")[parts[0]].idxmin(), "part"].value_counts()
-    said = ", ".join(f"`{part}` in {count}" for part, count in first.items())
-    found = {"seeds": len(intact), "table": "\n".join(lines), "first": said, "by": parts[0]}
-    return TEXT.format(arm=ARM, options=options, **found)
+    found = {"seeds": len(intact), "table": "\n".join(lines), "by": parts[0]}
+    found |= {"least": intact[parts[0]].min(), "most": intact[parts[0]].max()}
+    return TEXT.format(arm=ARM, options=options, **found, **{kind: costliest(rows, kind, parts[0]) for kind in KINDS})
+
+
+def costliest(rows: pd.DataFrame, kind: str, by: str) -> str:
+    """The branches that cost most in a seed, with their numbers of seeds and the range of what they cost."""
+    branches = rows[(rows["kind"] == kind) & rows["part"].str.contains(".", regex=False)]
+    first = branches.loc[branches.groupby("seed")[by].idxmin()].set_index("seed")
+    costs = rows[rows["part"] == "intact"].set_index("seed")[by] - first[by]
+    counts = ", ".join(f"`{part}` in {count}" for part, count in first["part"].value_counts().items())
+    return f"{counts} ({costs.min():.3f} to {costs.max():.3f} each)"
 
 
 def main(
