@@ -111,7 +111,7 @@ def test_the_branch_that_costs_most_is_counted_by_seed():
         )
     ]
     text = module.summary(pd.DataFrame(rows))
-    assert "`post.qp` in 2, `post.kp` in 1 of 3 seeds" in text
+    assert "of 3 seeds: by its mean `post.qp` in 2, `post.kp` in 1 (0.550 to 0.700 each); by zero" in text
     assert "| post.kp | mean | -0.550 [-0.550, -0.550] | -0.275 [-0.275, -0.275] |" in text
     assert "| post.qp | mean | -0.600" in text
 
