@@ -102,7 +102,11 @@ def search_notes(experiment: Experiment) -> list[str]:
         f"{key.split('.')[-1]} {', '.join(f'{v:g}' for v in vs)}" for key, vs in experiment.tuning_keys.items()
     )
     seeds = len(experiment.tuning_seeds)
-    notes = [f"The search tried {tried} for every arm, with {seeds} seed{'s' * (seeds > 1)} of its own."]
+    which = "every arm" if not experiment.tuned_as else "every arm with a search of its own"
+    notes = [f"The search tried {tried} for {which}, with {seeds} seed{'s' * (seeds > 1)} of its own."]
+    if experiment.tuned_as:
+        taken = (f"{arm} as {other}" for arm, other in experiment.tuned_as.items())
+        notes.append(f"Without a search of their own, with the values of another arm: {', '.join(taken)}.")
     if edge := experiment.chosen_at_an_edge(read_table(experiment)):
         notes.append(f"At an edge of what was tried, so that a value beyond may suit better: {', '.join(edge)}.")
     return notes
@@ -125,7 +129,7 @@ def search_tables(experiment: Experiment) -> str:
         if measure not in runs or runs.loc[[run.name for run in experiment.tuning_runs()], measure].isna().any():
             continue
         rows = []
-        for arm in experiment.arms:
+        for arm in experiment.searched_arms:
             names = [
                 [experiment.run(TUNING, arm, one, seed).name for seed in experiment.tuning_seeds] for one in values
             ]

@@ -5,8 +5,9 @@
     arms:                                       # what is compared; the first is the baseline
       - {name: plain, model.preset: tiny-transformer++}
       - {name: composed, model.preset: tiny-dcformer++}
+      - {name: composed wide, tuned_as: composed, model.preset: tiny-dcformer++, model.changes.hidden_size: 96}
     tuning:
-      keys: {recipe.learning_rate: [1.0e-3, 2.0e-3]}   # all combinations of these, for every arm
+      keys: {recipe.learning_rate: [1.0e-3, 2.0e-3]}   # all combinations of these, for every arm without `tuned_as`
       seeds: [100, 101]                         # none of those below
       by: loss                                  # the column that decides, of the mean over the seeds
       best: lowest
@@ -48,6 +49,7 @@ FILE = "experiment.yaml"
 KEYS = ("title", "config", "arms", "tuning", "seeds", "measures", "hypotheses", "solved", "about", "limits", "output")
 SEEDED = ("recipe.seed", "data.seed")
 TUNING, FINAL = "tuning", "final"
+AS = "tuned_as"
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,16 @@ class Hypothesis:
 class Experiment:
     """What an experiment.yaml says.
 
-    arms: names and the keys that make them. tuning_keys: values that are searched, by key. measures: columns of the
-    table and what they are called; the first is the primary one.
+    arms: names and the keys that make them. tuned_as: arms that take the values that the search chose for another.
+    tuning_keys: values that are searched, by key. measures: columns of the table and what they are called; the first is
+    the primary one.
     """
 
     folder: Path
     title: str
     config: dict[str, Any]
     arms: dict[str, dict[str, Any]]
+    tuned_as: dict[str, str]
     tuning_keys: dict[str, list[Any]]
     tuning_seeds: tuple[int, ...]
     tuned_by: str
@@ -91,6 +95,11 @@ class Experiment:
         """The arm that the others are compared with."""
         return next(iter(self.arms))
 
+    @property
+    def searched_arms(self) -> list[str]:
+        """The arms that have a search of their own."""
+        return [arm for arm in self.arms if arm not in self.tuned_as]
+
     def run(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> SweepRun:
         """One run of an arm. Its name says all that sets it apart."""
         keys = self.arms[arm] | dict(chosen) | dict.fromkeys(SEEDED, seed)
@@ -98,11 +107,11 @@ class Experiment:
         return make_run(self.config, self.output, ",".join(parts), keys)
 
     def tuning_runs(self) -> list[SweepRun]:
-        """Every arm at every value that is searched, seed by seed."""
+        """Every arm that is searched at every value, seed by seed."""
         return [
             self.run(TUNING, arm, values, seed)
             for seed in self.tuning_seeds
-            for arm in self.arms
+            for arm in self.searched_arms
             for values in self.searched()
         ]
 
@@ -129,7 +138,8 @@ class Experiment:
             reached, loss = (math.fsum(float(column[name]) for name in names) for column in (done, losses))
             return (-reached if self.highest_is_best else reached), loss
 
-        return {arm: min(self.searched(), key=partial(rank, arm)) for arm in self.arms}
+        best = {arm: min(self.searched(), key=partial(rank, arm)) for arm in self.searched_arms}
+        return {arm: best[self.tuned_as.get(arm, arm)] for arm in self.arms}
 
     def chosen_at_an_edge(self, table: pd.DataFrame) -> list[str]:
         """The arms whose best value is the lowest or the highest that was searched: one beyond may be better."""
@@ -181,6 +191,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         raise UserError(f"`best` of {file} is {tuning['best']!r}; it is lowest or highest.")
     if tuning.get("keys") and not tuning.get("seeds"):
         raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
+    tuned_as = _tuned_as(file, arms)
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
     if set(seeds) & set(searched):
         raise UserError(f"{file} tunes on seeds that it also reports ({sorted(set(seeds) & set(searched))}).")
@@ -188,7 +199,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         folder=file.parent,
         title=str(tree.get("title", file.parent.name)),
         config=tree.get("config") or {},
-        arms={str(arm["name"]): {str(k): v for k, v in arm.items() if k != "name"} for arm in arms},
+        arms={str(arm["name"]): {str(k): v for k, v in arm.items() if k not in ("name", AS)} for arm in arms},
+        tuned_as=tuned_as,
         tuning_keys={str(key): list(values) for key, values in (tuning.get("keys") or {}).items()},
         tuning_seeds=searched,
         tuned_by=str(tuning.get("by", "loss")),
@@ -334,6 +346,18 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
             if arm not in arms:
                 raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
     return tuple(Hypothesis(**{key: str(value) for key, value in each.items()}) for each in listed)
+
+
+def _tuned_as(file: Path, arms: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """{arm: the arm whose values it takes}."""
+    found = {str(arm["name"]): str(arm[AS]) for arm in arms if AS in arm}
+    own = [str(arm["name"]) for arm in arms if AS not in arm]
+    for arm, other in found.items():
+        if other not in own:
+            raise UserError(
+                f"`{AS}` of the arm {arm!r} of {file} must name an arm that is searched; {nearest(other, own)}"
+            )
+    return found
 
 
 def _numbers(file: Path, values: Any) -> tuple[int, ...]:

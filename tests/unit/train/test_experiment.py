@@ -103,6 +103,22 @@ def test_a_tie_of_the_search_goes_to_the_lower_training_loss(folder):
     assert experiment.chosen_at_an_edge(pd.DataFrame(rows)) == list(experiment.arms)
 
 
+def test_an_arm_may_take_what_the_search_chose_for_another(folder):
+    wide = {"name": "wide", "tuned_as": "talking heads", "model.changes.hidden_size": 16}
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE | {"arms": [*TREE["arms"], wide]}))
+    experiment = read_experiment(folder)
+    assert {run.name.split(",")[1] for run in experiment.tuning_runs()} == {"plain", "talking-heads"}
+    rows = [
+        {"name": run.name, "status": "done", "loss": -rate if "plain" in run.name else rate}
+        for run in experiment.tuning_runs()
+        for rate in [run.config.recipe.learning_rate]
+    ]
+    chosen = experiment.choose(pd.DataFrame(rows))
+    assert [chosen[arm]["recipe.learning_rate"] for arm in ("plain", "talking heads", "wide")] == [0.1, 0.001, 0.001]
+    final = experiment.final_runs(pd.DataFrame(rows))[-1].config
+    assert (final.model.changes["hidden_size"], final.recipe.learning_rate) == (16, 0.001)
+
+
 def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
     rows = [{"name": "tuning,plain,learning_rate=0.001,seed=100", "status": "done", "loss": 1.0}]
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
@@ -118,6 +134,7 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"seeds": [100]}, "tunes on seeds that it also reports"),
         ({"seeds": "all"}, "must be a list of whole numbers"),
         ({"arms": [{"model.preset": "tiny-vit"}]}, "The arms of"),
+        ({"arms": [{"name": "a"}, {"name": "b", "tuned_as": "c"}]}, "must name an arm that is searched"),
         ({"arms": [{"name": "a,b"}]}, "comma"),
         ({"arms": [{"name": "a b"}, {"name": "a/b"}]}, "no other's"),
         ({"tuning": {"keys": {"recipe.learning_rate": [1.0]}}}, "no seeds"),
