@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,9 @@ def command(
         str | None,
         typer.Option(help="Column of the loss; validation_loss if the table has it, else loss.", metavar="COLUMN"),
     ] = None,
+    over: Annotated[
+        Literal["runs", "seeds"], typer.Option(help="What intervals are over; of seeds, each gets a line of its own.")
+    ] = "runs",
     figure: Annotated[Path | None, typer.Option(help="Write the figure to this .html file.", metavar="FILE")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the result to this folder.", metavar="FOLDER")] = None,
     as_json: Annotated[
@@ -33,12 +36,14 @@ def command(
         dcinterp sweep configs/sweeps/scaling.yaml
 
         dcinterp scaling runs/scaling/results.csv --figure scaling.html
+
+        dcinterp scaling experiments/scaling/results.csv --loss bits_per_byte --over seeds
     """
     import dcinterp
 
     require_file_place(figure)
     require_result_place(save, "ScalingFit")
-    fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss)
+    fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss, over=over)
     if figure is not None:
         from dcinterp.figures.base import export
 

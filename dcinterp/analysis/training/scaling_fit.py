@@ -6,8 +6,10 @@ r"""How much compute a family saves at equal loss, from runs at several sizes.
 Source: section 4.1 of the DCMHA paper (its figure of loss against compute; "1.7x-2.0x"), after Kaplan et al. 2020.
 
 It does not show an optimum: the points are the sizes and lengths that somebody trained. It does not extrapolate: a
-multiplier is reported only at losses that both families reached. The intervals take the points to scatter normally
-around their line; a curved truth (an irreducible loss) shows as residuals of one sign.
+multiplier is reported only at losses that both families reached. Over runs, the intervals take the points to scatter
+normally around their line; a curved truth (an irreducible loss) shows as residuals of one sign. Over seeds there is a
+line for every family and seed, a multiplier for every seed, and the interval is Student's t of its logarithm: what all
+seeds share, such as the curve, is not in it.
 
 Identity that the tests assert: points made from two power laws give back their exponents and their multiplier.
 
@@ -15,6 +17,7 @@ Identity that the tests assert: points made from two power laws give back their 
     fit.multiplier, fit.multiplier_low, fit.multiplier_high      # per loss in fit.loss
     fit.sentence()
     dcinterp.figures.plot(fit)
+    dcinterp.scaling_fit("experiments/scaling/results.csv", loss="bits_per_byte", over="seeds")
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,9 +37,12 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.ranges import Count
+from dcinterp.train.control.experiment import FINAL
 
 LOSSES = ("validation_loss", "loss")
 COLUMNS = ("family", "flops")
+SEED = "recipe.seed"
+Over = Literal["runs", "seeds"]
 GRID = 9
 LARGEST_LOG = 100.0
 """Of a loss: far beyond what any run has, and far from what a number can hold."""
@@ -48,7 +54,8 @@ class ScalingFit(Result):
 
     families [base, other]; exponent and coefficient per family with a 95 % interval (`low`, `high`), in log space:
     log L = log_coefficient - exponent log C. multiplier [at] with its interval. Points are in `points`, as
-    (family, FLOPs, loss).
+    (family, FLOPs, loss). seeds: those that the intervals are over; none where they are over runs. measure: the column
+    of the loss.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -73,6 +80,8 @@ class ScalingFit(Result):
     multiplier: Float[Tensor, " at"]
     multiplier_low: Float[Tensor, " at"]
     multiplier_high: Float[Tensor, " at"]
+    seeds: tuple[int, ...] = ()
+    measure: str = "loss"
 
     def __post_init__(self) -> None:
         # A file may hold lines that no runs have: what is drawn takes their exponential.
@@ -99,19 +108,18 @@ class ScalingFit(Result):
         base, other = self.families
         low, high = float(self.multiplier_low[0]), float(self.multiplier_high[0])
         remark = "" if low > 1 or high < 1 else "; the interval includes 1, so no difference is shown"
+        over = f" over {len(self.seeds)} seeds" if self.seeds else ""
         return (
             f"At a loss of {float(self.loss[0]):.4g}, {other} reaches what {base} reaches with "
-            f"{float(self.multiplier[0]):.2f} times its compute (95 % interval {low:.2f} to {high:.2f}){remark}."
+            f"{float(self.multiplier[0]):.2f} times its compute (95 % interval{over} {low:.2f} to {high:.2f}){remark}."
         )
 
     def warnings(self) -> list[str]:
-        counts = [sum(point[0] == family for point in self.points) for family in self.families]
-        few = min(counts)
-        return (
-            [f"The intervals rest on {few} runs of a family; with more sizes they are more reliable."]
-            if few < 5
-            else []
+        runs = min(sum(point[0] == family for point in self.points) for family in self.families)
+        few, what = (
+            (len(self.seeds), "seeds; with more of them") if self.seeds else (runs, "runs of a family; with more sizes")
         )
+        return [f"The intervals rest on {few} {what} they are more reliable."] if few < 5 else []
 
 
 @analysis(
@@ -126,30 +134,45 @@ def scaling_fit(
     base: str = "transformer++",
     other: str = "dcformer++",
     loss: str | None = None,
+    over: Over = "runs",
     resamples: Count = 2000,
     seed: int = 0,
 ) -> ScalingFit:
     """Loss against compute for two families, and the compute multiplier at equal loss.
 
     Args:
-        runs: the results.csv of a sweep (columns family, flops and a loss), or points (family, FLOPs, loss).
+        runs: the results.csv of a sweep or an experiment (columns family, flops and a loss; the runs of an experiment's
+            search are left out), or points (family, FLOPs, loss).
         base, other: the families to compare.
         loss: column of the loss; validation_loss where every run has it, else loss.
-        resamples: lines drawn for the intervals.
+        over: what the intervals are over: "runs", one line for all of a family; or "seeds", a line for every seed, of
+            which the table must have at least two with runs of both families at the same amounts of compute.
+        resamples: lines drawn for the intervals over runs.
         seed: seed of the draws.
 
     Raises:
         UserError: the points do not support a fit; the sentence says why.
     """
-    points = _points(runs, loss)
-    known = {family for family, _, _ in points}
+    table, column = _table(runs, loss)
     for family in (base, other):
-        if family not in known:
-            raise UserError(f"No finished run is of the family {family!r}; {nearest(family, known)}")
+        if family not in set(table["family"]):
+            raise UserError(f"No finished run is of the family {family!r}; {nearest(family, set(table['family']))}")
     if base == other:
         raise UserError(f"The two families are both {base!r}; name two.")
-    fits = [_checked(family, points) for family in (base, other)]
-    grid = _common_losses(fits, (base, other))
+    table = table[table["family"].isin((base, other))]
+    drawn = _over_seeds(table, (base, other)) if over == "seeds" else _over_runs(table, (base, other), resamples, seed)
+    return ScalingFit(
+        families=(base, other),
+        points=tuple(table[["family", "flops", "at"]].itertuples(index=False, name=None)),
+        measure=column,
+        **drawn,
+    )
+
+
+def _over_runs(table: pd.DataFrame, families: tuple[str, str], resamples: int, seed: int) -> dict[str, Any]:
+    """One line through all runs of a family; intervals from lines drawn around it."""
+    fits = [_checked(family, table) for family in families]
+    grid = _common_losses([[fit] for fit in fits], families)
     flops = [np.exp(_inverse(fit.line, grid)) for fit in fits]
     random = np.random.default_rng(seed)
     lines = [fit.draw(resamples, random) for fit in fits]
@@ -160,9 +183,7 @@ def scaling_fit(
     falling = (lines[0][:, 0] < 0) & (lines[1][:, 0] < 0)
     low = np.quantile(np.where(falling[:, None], ratios, 0.0), 0.025, axis=0)
     high = np.quantile(np.where(falling[:, None], ratios, np.inf), 0.975, axis=0)
-    return ScalingFit(
-        families=(base, other),
-        points=tuple(point for point in points if point[0] in (base, other)),
+    return dict(
         exponent=_pair(-fit.line[0] for fit in fits),
         exponent_low=_pair(np.quantile(drawn, 0.025) for drawn in exponents),
         exponent_high=_pair(np.quantile(drawn, 0.975) for drawn in exponents),
@@ -175,6 +196,54 @@ def scaling_fit(
         multiplier_low=torch.from_numpy(low),
         multiplier_high=torch.from_numpy(high),
     )
+
+
+def _over_seeds(table: pd.DataFrame, families: tuple[str, str]) -> dict[str, Any]:
+    """A line for every family and seed; means of what they give, with Student's t over seeds."""
+    if SEED not in table:
+        raise UserError(f"Intervals over seeds need a table with the column {SEED!r}; without it take over='runs'.")
+    seeds = _paired_seeds(table, families)
+    fits = [[_checked(family, table[table[SEED] == seed]) for seed in seeds] for family in families]
+    grid = _common_losses(fits, families)
+    slopes, levels = (np.array([[fit.line[part] for fit in each] for each in fits]) for part in (0, 1))
+    log_flops = np.array([[_inverse(fit.line, grid) for fit in each] for each in fits])  # [family, seed, at]
+    low, middle, high = np.exp(_student(log_flops[0] - log_flops[1]))
+    exponent_low, exponent, exponent_high = _student(-slopes.T)
+    return dict(
+        exponent=_pair(exponent),
+        exponent_low=_pair(exponent_low),
+        exponent_high=_pair(exponent_high),
+        log_coefficient=_pair(levels.mean(1)),
+        largest_residual=_pair(max(np.abs(fit.residuals).max() for fit in each) for each in fits),
+        loss=torch.from_numpy(np.exp(grid)),
+        base_flops=torch.from_numpy(np.exp(log_flops[0].mean(0))),
+        other_flops=torch.from_numpy(np.exp(log_flops[1].mean(0))),
+        multiplier=torch.from_numpy(middle),
+        multiplier_low=torch.from_numpy(low),
+        multiplier_high=torch.from_numpy(high),
+        seeds=tuple(seeds),
+    )
+
+
+def _paired_seeds(table: pd.DataFrame, families: tuple[str, str]) -> list[int]:
+    """The seeds of which each family has all its amounts of compute."""
+    sizes = {family: set(table[table["family"] == family]["flops"]) for family in families}
+    have = table.groupby([SEED, "family"])["flops"].agg(set).to_dict()
+    seeds = [seed for seed in sorted(set(table[SEED])) if all(have.get((seed, f)) == sizes[f] for f in families)]
+    if len(seeds) < 2:
+        raise UserError(
+            f"Seeds with every run of both families: {len(seeds)}. Intervals over seeds need at least 2 of them."
+        )
+    return [int(seed) for seed in seeds]
+
+
+def _student(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(low, mean, high) over the first axis, of which the interval is Student's t of 95 %."""
+    from scipy.special import stdtrit
+
+    mean, n = values.mean(0), len(values)
+    error = float(stdtrit(n - 1, 0.975)) * values.std(0, ddof=1) / math.sqrt(n)
+    return mean - error, mean, mean + error
 
 
 @dataclass(frozen=True)
@@ -202,9 +271,11 @@ class _Fit:
         return np.stack([slope, middle - slope * centre], axis=1)
 
 
-def _points(runs: str | list[tuple[str, float, float]], loss: str | None) -> list[tuple[str, float, float]]:
+def _table(runs: str | list[tuple[str, float, float]], loss: str | None) -> tuple[pd.DataFrame, str]:
+    """A row for every run that counts, with its loss in the column "at", and what the loss is called."""
     if not isinstance(runs, str | Path):
-        return [(str(family), float(flops), float(value)) for family, flops, value in runs]
+        made = [(str(family), float(flops), float(value)) for family, flops, value in runs]
+        return pd.DataFrame(made, columns=["family", "flops", "at"]), "loss"
     path = Path(runs)
     if not path.is_file():
         raise UserError(f"There is no table at {path}; give the results.csv of a sweep.")
@@ -219,12 +290,13 @@ def _points(runs: str | list[tuple[str, float, float]], loss: str | None) -> lis
             raise UserError(f"{path} has no column {column!r}; give the results.csv that `dcinterp sweep` wrote.")
     if "status" in table:
         table = table[table["status"] == "done"]
+    if "stage" in table:
+        table = table[table["stage"] == FINAL]
     usable = [c for c in LOSSES if c in table and table[c].notna().all()]
     column = loss or (usable[0] if usable else "loss")
     if column not in table:
         raise UserError(f"{path} has no column {column!r}; {nearest(column, table.columns)}")
-    table = table.dropna(subset=["flops", column])
-    return list(table[["family", "flops", column]].itertuples(index=False, name=None))
+    return table.dropna(subset=["flops", column]).assign(at=lambda rows: rows[column].astype(float)), column
 
 
 def _require_runs(family: str, chosen: list[tuple[float, float]]) -> None:
@@ -234,9 +306,10 @@ def _require_runs(family: str, chosen: list[tuple[float, float]]) -> None:
         raise UserError(f"A run of {family} has no positive, finite compute and loss; leave it out.")
 
 
-def _checked(family: str, points: list[tuple[str, float, float]]) -> _Fit:
+def _checked(family: str, table: pd.DataFrame) -> _Fit:
     """The line of one family; a UserError says why there is none."""
-    chosen = [(flops, loss) for name, flops, loss in points if name == family]
+    rows = table[table["family"] == family]
+    chosen = list(zip(rows["flops"].astype(float), rows["at"], strict=True))
     _require_runs(family, chosen)
     sizes = {flops for flops, _ in chosen}
     if len(sizes) < 3:
@@ -255,9 +328,10 @@ def _checked(family: str, points: list[tuple[str, float, float]]) -> _Fit:
     return _Fit(x, y, line)
 
 
-def _common_losses(fits: list[_Fit], families: tuple[str, str]) -> np.ndarray:
-    """Logarithms of losses, lowest first, that both families reached."""
-    lowest, highest = max(fit.y.min() for fit in fits), min(fit.y.max() for fit in fits)
+def _common_losses(fits: list[list[_Fit]], families: tuple[str, str]) -> np.ndarray:
+    """Logarithms of losses, lowest first, that every line of both families reached."""
+    lowest = max(fit.y.min() for each in fits for fit in each)
+    highest = min(fit.y.max() for each in fits for fit in each)
     if lowest >= highest:
         raise UserError(
             f"{families[0]} and {families[1]} reached no loss in common ({math.exp(lowest):.4g} is above "

@@ -10,6 +10,11 @@ from dcinterp.figures.base.style import THEMES, finish
 RESULT = "ScalingFit"
 KIND = ""
 
+MEASURES = {
+    "loss": "loss (nats per token)",
+    "validation_loss": "held-out loss (nats per token)",
+    "bits_per_byte": "held-out bits per byte",
+}
 COLOURS = ("#0072b2", "#d55e00")
 
 
@@ -58,5 +63,5 @@ def plot(result: ScalingFit, *, theme: str = "light") -> go.Figure:
         ),
     )
     figure.update_xaxes(title="training compute (FLOPs)", type="log", exponentformat="power")
-    figure.update_yaxes(title="loss (nats per token)", type="log")
+    figure.update_yaxes(title=MEASURES.get(result.measure, result.measure), type="log")
     return finish(figure, theme, height=380)

@@ -56,6 +56,57 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     assert 30 <= covered <= 40
 
 
+def table_of_seeds(path, multipliers, noise=0.0):
+    """The results.csv of an experiment: three seeds of both families, and a run of the search that is far off."""
+    rows = [
+        {"stage": "tuning", "status": "done", "family": "dcformer++", "flops": 1e15, "bits": 99.0, "recipe.seed": 9}
+    ]
+    for seed, multiplier in enumerate(multipliers):
+        shift = np.exp(noise * np.random.default_rng(seed).normal())  # of a seed: all of its runs, both families
+        rows += [
+            {"stage": "final", "status": "done", "family": f, "flops": c, "bits": shift * loss, "recipe.seed": seed}
+            for f, c, loss in planted(multiplier)
+        ]
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return str(path)
+
+
+def test_over_seeds_every_seed_has_a_multiplier_of_its_own(tmp_path):
+    fit = dcinterp.scaling_fit(table_of_seeds(tmp_path / "a.csv", [1.5, 1.8, 2.1]), loss="bits", over="seeds")
+    logs = np.log([1.5, 1.8, 2.1])
+    error = 4.302653 * logs.std(ddof=1) / 3**0.5
+    assert fit.seeds == (0, 1, 2)
+    assert fit.measure == "bits"
+    assert fit.multiplier.tolist() == pytest.approx([np.exp(logs.mean())] * len(fit.loss))
+    assert fit.multiplier_low.tolist() == pytest.approx([np.exp(logs.mean() - error)] * len(fit.loss))
+    assert fit.multiplier_high.tolist() == pytest.approx([np.exp(logs.mean() + error)] * len(fit.loss))
+    assert fit.exponent == pytest.approx((0.05, 0.05))
+    assert (fit.base_flops / fit.other_flops).tolist() == pytest.approx(fit.multiplier.tolist())
+    assert "over 3 seeds" in fit.sentence()
+    assert load_result(fit.save(tmp_path / "fit")).seeds == (0, 1, 2)
+
+
+def test_what_both_families_of_a_seed_share_is_no_doubt_about_the_multiplier(tmp_path):
+    table = table_of_seeds(tmp_path / "a.csv", [1.5, 1.5, 1.5], noise=0.01)
+    by_seed, by_run = (dcinterp.scaling_fit(table, loss="bits", over=over) for over in ("seeds", "runs"))
+    assert by_seed.multiplier_high.tolist() == pytest.approx([1.5] * len(by_seed.loss))
+    assert float(by_run.multiplier_high[0]) > 1.52
+
+
+def test_over_seeds_only_whole_seeds_count(tmp_path):
+    path = table_of_seeds(tmp_path / "a.csv", [1.5, 1.8, 2.1])
+    table = pd.read_csv(path)
+    table.drop(table.index[-1]).to_csv(path, index=False)
+    assert dcinterp.scaling_fit(path, loss="bits", over="seeds").seeds == (0, 1)
+    table[table["recipe.seed"].isin((0, 9))].to_csv(path, index=False)
+    with pytest.raises(UserError, match="both families: 1"):
+        dcinterp.scaling_fit(path, loss="bits", over="seeds")
+    with pytest.raises(UserError, match=r"need a table with the column 'recipe\.seed'"):
+        dcinterp.scaling_fit(planted(1.5), over="seeds")
+    with pytest.raises(UserError, match="choose from runs, seeds"):
+        dcinterp.scaling_fit(planted(1.5), over="tokens")
+
+
 def test_no_difference_is_said_to_be_none():
     fit = dcinterp.scaling_fit(planted(1.0, noise=0.02, seed=3))
     assert "no difference is shown" in fit.sentence()
