@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dcinterp.bench.experiment_page import verdicts
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, inputs, links
 from workbench.glossary import tip
@@ -39,18 +40,21 @@ baseline = links.choose(
 )
 try:
     result = analyses.fresh("compare_arms", experiment=str(experiment.folder), measure=measure, baseline=baseline)
-    verdicts = experiments.verdicts(experiment)
+    lines = verdicts(experiment)
 except UserError as problem:
     inputs.refuse(problem)
 for paragraph in experiment.about:
     st.markdown(paragraph)
-for verdict in verdicts:
-    st.markdown(f"- {verdict}")
+for line in lines:
+    st.markdown(f"- {line}")
 st.caption(
     "Supported: the whole 95 % interval over seeds lies above zero. Refuted: below. Open: it includes zero.",
     help=tip("arm", "interval over seeds"),
 )
 view(result, "arms")
+if (fit := experiments.compute(experiment)) is not None:
+    st.subheader("Compute for the same loss", anchor=False)
+    view(fit, "compute")
 with st.expander("What the numbers do not say"):
     st.markdown("\n".join(f"- {each}" for each in experiment.limits) or "Nothing is stated.")
 st.subheader("Differences", anchor=False)

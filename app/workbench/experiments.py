@@ -8,7 +8,8 @@ from typing import Any
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
-from dcinterp.bench.experiment_page import MORE, verdict
+from dcinterp.bench.compute_section import fit_of
+from dcinterp.bench.experiment_page import MORE
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
 from workbench import analyses
@@ -28,11 +29,6 @@ def found() -> dict[str, Experiment]:
     return dict(sorted(read.items(), key=lambda item: (not item[1].table.is_file(), item[0] != FIRST, item[0])))
 
 
-def verdicts(experiment: Experiment) -> list[str]:
-    """A line for every hypothesis, in Markdown."""
-    return [verdict(experiment, each) for each in experiment.hypotheses]
-
-
 def protocol(experiment: Experiment) -> str:
     """The protocol in Markdown, its headings two levels down; empty without one."""
     return _headings_down(experiment.folder / "protocol.md", 2)
@@ -46,6 +42,16 @@ def _headings_down(file: Path, levels: int) -> str:
 def more(experiment: Experiment) -> str:
     """What other commands of the experiment printed, in Markdown, its headings like the page's; empty without any."""
     return _headings_down(experiment.folder / MORE, 1)
+
+
+def compute(experiment: Experiment) -> Any | None:
+    """Loss against compute, where its arms are sizes of two families and the runs support lines."""
+    if experiment.multiplier is None:
+        return None
+    try:
+        return fit_of(experiment)
+    except UserError:  # the verdict says so
+        return None
 
 
 def curves(experiment: Experiment) -> Any | None:

@@ -9,6 +9,7 @@ import torch
 from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
+from dcinterp.bench.compute_section import compute_section, multiplier_verdict
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import TUNING, Experiment, Hypothesis, read_table
 
@@ -65,17 +66,30 @@ def page_of(experiment: Experiment, picture: str) -> str:
         others=f"{last + 1}-{last + len(experiment.seeds)}",
         again=" (the search runs once more, on the\nseed that the file names for it)" if experiment.tuning_keys else "",
     )
-    text += _section("Hypotheses", [verdict(experiment, each) for each in experiment.hypotheses])
+    text += _section("Hypotheses", verdicts(experiment))
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])
     text += f"## {_capital(primary.meaning)}\n\n![A point for every seed, and the mean of each arm]({picture})\n\n"
     text += f"Seeds {_ranges(primary.seeds)}. {HOW}{SHARES.format(at=experiment.solved_at) if primary.share else ''}"
     text += f"{SIZES}\n\n{table_of(primary, experiment.solved_at)}\n"
+    if experiment.multiplier is not None:
+        text += compute_section(experiment, compute_picture(picture))
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
     text += _among_solved(experiment, primary) if experiment.solved_by else ""
     text += search_tables(experiment)
     more = experiment.folder / MORE
     return text + ("\n" + more.read_text(encoding="utf-8") if more.is_file() else "")
+
+
+def compute_picture(picture: str) -> str:
+    """The name of the second figure, of compute."""
+    return picture.replace(".svg", "-compute.svg")
+
+
+def verdicts(experiment: Experiment) -> list[str]:
+    """A line for every hypothesis, in Markdown; that on compute first."""
+    first = [] if experiment.multiplier is None else [multiplier_verdict(experiment)]
+    return first + [verdict(experiment, each) for each in experiment.hypotheses]
 
 
 def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:

@@ -15,6 +15,7 @@
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
       - {name: H1, arm: composed, baseline: plain}
+    multiplier: {name: H2, base: transformer++, other: dcformer++}   # that a family saves compute, where arms are sizes
     solved: {by: accuracy 1 seen, at: 0.95}     # the runs among which the primary measure is shown once more
     about: [what the arms are asked, in a sentence or two]
     limits: [what the numbers do not say, a sentence each]
@@ -46,7 +47,20 @@ from dcinterp.train.control.engines import LOCAL
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
 
 FILE = "experiment.yaml"
-KEYS = ("title", "config", "arms", "tuning", "seeds", "measures", "hypotheses", "solved", "about", "limits", "output")
+KEYS = (
+    "title",
+    "config",
+    "arms",
+    "tuning",
+    "seeds",
+    "measures",
+    "hypotheses",
+    "multiplier",
+    "solved",
+    "about",
+    "limits",
+    "output",
+)
 SEEDED = ("recipe.seed", "data.seed")
 TUNING, FINAL = "tuning", "final"
 AS = "tuned_as"
@@ -60,6 +74,15 @@ class Hypothesis:
     arm: str
     baseline: str
     measure: str = ""
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """That the family `base` needs more compute than `other` for the same loss, the primary measure."""
+
+    name: str
+    base: str
+    other: str
 
 
 @dataclass(frozen=True)
@@ -83,6 +106,7 @@ class Experiment:
     seeds: tuple[int, ...]
     measures: dict[str, str]
     hypotheses: tuple[Hypothesis, ...]
+    multiplier: Multiplier | None
     solved_by: str
     solved_at: float
     about: tuple[str, ...]
@@ -208,6 +232,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         seeds=seeds,
         measures={str(key): str(name) for key, name in tree["measures"].items()},
         hypotheses=_hypotheses(file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms]),
+        multiplier=_multiplier(file, tree.get("multiplier")),
         solved_by=str((tree.get("solved") or {}).get("by", "")),
         solved_at=float((tree.get("solved") or {}).get("at", 0.95)),
         about=tuple(map(str, tree.get("about") or ())),
@@ -346,6 +371,14 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
             if arm not in arms:
                 raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
     return tuple(Hypothesis(**{key: str(value) for key, value in each.items()}) for each in listed)
+
+
+def _multiplier(file: Path, given: Any) -> Multiplier | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or set(given) != {"name", "base", "other"}:
+        raise UserError(f"`multiplier` of {file} needs name, base and other: two families, such as transformer++.")
+    return Multiplier(**{key: str(value) for key, value in given.items()})
 
 
 def _tuned_as(file: Path, arms: Sequence[Mapping[str, Any]]) -> dict[str, str]:
