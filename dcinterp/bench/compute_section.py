@@ -2,73 +2,92 @@
 
 from __future__ import annotations
 
-from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, scaling_fit
+import math
+
+from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 
 TEXT = """
 ## Compute for the same loss
 
 ![A point for every run, and the mean of each family's lines]({picture})
 
-A line of log loss on log FLOPs for each family and seed, through all sizes; the multiplier is the FLOPs of {base} over
-those of {other} at the same loss, and brackets are 95 % intervals over seeds (Student's t of its logarithm).
+The multiplier is the FLOPs of {base} over those of {other} at the same loss, along the sizes and lengths of training
+that were run. *By lines*: a line of log loss on log FLOPs for each family and seed, through all sizes. *By pieces*:
+straight pieces from size to size instead, which a curve does not put off. Brackets are 95 % intervals over seeds
+(Student's t of its logarithm).
 
     {command} --over seeds
+    {command} --over seeds --through pieces
 
-{table}
+{multipliers}
 
 {slopes}
+
+How far the mean of a size is from the mean line:
+
+{residuals}
 
 Without `--over seeds`, with one line through all runs of a family, which takes each of them to scatter by itself:
 {pooled}
 """
 
 
-def fit_of(experiment: Experiment, over: Over = "seeds") -> ScalingFit:
+def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "line") -> ScalingFit:
     """The fit that the experiment's `multiplier` asks for, of its primary measure.
 
     Raises:
-        UserError: its runs support no fit.
+        UserError: an arm has no run, or the runs support no fit.
     """
     assert experiment.multiplier is not None
+    table, measure = read_table(experiment), next(iter(experiment.measures))
+    ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
+    if missing := [arm for arm in experiment.arms if arm not in set(ended["arm"])]:
+        raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
     return scaling_fit(
         str(experiment.table),
         base=experiment.multiplier.base,
         other=experiment.multiplier.other,
-        loss=next(iter(experiment.measures)),
+        loss=measure,
         over=over,
+        through=through,
     )
 
 
 def multiplier_verdict(experiment: Experiment) -> str:
-    """The hypothesis on the multiplier, what it is at the lowest common loss, and whether the interval supports it."""
+    """The hypothesis on the multiplier, what it is at the lowest common loss, and whether the intervals support it."""
     assert experiment.multiplier is not None
     asks = f"**{experiment.multiplier.name}** (the compute multiplier is above 1"
     try:
-        fit = fit_of(experiment)
+        fits = [fit_of(experiment, through="line"), fit_of(experiment, through="pieces")]
     except UserError as problem:
         return f"{asks}): none. {problem}"
-    low, high = float(fit.multiplier_low[0]), float(fit.multiplier_high[0])
+    fit = fits[0]
+    low, high = (
+        min(float(each.multiplier_low[0]) for each in fits),
+        max(float(each.multiplier_high[0]) for each in fits),
+    )
     says = "**supported**" if low > 1 else "**refuted**: it is below 1" if high < 1 else "**open**"
     if len(fit.seeds) < len(experiment.seeds):
-        says = f"interim, {len(fit.seeds)} of {len(experiment.seeds)} seeds: no verdict"
-    at = f"{asks}, at {float(fit.loss[0]):.3f}, the lowest loss that both families reached in every seed)"
-    return f"{at}: {_times(fit, 0)} over {len(fit.seeds)} seeds; {says}."
+        says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: no verdict"
+    return (
+        f"{asks}, at {float(fit.loss[0]):.3f}, the lowest loss that both families reached in every seed): by lines "
+        f"{_times(fit, 0)}, by pieces {_times(fits[1], 0)} over {len(fit.seeds)} seeds; {says}."
+    )
 
 
 def compute_section(experiment: Experiment, picture: str) -> str:
-    """Markdown with the figure, the multiplier at several losses and the slopes; empty where there is no fit."""
+    """Markdown with the figure, the multiplier at several losses, slopes and residuals; empty where there is no fit."""
     try:
-        fit, pooled = fit_of(experiment), fit_of(experiment, "runs")
+        fit, pieces, pooled = fit_of(experiment), fit_of(experiment, through="pieces"), fit_of(experiment, "runs")
     except UserError:
         return ""
-    rows = [[f"{float(fit.loss[at]):.3f}", _times(fit, at)] for at in range(len(fit.loss))]
-    slopes = "; ".join(
+    rows = [[f"{float(fit.loss[at]):.3f}", _times(fit, at), _times(pieces, at)] for at in range(len(fit.loss))]
+    slopes = "; that of ".join(
         f"{family} falls as compute to the power of -{fit.exponent[at]:.4f} "
-        f"[{fit.exponent_low[at]:.4f}, {fit.exponent_high[at]:.4f}], and no run is further from its line than "
-        f"{fit.largest_residual[at]:.1%}"
+        f"[{fit.exponent_low[at]:.4f}, {fit.exponent_high[at]:.4f}]"
         for at, family in enumerate(fit.families)
     )
     measure, name = next(iter(experiment.measures.items()))
@@ -78,10 +97,24 @@ def compute_section(experiment: Experiment, picture: str) -> str:
         base=fit.families[0],
         other=fit.families[1],
         command=command,
-        table=markdown_table([name, "multiplier"], rows),
+        multipliers=markdown_table([name, "multiplier, by lines", "by pieces"], rows),
         slopes=f"The loss of {slopes}.",
+        residuals=_residuals(fit),
         pooled=pooled.sentence(),
     )
+
+
+def _residuals(fit: ScalingFit) -> str:
+    """A row a family: by how much the mean of each size is above the mean line; a curve shows as a pattern of signs."""
+    rows = []
+    for number, family in enumerate(fit.families):
+        by_size: dict[float, list[float]] = {}
+        for name, flops, loss in fit.points:
+            if name == family:
+                by_size.setdefault(flops, []).append(math.log(loss))
+        line = {flops: fit.log_coefficient[number] - fit.exponent[number] * math.log(flops) for flops in by_size}
+        rows.append([family, *(f"{sum(by_size[at]) / len(by_size[at]) - line[at]:+.2%}" for at in sorted(by_size))])
+    return markdown_table(["family", *(f"size {at + 1}" for at in range(len(rows[0]) - 1))], rows)
 
 
 def _times(fit: ScalingFit, at: int) -> str:

@@ -21,6 +21,9 @@ def command(
     over: Annotated[
         Literal["runs", "seeds"], typer.Option(help="What intervals are over; of seeds, each gets a line of its own.")
     ] = "runs",
+    through: Annotated[
+        Literal["line", "pieces"], typer.Option(help="What gives a seed's compute at a loss: a line, or pieces of it.")
+    ] = "line",
     figure: Annotated[Path | None, typer.Option(help="Write the figure to this .html file.", metavar="FILE")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the result to this folder.", metavar="FOLDER")] = None,
     as_json: Annotated[
@@ -43,7 +46,7 @@ def command(
 
     require_file_place(figure)
     require_result_place(save, "ScalingFit")
-    fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss, over=over)
+    fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss, over=over, through=through)
     if figure is not None:
         from dcinterp.figures.base import export
 

@@ -43,6 +43,7 @@ LOSSES = ("validation_loss", "loss")
 COLUMNS = ("family", "flops")
 SEED = "recipe.seed"
 Over = Literal["runs", "seeds"]
+Through = Literal["line", "pieces"]
 GRID = 9
 LARGEST_LOG = 100.0
 """Of a loss: far beyond what any run has, and far from what a number can hold."""
@@ -135,6 +136,7 @@ def scaling_fit(
     other: str = "dcformer++",
     loss: str | None = None,
     over: Over = "runs",
+    through: Through = "line",
     resamples: Count = 2000,
     seed: int = 0,
 ) -> ScalingFit:
@@ -147,6 +149,8 @@ def scaling_fit(
         loss: column of the loss; validation_loss where every run has it, else loss.
         over: what the intervals are over: "runs", one line for all of a family; or "seeds", a line for every seed, of
             which the table must have at least two with runs of both families at the same amounts of compute.
+        through: what gives a seed's compute at a loss: its "line", or straight "pieces" from run to run, which a curved
+            truth does not put off. Exponents are those of the lines either way.
         resamples: lines drawn for the intervals over runs.
         seed: seed of the draws.
 
@@ -160,7 +164,12 @@ def scaling_fit(
     if base == other:
         raise UserError(f"The two families are both {base!r}; name two.")
     table = table[table["family"].isin((base, other))]
-    drawn = _over_seeds(table, (base, other)) if over == "seeds" else _over_runs(table, (base, other), resamples, seed)
+    if over == "seeds":
+        drawn = _over_seeds(table, (base, other), through)
+    elif through == "line":
+        drawn = _over_runs(table, (base, other), resamples, seed)
+    else:
+        raise UserError("Pieces from run to run need over='seeds': they are drawn for each seed.")
     return ScalingFit(
         families=(base, other),
         points=tuple(table[["family", "flops", "at"]].itertuples(index=False, name=None)),
@@ -198,7 +207,7 @@ def _over_runs(table: pd.DataFrame, families: tuple[str, str], resamples: int, s
     )
 
 
-def _over_seeds(table: pd.DataFrame, families: tuple[str, str]) -> dict[str, Any]:
+def _over_seeds(table: pd.DataFrame, families: tuple[str, str], through: Through) -> dict[str, Any]:
     """A line for every family and seed; means of what they give, with Student's t over seeds."""
     if SEED not in table:
         raise UserError(f"Intervals over seeds need a table with the column {SEED!r}; without it take over='runs'.")
@@ -206,7 +215,7 @@ def _over_seeds(table: pd.DataFrame, families: tuple[str, str]) -> dict[str, Any
     fits = [[_checked(family, table[table[SEED] == seed]) for seed in seeds] for family in families]
     grid = _common_losses(fits, families)
     slopes, levels = (np.array([[fit.line[part] for fit in each] for each in fits]) for part in (0, 1))
-    log_flops = np.array([[_inverse(fit.line, grid) for fit in each] for each in fits])  # [family, seed, at]
+    log_flops = np.array([[fit.log_flops(grid, through) for fit in each] for each in fits])  # [family, seed, at]
     low, middle, high = np.exp(_student(log_flops[0] - log_flops[1]))
     exponent_low, exponent, exponent_high = _student(-slopes.T)
     return dict(
@@ -256,7 +265,18 @@ class _Fit:
 
     @property
     def residuals(self) -> np.ndarray:
-        return self.y - (self.line[0] * self.x + self.line[1])
+        return self.y - self.at(self.x)
+
+    def at(self, x: Any) -> Any:
+        """The line at a log C."""
+        return self.line[0] * x + self.line[1]
+
+    def log_flops(self, log_loss: np.ndarray, through: Through) -> np.ndarray:
+        """log C of each loss: on the line, or on straight pieces from run to run."""
+        if through == "line":
+            return _inverse(self.line, log_loss)
+        order = np.argsort(self.y)
+        return np.interp(log_loss, self.y[order], self.x[order])
 
     def draw(self, resamples: int, random: np.random.Generator) -> np.ndarray:
         """[resample, (slope, intercept)] of lines as far from the fit as it may be from the truth.
@@ -329,9 +349,10 @@ def _checked(family: str, table: pd.DataFrame) -> _Fit:
 
 
 def _common_losses(fits: list[list[_Fit]], families: tuple[str, str]) -> np.ndarray:
-    """Logarithms of losses, lowest first, that every line of both families reached."""
-    lowest = max(fit.y.min() for each in fits for fit in each)
-    highest = min(fit.y.max() for each in fits for fit in each)
+    """Logarithms of losses, lowest first, that every line of both families, and its runs, reached."""
+    every = [fit for each in fits for fit in each]
+    lowest = max(max(fit.y.min(), fit.at(fit.x.max())) for fit in every)
+    highest = min(min(fit.y.max(), fit.at(fit.x.min())) for fit in every)
     if lowest >= highest:
         raise UserError(
             f"{families[0]} and {families[1]} reached no loss in common ({math.exp(lowest):.4g} is above "

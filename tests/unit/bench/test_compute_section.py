@@ -58,7 +58,7 @@ def planted(tmp_path: Path) -> Callable[..., Experiment]:
 @pytest.mark.parametrize(
     ("multipliers", "says"),
     [
-        ([1.5, 1.6, 1.7], "1.60 [1.37, 1.87] over 3 seeds; **supported**."),
+        ([1.5, 1.6, 1.7], "by lines 1.60 [1.37, 1.87], by pieces 1.60 [1.37, 1.87] over 3 seeds; **supported**."),
         ([0.7, 0.8, 1.5], "over 3 seeds; **open**."),
         ([0.6, 0.62, 0.61], "over 3 seeds; **refuted**: it is below 1."),
     ],
@@ -74,12 +74,29 @@ def test_a_planted_multiplier_is_judged_by_its_interval(planted, multipliers, sa
 def test_the_page_has_the_lines_and_their_figure(planted):
     text = page_of(planted([1.5, 1.6, 1.7]), "small.svg")
     assert "(small-compute.svg)" in text
-    assert text.count("| 1.60 [1.37, 1.87] |") == 9
+    assert text.count("| 1.60 [1.37, 1.87] | 1.60 [1.37, 1.87] |") == 9
+    assert "| dcformer++ | +0.00% | +0.00% | +0.00% |" in text.replace("-0.00%", "+0.00%")
     assert "transformer++ falls as compute to the power of -0.0500" in text
 
 
 def test_without_all_seeds_there_is_no_verdict(planted):
-    assert verdicts(planted([1.5, 1.6], planned=3))[0].endswith("interim, 2 of 3 seeds: no verdict.")
+    assert verdicts(planted([1.5, 1.6], planned=3))[0].endswith("2 of 3 seeds have a run of every arm: no verdict.")
+
+
+def test_a_size_that_no_seed_has_is_no_silent_gap(planted):
+    experiment = planted([1.5, 1.6, 1.7])
+    table = pd.read_csv(experiment.table)
+    table[table["arm"] != "all 16"].to_csv(experiment.table, index=False)
+    assert "No run of all 16 has ended" in verdicts(experiment)[0]
+
+
+def test_lines_and_pieces_must_agree(planted):
+    experiment = planted([1.5, 1.6, 1.7])
+    table = pd.read_csv(experiment.table)
+    table.loc[table["arm"] == "all 24", "bits_per_byte"] *= 1.04  # above the line, and no better than plain
+    table.to_csv(experiment.table, index=False)
+    (line,) = verdicts(experiment)
+    assert "**open**" in line
 
 
 def test_families_without_a_loss_in_common_have_no_multiplier(planted):

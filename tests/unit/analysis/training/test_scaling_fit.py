@@ -93,6 +93,31 @@ def test_what_both_families_of_a_seed_share_is_no_doubt_about_the_multiplier(tmp
     assert float(by_run.multiplier_high[0]) > 1.52
 
 
+def test_pieces_are_not_put_off_by_a_curve(tmp_path):
+    """The truth flattens, the same for both; the second family reaches each loss with less compute."""
+    rows = [
+        {"status": "done", "family": f, "flops": c / factor, "bits": 1 + 30 * c**-0.1, "recipe.seed": seed}
+        for seed in range(2)
+        for f, factor in (("transformer++", 1.0), ("dcformer++", 1.5))
+        for c in SIZES
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "a.csv", index=False)
+    arguments = {"loss": "bits", "over": "seeds"}
+    fit = dcinterp.scaling_fit(str(tmp_path / "a.csv"), through="pieces", **arguments)
+    assert fit.multiplier.tolist() == pytest.approx([1.5] * len(fit.loss))
+    with pytest.raises(UserError, match="need over='seeds'"):
+        dcinterp.scaling_fit(planted(1.5), through="pieces")
+
+
+def test_a_multiplier_is_not_read_beyond_the_largest_run():
+    """The last run of the second family is below its line, so its line does not reach that loss within its runs."""
+    points = planted(1.5)
+    points[-1] = (points[-1][0], points[-1][1], points[-1][2] * 0.97)
+    fit = dcinterp.scaling_fit(points)
+    assert float(fit.other_flops.max()) <= SIZES[-1] * (1 + 1e-9)
+    assert float(fit.base_flops.max()) <= SIZES[-1] * (1 + 1e-9)
+
+
 def test_over_seeds_only_whole_seeds_count(tmp_path):
     path = table_of_seeds(tmp_path / "a.csv", [1.5, 1.8, 2.1])
     table = pd.read_csv(path)
