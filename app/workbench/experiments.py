@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.compute_section import fit_of
-from dcinterp.bench.experiment_page import MORE
+from dcinterp.bench.experiment_page import more_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
 from workbench import analyses
@@ -31,17 +30,17 @@ def found() -> dict[str, Experiment]:
 
 def protocol(experiment: Experiment) -> str:
     """The protocol in Markdown, its headings two levels down; empty without one."""
-    return _headings_down(experiment.folder / "protocol.md", 2)
+    file = experiment.folder / "protocol.md"
+    return _headings_down(file.read_text(encoding="utf-8") if file.is_file() else "", 2)
 
 
-def _headings_down(file: Path, levels: int) -> str:
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+def _headings_down(text: str, levels: int) -> str:
     return "\n".join(f"{'#' * levels}{line}" if line.startswith("#") else line for line in text.splitlines())
 
 
 def more(experiment: Experiment) -> str:
     """What other commands of the experiment printed, in Markdown, its headings like the page's; empty without any."""
-    return _headings_down(experiment.folder / MORE, 1)
+    return _headings_down("\n\n".join(more_of(experiment)), 1)
 
 
 def compute(experiment: Experiment) -> Any | None:

@@ -13,8 +13,8 @@ from dcinterp.bench.compute_section import compute_section, multiplier_verdict
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import TUNING, Experiment, Hypothesis, read_table
 
-MORE = "more.md"
-"""A file beside the table with what another command of the experiment printed; the page ends with it."""
+MORE = "more*.md"
+"""Files beside the table with what other commands of the experiment printed; the page ends with them."""
 
 HEAD = """# {title}
 
@@ -77,8 +77,13 @@ def page_of(experiment: Experiment, picture: str) -> str:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
     text += _among_solved(experiment, primary) if experiment.solved_by else ""
     text += search_tables(experiment)
-    more = experiment.folder / MORE
-    return text + ("\n" + more.read_text(encoding="utf-8") if more.is_file() else "")
+    return text + "".join(f"\n{each}" for each in more_of(experiment))
+
+
+def more_of(experiment: Experiment) -> list[str]:
+    """What other commands of the experiment printed, in Markdown: more.md first, then the others by name."""
+    files = sorted(experiment.folder.glob(MORE), key=lambda file: file.stem)
+    return [file.read_text(encoding="utf-8") for file in files]
 
 
 def compute_picture(picture: str) -> str:
