@@ -39,13 +39,14 @@ CHANGES = {"key": "which fact is meant", "relation": "how its letter is said"}
 
 TEXT = """## Which edges carry the question in the {arm} models that learnt it
 
-In the models of the {seeds} seeds that reach {at:.0%} on `seen`, on {documents} new documents with one question. The
-prompt is compared with one that differs in a single word of the question, and a group of edges carries the values of
-that other prompt: by how much does the difference of the two answers' logits fall, of what it falls by if everything
-changes? Heads of a layer are pooled, since their order means nothing between seeds; groups in series each count in
-full, so shares do not add up. *Weights* are the dynamic weights of a stage of composition, made from the residual
-stream. Brackets are 95 % intervals over seeds. Patching is exact. The measurement describes, and no hypothesis hangs on
-it:
+In the models of the {seeds} of {trained} seeds that reach {at:.0%} on `seen`, on {documents} new documents with one
+question. They were trained again from the configs of the runs above, with a kernel that adds in another order, and
+from so small a difference another model comes: those that learn are not the same seeds. The prompt is compared with
+one that differs in a single word of the question, and a group of edges carries the values of that other prompt: by
+how much does the difference of the two answers' logits fall, of what it falls by if everything changes? Heads of a
+layer are pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not
+add up. *Weights* are the dynamic weights of a stage of composition, made from the residual stream. Brackets are 95 %
+intervals over seeds. Patching is exact. The measurement describes, and no hypothesis hangs on it:
 
     python experiments/recombination/circuits.py
 """
@@ -104,9 +105,15 @@ def prompts(source: PuzzleSource, part: str, change: str, count: int) -> list[tu
 
 
 def measure(experiment: Experiment, model: Path, documents: int) -> list[dict[str, Any]]:
-    """A row for every change, part of the puzzle and group of edges: the share of the difference that it carries."""
+    """A row for every change, part of the puzzle and group of edges: the share of the difference that it carries.
+
+    Of a model that has not learnt the seen pairs, one row with its accuracy.
+    """
     source = PuzzleSource(experiment.run(FINAL, ARM, {}, 0).config.data.puzzle, model, makes=False)
     bridge = load(str(model))
+    accuracy = {"accuracy": round(right_answers(bridge, source.held_out(source.puzzle.PARTS[0], 256)), 4)}
+    if accuracy["accuracy"] < experiment.solved_at:
+        return [accuracy]
     run, rows = CircuitRun(bridge), []
     groups = [group for group in dict.fromkeys(map(group_of, run.graph.names)) if "MLP" not in group]  # of no units
     kept = torch.ones(2 + len(groups), run.graph.size)
@@ -120,14 +127,22 @@ def measure(experiment: Experiment, model: Path, documents: int) -> list[dict[st
             m = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64).mean(1)
             for group, without in zip(groups, m[2:], strict=True):
                 share = float((m[0] - without) / (m[0] - m[1]))
-                rows.append({"change": change, "part": part, "group": group, "share": round(share, 5)})
+                rows.append(accuracy | {"change": change, "part": part, "group": group, "share": round(share, 5)})
     return rows
+
+
+@torch.no_grad()
+def right_answers(bridge: Any, documents: dict[str, torch.Tensor]) -> float:
+    """The share of right answers."""
+    guesses, labels = bridge(documents["input_ids"]).argmax(-1)[:, :-1], documents["labels"][:, 1:]
+    return float((guesses == labels)[labels >= 0].float().mean())
 
 
 def summary(rows: pd.DataFrame, solved_at: float) -> str:
     """The table over seeds, as Markdown."""
+    trained, rows = len(set(rows["seed"])), rows.dropna(subset=["share"])
     seeds = sorted(set(rows["seed"]))
-    text = TEXT.format(arm=ARM, seeds=len(seeds), at=solved_at, documents=DOCUMENTS)
+    text = TEXT.format(arm=ARM, seeds=len(seeds), trained=trained, at=solved_at, documents=DOCUMENTS)
     for change, meaning in CHANGES.items():
         wide = {
             part: own.pivot_table(index="group", columns="seed", values="share", sort=False)
@@ -170,8 +185,7 @@ def main(
     experiment, table = read_experiment(HERE), table or HERE / TABLE
     rows = pd.read_csv(table) if table.is_file() else pd.DataFrame()
     runs = read_table(experiment)
-    solved = (runs["arm"] == ARM) & (runs["stage"] == FINAL) & (runs[experiment.solved_by] >= experiment.solved_at)
-    for _, run in runs[solved].iterrows():
+    for _, run in runs[(runs["arm"] == ARM) & (runs["stage"] == FINAL)].iterrows():
         seed, model = int(run["recipe.seed"]), experiment.output / run["name"] / "model"
         if model.is_dir() and not (len(rows) and (rows["seed"] == seed).any()):
             found = pd.DataFrame([{"seed": seed} | row for row in measure(experiment, model, documents)])

@@ -18,7 +18,9 @@ from dcinterp.bench.experiment_page import page_of
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.control.experiment import read_experiment, read_table
+from dcinterp.train.data.puzzle_source import PuzzleSource
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 
@@ -94,11 +96,7 @@ def test_the_rate_rises_and_falls_as_the_protocol_says(runner):
 
 
 def test_the_branch_that_costs_most_is_counted_by_seed():
-    spec = importlib.util.spec_from_file_location("recombination_mechanism", FOLDER / "recombination" / "mechanism.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("recombination", "mechanism")
     rows = [
         {"seed": seed, "part": part, "kind": kind, "seen": seen, "held-out": seen / 2}
         for seed in range(3)
@@ -116,13 +114,67 @@ def test_the_branch_that_costs_most_is_counted_by_seed():
     assert "| post.qp | mean | -0.600" in text
 
 
-def test_the_words_on_starts_are_those_of_the_tables():
-    """Made again to the letter; and a curve of two levels is split where its second begins, wherever it is cut."""
-    spec = importlib.util.spec_from_file_location("birth_measure", FOLDER / "birth" / "measure.py")
+@pytest.fixture
+def circuits() -> Any:
+    """experiments/recombination/circuits.py as a module."""
+    return script("recombination", "circuits")
+
+
+@pytest.mark.parametrize(
+    ("edge", "group"),
+    [
+        ("embedding -> L0H1.q", "embedding -> L0 query"),
+        ("L0H1 -> L1 post weights", "L0 -> L1 post weights"),
+        ("L1H0 -> L1H1 (post qp)", "L1 post qp"),
+        ("L0H1 -> L0H1 (pre skip)", "L0 pre skip"),
+        ("L1H1 -> logits", "L1 -> logits"),
+        ("MLP 0 -> L1H0.v", "MLP 0 -> L1 value"),
+    ],
+)
+def test_edges_are_pooled_by_layer(circuits, edge, group):
+    assert circuits.group_of(edge) == group
+
+
+@pytest.mark.parametrize("part", ["seen", "held-out"])
+@pytest.mark.parametrize("change", ["key", "relation"])
+def test_a_question_and_its_counterfactual_differ_in_a_word_and_stay_in_their_part(circuits, tmp_path, part, change):
+    source = PuzzleSource(PuzzleSection(name="recombination"), tmp_path)
+    made = circuits.prompts(source, part, change, 40)
+    assert len(made) > 30
+    pairs = source.puzzle.pairs(part)
+    for prompt, answer, other, other_answer in made:
+        assert answer != other_answer
+        first, second = prompt.split(), other.split()
+        assert [at for at in range(6) if first[at] != second[at]] == [4 if change == "relation" else 5]
+        for *facts, relation, key in (first, second):
+            (fact,) = (fact.split("-") for fact in facts if key in fact.split("-"))
+            assert (fact.index(key), int(relation)) in pairs
+            said = answer if [*facts, relation, key] == first else other_answer
+            assert "ABCDEFGH".index(said) == ("ABCDEFGH".index(fact[2]) + int(relation)) % 8
+
+
+def test_the_words_on_circuits_are_those_of_the_table(circuits):
+    rows = pd.read_csv(FOLDER / "recombination" / "circuits.csv")
+    experiment = read_experiment(FOLDER / "recombination")
+    written = (FOLDER / "recombination" / "more-circuits.md").read_text(encoding="utf-8")
+    assert written == circuits.summary(rows, experiment.solved_at)
+    assert set(rows["seed"]) == set(experiment.seeds)
+    assert (rows["share"].notna() == (rows["accuracy"] >= experiment.solved_at)).all()
+
+
+def script(experiment: str, name: str) -> Any:
+    """A script of an experiment as a module."""
+    spec = importlib.util.spec_from_file_location(f"{experiment}_{name}", FOLDER / experiment / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_words_on_starts_are_those_of_the_tables():
+    """Made again to the letter; and a curve of two levels is split where its second begins, wherever it is cut."""
+    module = script("birth", "measure")
     found = dcinterp.edge_starts(str(FOLDER / "birth"))
     assert (FOLDER / "birth" / "more.md").read_text(encoding="utf-8") == module.summary(found)
     late = torch.where(found.step >= 800, 1.0, 0.0)
