@@ -64,6 +64,11 @@ KEYS = (
 SEEDED = ("recipe.seed", "data.seed")
 TUNING, FINAL = "tuning", "final"
 AS = "tuned_as"
+ADDED: tuple[dict[str, Any], ...] = (
+    {"data.text.packages": [], "data.text.hold_out": "pieces", "data.text.digest": ""},
+)
+"""Keys that configs did not have when runs of the tables were made, with what they did then, the oldest first. Who adds
+a key adds it here: a test asks that every run of a table is still known."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +305,7 @@ def _run_missing(
     before = read_table(experiment)
     done = before[before["status"] == "done"].set_index("name") if len(before) else before
     for run in runs:
-        if run.name in done.index and done.loc[run.name, "digest"] != digest(run):
+        if run.name in done.index and done.loc[run.name, "digest"] not in digests(run):
             raise UserError(
                 f"{experiment.table} has a run {run.name!r} that was made with another config; take its row out, or "
                 "give another --table."
@@ -320,8 +325,32 @@ def _run_missing(
 
 def digest(run: SweepRun) -> str:
     """A hash of what a run is made from, whatever folder it is in."""
-    config = json.dumps(asdict(replace(run.config, output="")), sort_keys=True, default=str)
-    return hashlib.blake2b(config.encode(), digest_size=8).hexdigest()
+    return _hash(_tree(run))
+
+
+def digests(run: SweepRun) -> list[str]:
+    """The hashes that a run of this config may have: today's, and those from before the keys of `ADDED`."""
+    tree = _tree(run)
+    found = [_hash(tree)]
+    for group in reversed(ADDED):
+        for path, former in group.items():
+            *folders, key = path.split(".")
+            at: Any = tree
+            for folder in folders:
+                at = at and at[folder]
+            if at and at.pop(key) != former:
+                return found
+        found.append(_hash(tree))
+    return found
+
+
+def _tree(run: SweepRun) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads(json.dumps(asdict(replace(run.config, output="")), default=str))
+    return tree
+
+
+def _hash(tree: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:

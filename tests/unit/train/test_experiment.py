@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ import yaml
 import dcinterp
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import read_config
+from dcinterp.train.control import experiment as experiment_module
 from dcinterp.train.control import sweep
 from dcinterp.train.control.experiment import parse_seeds, read_experiment, run_experiment
 from dcinterp.train.loop.run import train
@@ -101,6 +103,19 @@ def test_a_tie_of_the_search_goes_to_the_lower_training_loss(folder):
     chosen = experiment.choose(pd.DataFrame(rows))
     assert chosen == {arm: {"recipe.learning_rate": 0.1} for arm in experiment.arms}
     assert experiment.chosen_at_an_edge(pd.DataFrame(rows)) == list(experiment.arms)
+
+
+def test_a_run_from_before_a_key_of_configs_is_known_while_the_key_does_what_it_did(folder, monkeypatch):
+    experiment = read_experiment(folder)
+    (run, *_) = experiment.tuning_runs()
+    before = experiment_module.digests(run)[-1]
+    monkeypatch.setattr(experiment_module, "ADDED", ({"recipe.clip": run.config.recipe.clip}, *experiment_module.ADDED))
+    assert before in experiment_module.digests(run)
+    assert len(experiment_module.digests(run)) == 3
+    changed = dataclasses.replace(run, config=dataclasses.replace(run.config, log_every=7))
+    assert not set(experiment_module.digests(run)) & set(experiment_module.digests(changed))
+    monkeypatch.setattr(experiment_module, "ADDED", ({"recipe.seed": 12345},))
+    assert experiment_module.digests(run) == [experiment_module.digest(run)]
 
 
 def test_an_arm_may_take_what_the_search_chose_for_another(folder):
