@@ -19,7 +19,7 @@ from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.train.config.recipe import PuzzleSection
-from dcinterp.train.control.experiment import read_experiment, read_table
+from dcinterp.train.control.experiment import digests, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -57,6 +57,9 @@ def test_an_experiment_can_be_run_and_its_page_is_what_its_table_says(file):
     if not len(table) or not (table["stage"] == "final").any():
         assert not page.is_file(), "a page without a run"
         return
+    made = table.set_index("name")["digest"]
+    runs = [run for run in experiment.tuning_runs() + experiment.final_runs(table) if run.name in made.index]
+    assert [run.name for run in runs if made[run.name] not in digests(run)] == [], "a new key of configs; see ADDED"
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(page_of(experiment, page.with_suffix(".svg").name), encoding="utf-8")
     assert page.read_text(encoding="utf-8") == page_of(experiment, page.with_suffix(".svg").name)
