@@ -27,7 +27,6 @@ from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others
 from dcinterp.mechanism.faithfulness import measure_circuits
-from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -45,8 +44,9 @@ from so small a difference another model comes: those that learn are not the sam
 one that differs in a single word of the question, and a group of edges carries the values of that other prompt: by
 how much does the difference of the two answers' logits fall, of what it falls by if everything changes? Heads of a
 layer are pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not
-add up. *Weights* are the dynamic weights of a stage of composition, made from the residual stream. Brackets are 95 %
-intervals over seeds. Patching is exact. The measurement describes, and no hypothesis hangs on it:
+add up. *Weights* are the dynamic weights of a stage of composition, made from the residual stream. Means over seeds,
+and in brackets the least and the largest share of a seed. Patching is exact. The measurement describes, and no
+hypothesis hangs on it:
 
     python experiments/recombination/circuits.py
 """
@@ -56,9 +56,8 @@ SECTION = """
 
 {table}
 
-Between two seeds the order of all {groups} groups correlates by {mean:.2f} on average over pairs of seeds ({least:.2f}
-to {most:.2f}; Spearman, of `seen`). The {first} strongest groups of `seen` on average are the {first} strongest of
-{same} of {seeds} seeds, in any order.
+The {shown} of {groups} groups with the largest mean on `seen`. Between two seeds the order of all groups correlates by
+{mean:.2f} on average over pairs of seeds ({least:.2f} to {most:.2f}; Spearman, of `seen`).
 """
 
 
@@ -155,8 +154,6 @@ def summary(rows: pd.DataFrame, solved_at: float) -> str:
             lines.append(f"| {group} | {' | '.join(_mean(each.loc[group]) for each in wide.values())} |")
         ranks = wide[first].rank()
         alike = [float(ranks[a].corr(ranks[b])) for a, b in combinations(seeds, 2)]
-        strongest = 3
-        same = sum(set(wide[first][seed].nlargest(strongest).index) == set(order[:strongest]) for seed in seeds)
         text += SECTION.format(
             change=change,
             meaning=meaning,
@@ -165,16 +162,13 @@ def summary(rows: pd.DataFrame, solved_at: float) -> str:
             mean=sum(alike) / len(alike),
             least=min(alike),
             most=max(alike),
-            first=strongest,
-            same=same,
-            seeds=len(seeds),
+            shown=SHOWN,
         )
     return text
 
 
 def _mean(shares: pd.Series) -> str:
-    low, high = bootstrap_interval(torch.tensor(shares.to_numpy()))
-    return f"{shares.mean():.2f} [{float(low):.2f}, {float(high):.2f}]"
+    return f"{shares.mean():.2f} [{shares.min():.2f}, {shares.max():.2f}]"
 
 
 def main(
