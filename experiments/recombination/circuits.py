@@ -3,12 +3,11 @@
     python experiments/recombination/circuits.py
 
 reads the models of the runs (so the runs must be there, not only their table), adds the seeds that are missing to
-circuits.csv of this folder, and prints the table over seeds, which is also at the end of the experiment's page
+circuits.csv of this folder, and prints the tables over seeds, which are also at the end of the experiment's page
 (more-circuits.md).
 
 Heads of a layer are exchangeable between seeds, so edges are pooled by layer: all edges of one kind between two places
-are one group. A group is patched as a whole, exactly, from a prompt that differs in one word of the question: its key
-(which fact is meant) or its relation (how its letter is said).
+are one group. A group is patched as a whole, exactly, from a prompt that differs in one thing (`CHANGES`).
 """
 
 from __future__ import annotations
@@ -28,37 +27,52 @@ from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others
 from dcinterp.mechanism.faithfulness import measure_circuits
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
-ARM, DOCUMENTS, SHOWN = "DCMHA", 64, 8
-CHANGES = {"key": "which fact is meant", "relation": "how its letter is said"}
+ARM, DOCUMENTS, FLOOR = "DCMHA", 64, 0.15
+RIGHT = 0.85
+"""The share of prompts that a model must answer right before its edges are asked."""
+CHANGES = {
+    "key": "another fact is asked for",
+    "letter": "the fact that is asked for has another letter: it and another fact exchange theirs",
+    "key and letter": "both, so that another fact is asked for and the letter that is found stays the same",
+    "relation": "the letter is to be moved on by another number of places",
+}
+SAME = "key and letter"
+"""This change leaves the answer as it is; what patching does is a share of what `key` does to the answer."""
 
-TEXT = """## Which edges carry the question in the {arm} models that learnt it
+TEXT = """## Which edges carry the question in the DCMHA models that learnt it
 
-In the models of the {seeds} of {trained} seeds that reach {at:.0%} on `seen`, on {documents} new documents with one
-question. They were trained again from the configs of the runs above, with a kernel that adds in another order, and
-from so small a difference another model comes: those that learn are not the same seeds. The prompt is compared with
-one that differs in a single word of the question, and a group of edges carries the values of that other prompt: by
-how much does the difference of the two answers' logits fall, of what it falls by if everything changes? Heads of a
-layer are pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not
-add up. *Weights* are the dynamic weights of a stage of composition, made from the residual stream. Means over seeds,
-and in brackets the least and the largest share of a seed. Patching is exact. The measurement describes, and no
-hypothesis hangs on it:
+{intro}
 
     python experiments/recombination/circuits.py
+
+The prompt and the one that values are taken from differ in one thing:
+
+{changes}
+
+{tables}
+
+Between two seeds the shares of all {groups} groups correlate, on `seen`, by {alike} (Pearson, the mean over pairs of
+seeds). The models have no MLP; composition may do here what an MLP would do in its place.
 """
 
-SECTION = """
-### The word that changes is the {change}: {meaning}
-
-{table}
-
-The {shown} of {groups} groups with the largest mean on `seen`. Between two seeds the order of all groups correlates by
-{mean:.2f} on average over pairs of seeds ({least:.2f} to {most:.2f}; Spearman, of `seen`).
-"""
+INTRO = (
+    "The configs of the runs above were trained again: {solved} of {trained} seeds reach {at:.0%} on `seen` now, "
+    "against {before} in the table. The kernel adds in another order since; whether that is the reason was not "
+    "tested. These are the {solved}. On {documents} documents that training did not read, each with one question, "
+    "one group of edges gets its values from another prompt. Its share is how far the difference between the logits "
+    "of the two prompts' answers falls, over its fall when everything is of the other prompt. Heads of a layer are "
+    "pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not "
+    "add up. *Weights* are the dynamic weights of a stage of composition, made from the residual stream. Patching "
+    "is exact. The table has means over seeds, and in brackets the least and the largest seed, of groups with a "
+    "mean of {floor:.0%} or more anywhere. The measurement describes: which groups would be worth a word was not "
+    "said before it, and no hypothesis hangs on it."
+)
 
 
 def group_of(edge: str) -> str:
@@ -77,29 +91,39 @@ def group_of(edge: str) -> str:
 
 
 def prompts(source: PuzzleSource, part: str, change: str, count: int) -> list[tuple[str, str, str, str]]:
-    """(prompt, answer, other prompt, its answer): documents of a part up to their first question's key."""
+    """(prompt, answer, other prompt, its answer): documents of a part up to their first question's key.
+
+    Of `SAME`, whose prompts have one answer, the last is that of the change "key".
+    """
     puzzle, tokenizer = source.puzzle, source.tokenizer
     assert tokenizer is not None
     letters = [word for word in puzzle.words() if len(word) == 1]
     found = []
     for row in source.held_out(part, count)["input_ids"].tolist():
-        words = tokenizer.convert_ids_to_tokens(row)[1:]
-        facts = [word.split("-") for word in words[:4]]
-        relation, key = int(words[4]), words[5]
+        start, *words = tokenizer.convert_ids_to_tokens(row)
+        facts, relation, key = [word.split("-") for word in words[:4]], int(words[4]), words[5]
         at, pattern = next((n, fact.index(key)) for n, fact in enumerate(facts) if key in fact)
-        asked = {"key": [((at + 1) % 4, relation)], "relation": []}[change] or [
-            (at, other) for side, other in puzzle.pairs(part) if side == pattern and other != relation
-        ]
-        other_at, other_relation = asked[relation % len(asked)]
-        made = [
-            (
-                " ".join([*words[:4], f"+{r}", facts[n][pattern]]),
-                letters[(letters.index(facts[n][2]) + r) % len(letters)],
-            )
-            for n, r in ((at, relation), (other_at, other_relation))
-        ]
-        if made[0][1] != made[1][1]:
-            found.append((*made[0], *made[1]))
+        other = (at + 1) % len(facts)
+        swapped = [list(fact) for fact in facts]
+        swapped[at][2], swapped[other][2] = facts[other][2], facts[at][2]
+        relations = [each for side, each in puzzle.pairs(part) if side == pattern and each != relation]
+        moved = relations[relation % len(relations)]
+        asked = {
+            "key": (facts, relation, other),
+            "letter": (swapped, relation, at),
+            SAME: (swapped, relation, other),
+            "relation": (facts, moved, at),
+        }[change]
+
+        def said(these: list[list[str]], places: int, fact: int) -> str:
+            return letters[(letters.index(these[fact][2]) + places) % len(letters)]
+
+        def written(these: list[list[str]], places: int, fact: int) -> str:
+            return " ".join([start, *map("-".join, these), f"+{places}", these[fact][pattern]])  # noqa: B023
+
+        now = (facts, relation, at)
+        foil = said(facts, relation, other) if change == SAME else said(*asked)
+        found.append((written(*now), said(*now), written(*asked), foil))
     return found
 
 
@@ -107,6 +131,9 @@ def measure(experiment: Experiment, model: Path, documents: int) -> list[dict[st
     """A row for every change, part of the puzzle and group of edges: the share of the difference that it carries.
 
     Of a model that has not learnt the seen pairs, one row with its accuracy.
+
+    Raises:
+        UserError: the model does not answer these prompts as it answers the puzzle's documents.
     """
     source = PuzzleSource(experiment.run(FINAL, ARM, {}, 0).config.data.puzzle, model, makes=False)
     bridge = load(str(model))
@@ -120,13 +147,18 @@ def measure(experiment: Experiment, model: Path, documents: int) -> list[dict[st
     for number, edge in enumerate(run.graph.names):
         if (group := group_of(edge)) in groups:
             kept[2 + groups.index(group), number] = 0
-    for change in CHANGES:
-        for part in source.puzzle.PARTS:
+    for part in source.puzzle.PARTS:
+        spans = {}
+        for change in CHANGES:
             pairs, _ = read_pairs(bridge, prompts(source, part, change, documents))
-            m = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64).mean(1)
+            m = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
+            if (m[0] > 0).float().mean() < RIGHT:
+                raise UserError(f"{model} answers {float((m[0] > 0).float().mean()):.0%} of the prompts right.")
+            m = m.mean(1)
+            spans[change] = spans["key"] if change == SAME else m[0] - m[1]
             for group, without in zip(groups, m[2:], strict=True):
-                share = float((m[0] - without) / (m[0] - m[1]))
-                rows.append(accuracy | {"change": change, "part": part, "group": group, "share": round(share, 5)})
+                share = round(float((m[0] - without) / spans[change]), 5)
+                rows.append(accuracy | {"part": part, "change": change, "group": group, "share": share})
     return rows
 
 
@@ -137,34 +169,39 @@ def right_answers(bridge: Any, documents: dict[str, torch.Tensor]) -> float:
     return float((guesses == labels)[labels >= 0].float().mean())
 
 
-def summary(rows: pd.DataFrame, solved_at: float) -> str:
-    """The table over seeds, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The tables over seeds, as Markdown."""
+    before = read_table(experiment)
+    before = before[(before["arm"] == ARM) & (before["stage"] == FINAL)]
     trained, rows = len(set(rows["seed"])), rows.dropna(subset=["share"])
-    seeds = sorted(set(rows["seed"]))
-    text = TEXT.format(arm=ARM, seeds=len(seeds), trained=trained, at=solved_at, documents=DOCUMENTS)
-    for change, meaning in CHANGES.items():
-        wide = {
-            part: own.pivot_table(index="group", columns="seed", values="share", sort=False)
-            for part, own in rows[rows["change"] == change].groupby("part", sort=False)
-        }
-        first = next(iter(wide))
-        order = wide[first].mean(axis=1).sort_values(ascending=False, kind="stable").index
-        lines = [f"| edges | {' | '.join(wide)} |", "|---" * (1 + len(wide)) + "|"]
-        for group in order[:SHOWN]:
-            lines.append(f"| {group} | {' | '.join(_mean(each.loc[group]) for each in wide.values())} |")
-        ranks = wide[first].rank()
-        alike = [float(ranks[a].corr(ranks[b])) for a, b in combinations(seeds, 2)]
-        text += SECTION.format(
-            change=change,
-            meaning=meaning,
-            table="\n".join(lines),
-            groups=len(order),
-            mean=sum(alike) / len(alike),
-            least=min(alike),
-            most=max(alike),
-            shown=SHOWN,
-        )
-    return text
+    intro = INTRO.format(
+        solved=rows["seed"].nunique(),
+        trained=trained,
+        before=int((before[experiment.solved_by] >= experiment.solved_at).sum()),
+        at=experiment.solved_at,
+        documents=DOCUMENTS,
+        floor=FLOOR,
+    )
+    mean = rows.groupby(["group", "part", "change"], sort=False)["share"].mean().unstack(["part", "change"])
+    shown = mean[(mean >= FLOOR).any(axis=1)].index
+    tables = []
+    for part, own in rows.groupby("part", sort=False):
+        cells = own.groupby(["group", "change"], sort=False)["share"].agg(_mean).unstack()
+        body = [[group, *(cells.loc[group, change] for change in CHANGES)] for group in shown]
+        tables.append(f"On `{part}`:\n\n{markdown_table(['edges', *CHANGES], body)}")
+    first = rows[rows["part"] == rows["part"].iloc[0]]
+    alike = []
+    for change in CHANGES:
+        wide = first[first["change"] == change].pivot_table(index="group", columns="seed", values="share", sort=False)
+        pairs = [float(wide[a].corr(wide[b])) for a, b in combinations(wide.columns, 2)]
+        alike.append(f"{sum(pairs) / len(pairs):.2f} ({change})" if pairs else f"nothing ({change}, one seed)")
+    return TEXT.format(
+        intro=intro,
+        changes="\n".join(f"- *{change}*: {meaning}." for change, meaning in CHANGES.items()),
+        tables="\n\n".join(tables),
+        groups=len(mean),
+        alike=", ".join(alike),
+    )
 
 
 def _mean(shares: pd.Series) -> str:
@@ -188,7 +225,7 @@ def main(
             typer.echo(f"seed {seed} is measured", err=True)
     if not len(rows):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
-    text = summary(rows, experiment.solved_at)
+    text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)
 

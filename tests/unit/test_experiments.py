@@ -139,28 +139,41 @@ def test_edges_are_pooled_by_layer(circuits, edge, group):
 
 
 @pytest.mark.parametrize("part", ["seen", "held-out"])
-@pytest.mark.parametrize("change", ["key", "relation"])
-def test_a_question_and_its_counterfactual_differ_in_a_word_and_stay_in_their_part(circuits, tmp_path, part, change):
+@pytest.mark.parametrize("change", ["key", "letter", "key and letter", "relation"])
+def test_a_question_and_its_counterfactual_differ_in_one_thing(circuits, tmp_path, part, change):
     source = PuzzleSource(PuzzleSection(name="recombination"), tmp_path)
-    made = circuits.prompts(source, part, change, 40)
-    assert len(made) > 30
     pairs = source.puzzle.pairs(part)
-    for prompt, answer, other, other_answer in made:
-        assert answer != other_answer
+    documents = source.held_out(part, 40)["input_ids"]
+
+    def answer_of(prompt: str) -> tuple[str, str]:
+        """(the letter that is found, the letter that is said), and that the question is of this part."""
+        *facts, relation, key = prompt.split()[1:]
+        (fact,) = (fact.split("-") for fact in facts if key in fact.split("-"))
+        assert (fact.index(key), int(relation)) in pairs
+        return fact[2], "ABCDEFGH"[("ABCDEFGH".index(fact[2]) + int(relation)) % 8]
+
+    for ids, (prompt, answer, other, foil) in zip(documents, circuits.prompts(source, part, change, 40), strict=True):
+        assert source.tokenizer(prompt, add_special_tokens=False)["input_ids"] == ids[:7].tolist(), "as in training"
+        assert answer == answer_of(prompt)[1] == source.tokenizer.convert_ids_to_tokens(int(ids[7]))
+        assert foil != answer
         first, second = prompt.split(), other.split()
-        assert [at for at in range(6) if first[at] != second[at]] == [4 if change == "relation" else 5]
-        for *facts, relation, key in (first, second):
-            (fact,) = (fact.split("-") for fact in facts if key in fact.split("-"))
-            assert (fact.index(key), int(relation)) in pairs
-            said = answer if [*facts, relation, key] == first else other_answer
-            assert "ABCDEFGH".index(said) == ("ABCDEFGH".index(fact[2]) + int(relation)) % 8
+        differ = [at for at in range(7) if first[at] != second[at]]
+        if change in ("key", "relation"):
+            assert differ == [6 if change == "key" else 5]
+        else:
+            assert len(differ) == 2 + (change == "key and letter")
+            assert max(differ) == (6 if change == "key and letter" else max(differ[:2]))
+        if change == "key and letter":
+            assert answer_of(other) == answer_of(prompt)
+        else:
+            assert foil == answer_of(other)[1]
 
 
 def test_the_words_on_circuits_are_those_of_the_table(circuits):
     rows = pd.read_csv(FOLDER / "recombination" / "circuits.csv")
     experiment = read_experiment(FOLDER / "recombination")
     written = (FOLDER / "recombination" / "more-circuits.md").read_text(encoding="utf-8")
-    assert written == circuits.summary(rows, experiment.solved_at)
+    assert written == circuits.summary(rows, experiment)
     assert set(rows["seed"]) == set(experiment.seeds)
     assert (rows["share"].notna() == (rows["accuracy"] >= experiment.solved_at)).all()
 
