@@ -48,7 +48,7 @@ def plot(result: ScalingFit, *, theme: str = "light") -> go.Figure:
             hoverinfo="skip",
         )
     loss = float(result.loss[0])
-    ends = [float(result.other_flops[0]), float(result.base_flops[0])]
+    ends = sorted([float(result.other_flops[0]), float(result.base_flops[0])])
     figure.add_scatter(
         x=ends,
         y=[loss, loss],
@@ -56,7 +56,7 @@ def plot(result: ScalingFit, *, theme: str = "light") -> go.Figure:
         showlegend=False,
         line={"color": THEMES[theme].text, "width": 1, "dash": "dot"},
         text=[f"{float(result.multiplier[0]):.2f}x", ""],
-        textposition="bottom right",
+        textposition="bottom left",
         hovertemplate=(
             f"{float(result.multiplier[0]):.2f}x the compute "
             f"({float(result.multiplier_low[0]):.2f} to {float(result.multiplier_high[0]):.2f})<extra></extra>"
