@@ -40,7 +40,7 @@ def command(
 
         dcinterp scaling runs/scaling/results.csv --figure scaling.html
 
-        dcinterp scaling experiments/scaling/results.csv --loss bits_per_byte --over seeds
+        dcinterp scaling runs/scaling/results.csv --over seeds
     """
     import dcinterp
 

@@ -213,7 +213,7 @@ def _over_seeds(table: pd.DataFrame, families: tuple[str, str], through: Through
         raise UserError(f"Intervals over seeds need a table with the column {SEED!r}; without it take over='runs'.")
     seeds = _paired_seeds(table, families)
     fits = [[_checked(family, table[table[SEED] == seed]) for seed in seeds] for family in families]
-    grid = _common_losses(fits, families)
+    grid = _common_losses(fits, families, lines=True)
     slopes, levels = (np.array([[fit.line[part] for fit in each] for each in fits]) for part in (0, 1))
     log_flops = np.array([[fit.log_flops(grid, through) for fit in each] for each in fits])  # [family, seed, at]
     low, middle, high = np.exp(_student(log_flops[0] - log_flops[1]))
@@ -348,11 +348,14 @@ def _checked(family: str, table: pd.DataFrame) -> _Fit:
     return _Fit(x, y, line)
 
 
-def _common_losses(fits: list[list[_Fit]], families: tuple[str, str]) -> np.ndarray:
-    """Logarithms of losses, lowest first, that every line of both families, and its runs, reached."""
+def _common_losses(fits: list[list[_Fit]], families: tuple[str, str], *, lines: bool = False) -> np.ndarray:
+    """Logarithms of losses, lowest first, that the runs of every fit reached, and their `lines` within these runs.
+
+    Over runs the lines are not asked, so that saved results of version 0.1 replay.
+    """
     every = [fit for each in fits for fit in each]
-    lowest = max(max(fit.y.min(), fit.at(fit.x.max())) for fit in every)
-    highest = min(min(fit.y.max(), fit.at(fit.x.min())) for fit in every)
+    lowest = max(max(fit.y.min(), fit.at(fit.x.max()) if lines else -math.inf) for fit in every)
+    highest = min(min(fit.y.max(), fit.at(fit.x.min()) if lines else math.inf) for fit in every)
     if lowest >= highest:
         raise UserError(
             f"{families[0]} and {families[1]} reached no loss in common ({math.exp(lowest):.4g} is above "
