@@ -13,6 +13,7 @@ are one group. A group is patched as a whole, exactly, from a prompt that differ
 from __future__ import annotations
 
 import re
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ import torch
 import typer
 
 from dcinterp import load
+from dcinterp.bench.trained_models import measure_missing, right_answers
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others
@@ -107,27 +109,24 @@ def prompts(source: PuzzleSource, part: str, change: str, count: int) -> list[tu
         swapped = [list(fact) for fact in facts]
         swapped[at][2], swapped[other][2] = facts[other][2], facts[at][2]
         relations = [each for side, each in puzzle.pairs(part) if side == pattern and each != relation]
-        moved = relations[relation % len(relations)]
         asked = {
             "key": (facts, relation, other),
             "letter": (swapped, relation, at),
             SAME: (swapped, relation, other),
-            "relation": (facts, moved, at),
-        }[change]
-
-        def said(these: list[list[str]], places: int, fact: int) -> str:
-            return letters[(letters.index(these[fact][2]) + places) % len(letters)]
-
-        def written(these: list[list[str]], places: int, fact: int) -> str:
-            return " ".join([start, *map("-".join, these), f"+{places}", these[fact][pattern]])  # noqa: B023
-
-        now = (facts, relation, at)
-        foil = said(facts, relation, other) if change == SAME else said(*asked)
-        found.append((written(*now), said(*now), written(*asked), foil))
+            "relation": (facts, relations[relation % len(relations)], at),
+        }
+        (prompt, answer), (counterfactual, its_answer), (_, foil) = (
+            (
+                " ".join([start, *map("-".join, these), f"+{places}", these[fact][pattern]]),
+                letters[(letters.index(these[fact][2]) + places) % len(letters)],
+            )
+            for these, places, fact in ((facts, relation, at), asked[change], asked["key"])
+        )
+        found.append((prompt, answer, counterfactual, foil if change == SAME else its_answer))
     return found
 
 
-def measure(experiment: Experiment, model: Path, documents: int) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, model: Path) -> list[dict[str, Any]]:
     """A row for every change, part of the puzzle and group of edges: the share of the difference that it carries.
 
     Of a model that has not learnt the seen pairs, one row with its accuracy.
@@ -150,7 +149,7 @@ def measure(experiment: Experiment, model: Path, documents: int) -> list[dict[st
     for part in source.puzzle.PARTS:
         spans = {}
         for change in CHANGES:
-            pairs, _ = read_pairs(bridge, prompts(source, part, change, documents))
+            pairs, _ = read_pairs(bridge, prompts(source, part, change, DOCUMENTS))
             m = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
             if (m[0] > 0).float().mean() < RIGHT:
                 raise UserError(f"{model} answers {float((m[0] > 0).float().mean()):.0%} of the prompts right.")
@@ -160,13 +159,6 @@ def measure(experiment: Experiment, model: Path, documents: int) -> list[dict[st
                 share = round(float((m[0] - without) / spans[change]), 5)
                 rows.append(accuracy | {"part": part, "change": change, "group": group, "share": share})
     return rows
-
-
-@torch.no_grad()
-def right_answers(bridge: Any, documents: dict[str, torch.Tensor]) -> float:
-    """The share of right answers."""
-    guesses, labels = bridge(documents["input_ids"]).argmax(-1)[:, :-1], documents["labels"][:, 1:]
-    return float((guesses == labels)[labels >= 0].float().mean())
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
@@ -209,22 +201,11 @@ def _mean(shares: pd.Series) -> str:
 
 
 def main(
-    documents: Annotated[int, typer.Option(help="Documents of each part.")] = DOCUMENTS,
     table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    rows = pd.read_csv(table) if table.is_file() else pd.DataFrame()
-    runs = read_table(experiment)
-    for _, run in runs[(runs["arm"] == ARM) & (runs["stage"] == FINAL)].iterrows():
-        seed, model = int(run["recipe.seed"]), experiment.output / run["name"] / "model"
-        if model.is_dir() and not (len(rows) and (rows["seed"] == seed).any()):
-            found = pd.DataFrame([{"seed": seed} | row for row in measure(experiment, model, documents)])
-            rows = pd.concat([rows, found], ignore_index=True)
-            rows.to_csv(table, index=False)
-            typer.echo(f"seed {seed} is measured", err=True)
-    if not len(rows):
-        raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
+    rows = measure_missing(experiment, ARM, table, partial(measure, experiment), partial(typer.echo, err=True))
     text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)

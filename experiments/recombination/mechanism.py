@@ -10,6 +10,7 @@ mechanism.csv of that folder, and prints the table over seeds, which is also the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,12 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
+from dcinterp.bench.trained_models import measure_missing, right_answers
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
-from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import Phase
-from dcinterp.train.control.experiment import Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import Experiment, read_experiment
 from dcinterp.train.data.batches import Draw
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
@@ -68,16 +69,10 @@ def measure(model: Path, experiment: Experiment, documents: int) -> list[dict[st
     return rows
 
 
-@torch.no_grad()
 def accuracies(bridge: Any, scored: dict[str, dict[str, torch.Tensor]], hooks: Sequence[Any]) -> dict[str, float]:
     """{part of the puzzle: share of right answers}."""
-    found = {}
-    for part, rows in scored.items():
-        with bridge.hooks(fwd_hooks=list(hooks)):
-            guesses = bridge(rows["input_ids"]).argmax(-1)[:, :-1]
-        asked = rows["labels"][:, 1:] >= 0
-        found[part] = float((guesses == rows["labels"][:, 1:])[asked].float().mean())
-    return found
+    with bridge.hooks(fwd_hooks=list(hooks)):
+        return {part: right_answers(bridge, rows) for part, rows in scored.items()}
 
 
 def summary(rows: pd.DataFrame, options: str = "") -> str:
@@ -116,17 +111,9 @@ def main(
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
     experiment, table = read_experiment(folder), table or folder / TABLE
-    rows = pd.read_csv(table, keep_default_na=False) if table.is_file() else pd.DataFrame()
-    runs = read_table(experiment)
-    for _, run in runs[(runs["arm"] == ARM) & (runs["stage"] == "final")].iterrows():
-        seed, model = int(run["recipe.seed"]), experiment.output / run["name"] / "model"
-        if model.is_dir() and not (len(rows) and (rows["seed"] == seed).any()):
-            found = pd.DataFrame([{"seed": seed} | row for row in measure(model, experiment, documents)])
-            rows = pd.concat([rows, found], ignore_index=True)
-            rows.to_csv(table, index=False)
-            typer.echo(f"seed {seed} is measured", err=True)
-    if not len(rows):
-        raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
+    rows = measure_missing(
+        experiment, ARM, table, lambda model: measure(model, experiment, documents), partial(typer.echo, err=True)
+    )
     own = folder.resolve() == HERE.resolve()
     text = summary(rows, "" if own else f" --folder experiments/{folder.name}")
     (table.parent / "more.md").write_text(text, encoding="utf-8")

@@ -25,17 +25,21 @@ from dcinterp.train.data.puzzle_source import PuzzleSource
 FOLDER = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.fixture(scope="module")
-def runner() -> Any:
-    """experiments/smollm2_composition/run.py as a module."""
-    path = FOLDER / "smollm2_composition" / "run.py"
-    spec = importlib.util.spec_from_file_location("smollm2_composition_run", path)
+def script(experiment: str, name: str) -> Any:
+    """A script of an experiment as a module."""
+    spec = importlib.util.spec_from_file_location(f"{experiment}_{name}", FOLDER / experiment / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    """experiments/smollm2_composition/run.py as a module."""
+    return script("smollm2_composition", "run")
 
 
 def test_every_experiment_has_a_protocol_and_a_runner():
@@ -176,16 +180,6 @@ def test_the_words_on_circuits_are_those_of_the_table(circuits):
     assert written == circuits.summary(rows, experiment)
     assert set(rows["seed"]) == set(experiment.seeds)
     assert (rows["share"].notna() == (rows["accuracy"] >= experiment.solved_at)).all()
-
-
-def script(experiment: str, name: str) -> Any:
-    """A script of an experiment as a module."""
-    spec = importlib.util.spec_from_file_location(f"{experiment}_{name}", FOLDER / experiment / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_words_on_starts_are_those_of_the_tables():

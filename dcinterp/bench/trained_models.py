@@ -1,0 +1,54 @@
+"""What is measured of the trained models of an experiment, a seed at a time, in a table that resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from dcinterp.support.errors import UserError
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+
+
+def measure_missing(
+    experiment: Experiment,
+    arm: str,
+    table: Path,
+    measure: Callable[[Path], Sequence[dict[str, Any]]],
+    said: Callable[[str], None],
+) -> pd.DataFrame:
+    """The rows of every seed of an arm whose model is there; those that the table lacks are measured and added to it.
+
+    Args:
+        experiment: whose reported runs have models in its output folder.
+        arm: the arm.
+        table: the csv file of this measurement.
+        measure: makes the rows of a model's folder.
+        said: called with a line after each seed.
+
+    Raises:
+        UserError: no model is there, nor any row.
+    """
+    rows = pd.read_csv(table) if table.is_file() else pd.DataFrame()
+    runs = read_table(experiment)
+    for _, run in runs[(runs["arm"] == arm) & (runs["stage"] == FINAL)].iterrows():
+        seed, model = int(run["recipe.seed"]), experiment.output / run["name"] / "model"
+        if model.is_dir() and not (len(rows) and (rows["seed"] == seed).any()):
+            found = pd.DataFrame([{"seed": seed} | row for row in measure(model)])
+            rows = pd.concat([rows, found], ignore_index=True)
+            rows.to_csv(table, index=False)
+            said(f"seed {seed} is measured")
+    if not len(rows):
+        raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
+    return rows
+
+
+@torch.no_grad()
+def right_answers(bridge: Any, documents: dict[str, Tensor]) -> float:
+    """The share of right answers of a puzzle's documents (`input_ids` and `labels`, as `PuzzleSource` gives them)."""
+    guesses, labels = bridge(documents["input_ids"]).argmax(-1)[:, :-1], documents["labels"][:, 1:]
+    return float((guesses == labels)[labels >= 0].float().mean())
