@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dcinterp.bench.compute_section import found_fit
 from dcinterp.bench.experiment_page import verdicts
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, inputs, links
@@ -52,7 +53,7 @@ st.caption(
     help=tip("arm", "interval over seeds"),
 )
 view(result, "arms")
-if (fit := experiments.compute(experiment)) is not None:
+if (fit := found_fit(experiment)) is not None:
     st.subheader("Compute for the same loss", anchor=False)
     view(fit, "compute")
 with st.expander("What the numbers do not say"):

@@ -7,7 +7,6 @@ from typing import Any
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
-from dcinterp.bench.compute_section import fit_of
 from dcinterp.bench.experiment_page import more_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
@@ -41,16 +40,6 @@ def _headings_down(text: str, levels: int) -> str:
 def more(experiment: Experiment) -> str:
     """What other commands of the experiment printed, in Markdown, its headings like the page's; empty without any."""
     return _headings_down("\n\n".join(more_of(experiment)), 1)
-
-
-def compute(experiment: Experiment) -> Any | None:
-    """Loss against compute, where its arms are sizes of two families and the runs support lines."""
-    if experiment.multiplier is None:
-        return None
-    try:
-        return fit_of(experiment)
-    except UserError:  # the verdict says so
-        return None
 
 
 def curves(experiment: Experiment) -> Any | None:

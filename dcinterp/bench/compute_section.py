@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
 from dcinterp.support.errors import UserError
@@ -56,6 +57,16 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
     )
 
 
+def found_fit(experiment: Experiment) -> ScalingFit | None:
+    """The fit over seeds; none where the experiment asks for none, or its runs support none (the verdict says why)."""
+    if experiment.multiplier is None:
+        return None
+    try:
+        return fit_of(experiment)
+    except UserError:
+        return None
+
+
 def multiplier_verdict(experiment: Experiment) -> str:
     """The hypothesis on the multiplier, what it is at the lowest common loss, and whether the intervals support it."""
     assert experiment.multiplier is not None
@@ -80,10 +91,9 @@ def multiplier_verdict(experiment: Experiment) -> str:
 
 def compute_section(experiment: Experiment, picture: str) -> str:
     """Markdown with the figure, the multiplier at several losses, slopes and residuals; empty where there is no fit."""
-    try:
-        fit, pieces, pooled = fit_of(experiment), fit_of(experiment, through="pieces"), fit_of(experiment, "runs")
-    except UserError:
+    if (fit := found_fit(experiment)) is None:
         return ""
+    pieces, pooled = fit_of(experiment, through="pieces"), fit_of(experiment, "runs")
     rows = [[f"{float(fit.loss[at]):.3f}", _times(fit, at), _times(pieces, at)] for at in range(len(fit.loss))]
     slopes = "; that of ".join(
         f"{family} falls as compute to the power of -{fit.exponent[at]:.4f} "
@@ -112,8 +122,8 @@ def _residuals(fit: ScalingFit) -> str:
         for name, flops, loss in fit.points:
             if name == family:
                 by_size.setdefault(flops, []).append(math.log(loss))
-        line = {flops: fit.log_coefficient[number] - fit.exponent[number] * math.log(flops) for flops in by_size}
-        rows.append([family, *(f"{sum(by_size[at]) / len(by_size[at]) - line[at]:+.2%}" for at in sorted(by_size))])
+        apart = (fmean(by_size[at]) - fit.log_loss(number, at) for at in sorted(by_size))
+        rows.append([family, *(f"{each:+.2%}" for each in apart)])
     return markdown_table(["family", *(f"size {at + 1}" for at in range(len(rows[0]) - 1))], rows)
 
 

@@ -71,8 +71,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
     text += f"## {_capital(primary.meaning)}\n\n![A point for every seed, and the mean of each arm]({picture})\n\n"
     text += f"Seeds {_ranges(primary.seeds)}. {HOW}{SHARES.format(at=experiment.solved_at) if primary.share else ''}"
     text += f"{SIZES}\n\n{table_of(primary, experiment.solved_at)}\n"
-    if experiment.multiplier is not None:
-        text += compute_section(experiment, compute_picture(picture))
+    text += compute_section(experiment, compute_picture(picture))
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
     text += _among_solved(experiment, primary) if experiment.solved_by else ""

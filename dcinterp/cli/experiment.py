@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -99,10 +98,9 @@ def page(
         dcinterp experiment page experiments/recombination
     """
     import dcinterp
-    from dcinterp.bench.compute_section import fit_of
+    from dcinterp.bench.compute_section import found_fit
     from dcinterp.bench.experiment_page import comparisons, compute_picture, page_of
     from dcinterp.figures.base import export
-    from dcinterp.support.errors import UserError
     from dcinterp.train.control.experiment import read_experiment
 
     experiment = read_experiment(folder)
@@ -111,10 +109,8 @@ def page(
     picture = place.with_suffix(".svg")
     drawn = export.image(dcinterp.figures.plot(comparisons(experiment)[0]), "svg")
     files = {place: page_of(experiment, picture.name).encode(), picture: drawn}
-    if experiment.multiplier is not None:
-        with suppress(UserError):  # runs that support no fit: the page says so
-            compute = export.image(dcinterp.figures.plot(fit_of(experiment)), "svg")
-            files[place.with_name(compute_picture(picture.name))] = compute
+    if (fit := found_fit(experiment)) is not None:
+        files[place.with_name(compute_picture(picture.name))] = export.image(dcinterp.figures.plot(fit), "svg")
     for file, text in files.items():
         with whole(file) as made:
             made.write_bytes(text)

@@ -89,16 +89,17 @@ class ScalingFit(Result):
         for number, family in enumerate(self.families):
             points = [(flops, loss) for name, flops, loss in self.points if name == family]
             _require_runs(family, points)
-            if not all(abs(self._log_loss(number, flops)) < LARGEST_LOG for flops, _ in points):
+            if not all(abs(self.log_loss(number, flops)) < LARGEST_LOG for flops, _ in points):
                 raise UserError(f"The line of {family} is at no loss that a run could have.")
 
     def line(self, number: int) -> tuple[list[float], list[float]]:
         """(FLOPs, loss) at both ends of the fitted line of a family: 0 is the base, 1 the other."""
         flops = [flops for name, flops, _ in self.points if name == self.families[number]]
         ends = [min(flops), max(flops)]
-        return ends, [math.exp(self._log_loss(number, end)) for end in ends]
+        return ends, [math.exp(self.log_loss(number, end)) for end in ends]
 
-    def _log_loss(self, number: int, flops: float) -> float:
+    def log_loss(self, number: int, flops: float) -> float:
+        """The logarithm of the loss that the line of a family has at some FLOPs: 0 is the base, 1 the other."""
         return self.log_coefficient[number] - self.exponent[number] * math.log(flops)
 
     def labels(self, axis: str) -> list[Any] | None:
