@@ -24,6 +24,7 @@ from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
+from dcinterp.support.memory import keep_freed_memory
 from dcinterp.support.progress import Progress, silent, without_bars
 from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
 from dcinterp.train.control.resume import check_resumable, differences, record
@@ -81,7 +82,8 @@ def train(
     try:
         config = _resolve(config)
         _make(output, resume)
-        with lock_run(output) if processes().is_main_process else nullcontext(silent) as publish:
+        lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
+        with lock as publish, keep_freed_memory():
             return _train(config, output, publish, progress or silent, begin, open_start)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
