@@ -16,32 +16,32 @@ from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 
 def measure_missing(
     experiment: Experiment,
-    arm: str,
+    arms: Sequence[str],
     table: Path,
-    measure: Callable[[Path], Sequence[dict[str, Any]]],
+    measure: Callable[[str, Path], Sequence[dict[str, Any]]],
     said: Callable[[str], None],
 ) -> pd.DataFrame:
-    """The rows of every seed of an arm whose model is there; those that the table lacks are measured and added to it.
+    """The rows of every model of some arms that is there; those that the table lacks are measured and added to it.
 
     Args:
         experiment: whose reported runs have models in its output folder.
-        arm: the arm.
-        table: the csv file of this measurement.
-        measure: makes the rows of a model's folder.
-        said: called with a line after each seed.
+        arms: the arms.
+        table: the csv file of this measurement; its first columns are the arm and the seed.
+        measure: makes the rows of a model, from its arm and its folder.
+        said: called with a line after each model.
 
     Raises:
         UserError: no model is there, nor any row.
     """
     rows = pd.read_csv(table) if table.is_file() else pd.DataFrame()
     runs = read_table(experiment)
-    for _, run in runs[(runs["arm"] == arm) & (runs["stage"] == FINAL)].iterrows():
-        seed, model = int(run["recipe.seed"]), experiment.output / run["name"] / "model"
-        if model.is_dir() and not (len(rows) and (rows["seed"] == seed).any()):
-            found = pd.DataFrame([{"seed": seed} | row for row in measure(model)])
+    for _, run in runs[runs["arm"].isin(arms) & (runs["stage"] == FINAL)].iterrows():
+        arm, seed, model = run["arm"], int(run["recipe.seed"]), experiment.output / run["name"] / "model"
+        if model.is_dir() and not (len(rows) and ((rows["arm"] == arm) & (rows["seed"] == seed)).any()):
+            found = pd.DataFrame([{"arm": arm, "seed": seed} | row for row in measure(arm, model)])
             rows = pd.concat([rows, found], ignore_index=True)
             rows.to_csv(table, index=False)
-            said(f"seed {seed} is measured")
+            said(f"{arm}, seed {seed}: measured")
     if not len(rows):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     return rows

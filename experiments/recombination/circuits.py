@@ -1,8 +1,8 @@
-"""Which edges of the solved DCMHA models carry what a question asks for, and whether the same ones do in every seed.
+"""Which edges of the solved models carry what a question asks for, with and without composition, seed by seed.
 
     python experiments/recombination/circuits.py
 
-reads the models of the runs (so the runs must be there, not only their table), adds the seeds that are missing to
+reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
 circuits.csv of this folder, and prints the tables over seeds, which are also at the end of the experiment's page
 (more-circuits.md).
 
@@ -28,16 +28,15 @@ from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others
 from dcinterp.mechanism.faithfulness import measure_circuits
-from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
-ARM, DOCUMENTS, FLOOR = "DCMHA", 64, 0.15
+ARMS, DOCUMENTS, FLOOR = ("DCMHA", "plain"), 64, 0.15
 RIGHT = 0.85
-"""The share of prompts that a model must answer right before its edges are asked."""
+"""The share of a part's prompts that a model must answer right before its edges are asked."""
 CHANGES = {
     "key": "another fact is asked for",
     "letter": "the fact that is asked for has another letter: it and another fact exchange theirs",
@@ -47,7 +46,7 @@ CHANGES = {
 SAME = "key and letter"
 """This change leaves the answer as it is; what patching does is a share of what `key` does to the answer."""
 
-TEXT = """## Which edges carry the question in the DCMHA models that learnt it
+TEXT = """## Which edges carry the question in the models that learnt it
 
 {intro}
 
@@ -57,23 +56,22 @@ The prompt and the one that values are taken from differ in one thing:
 
 {changes}
 
-{tables}
+{arms}
 
-Between two seeds the shares of all {groups} groups correlate, on `seen`, by {alike} (Pearson, the mean over pairs of
-seeds). The models have no MLP; composition may do here what an MLP would do in its place.
+None of these models has an MLP; composition may do here what an MLP would do in its place.
 """
 
 INTRO = (
-    "The configs of the runs above were trained again: {solved} of {trained} seeds reach {at:.0%} on `seen` now, "
-    "against {before} in the table. The kernel adds in another order since; whether that is the reason was not "
-    "tested. These are the {solved}. On {documents} documents that training did not read, each with one question, "
-    "one group of edges gets its values from another prompt. Its share is how far the difference between the logits "
-    "of the two prompts' answers falls, over its fall when everything is of the other prompt. Heads of a layer are "
-    "pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not "
-    "add up. *Weights* are the dynamic weights of a stage of composition, made from the residual stream. Patching "
-    "is exact. The table has means over seeds, and in brackets the least and the largest seed, of groups with a "
-    "mean of {floor:.0%} or more anywhere. The measurement describes: which groups would be worth a word was not "
-    "said before it, and no hypothesis hangs on it."
+    "The configs of the runs above were trained again, without composition and with it: {counts}. The kernel adds in "
+    "another order since; whether that is the reason was not tested. Of those that learnt it, on {documents} documents "
+    "that training did not read, each with one question, one group of edges gets its values from another prompt. Its "
+    "share is how far the difference between the logits of the two prompts' answers falls, over its fall when "
+    "everything is of the other prompt. Heads of a layer are pooled, since their order means nothing between seeds; "
+    "groups in series each count in full, so shares do not add up. *Weights* are the dynamic weights of a stage of "
+    "composition, made from the residual stream. Patching is exact. The tables have means over models, and in brackets "
+    "the least and the largest, of groups with a mean of {floor:.0%} or more anywhere; of a part's pairs only the "
+    "models that answer {right:.0%} of its prompts, or more, are asked. The measurement describes: which groups would "
+    "be worth a word was not said before it, and no hypothesis hangs on it."
 )
 
 
@@ -126,15 +124,12 @@ def prompts(source: PuzzleSource, part: str, change: str, count: int) -> list[tu
     return found
 
 
-def measure(experiment: Experiment, model: Path) -> list[dict[str, Any]]:
-    """A row for every change, part of the puzzle and group of edges: the share of the difference that it carries.
+def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
+    """A row for every part of the puzzle, change and group of edges: the share of the difference that it carries.
 
-    Of a model that has not learnt the seen pairs, one row with its accuracy.
-
-    Raises:
-        UserError: the model does not answer these prompts as it answers the puzzle's documents.
+    Of a model that has not learnt the seen pairs, one row with its accuracy; no rows of a part that it gets wrong.
     """
-    source = PuzzleSource(experiment.run(FINAL, ARM, {}, 0).config.data.puzzle, model, makes=False)
+    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
     bridge = load(str(model))
     accuracy = {"accuracy": round(right_answers(bridge, source.held_out(source.puzzle.PARTS[0], 256)), 4)}
     if accuracy["accuracy"] < experiment.solved_at:
@@ -147,52 +142,59 @@ def measure(experiment: Experiment, model: Path) -> list[dict[str, Any]]:
         if (group := group_of(edge)) in groups:
             kept[2 + groups.index(group), number] = 0
     for part in source.puzzle.PARTS:
-        spans = {}
+        found = {}
         for change in CHANGES:
             pairs, _ = read_pairs(bridge, prompts(source, part, change, DOCUMENTS))
-            m = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
-            if (m[0] > 0).float().mean() < RIGHT:
-                raise UserError(f"{model} answers {float((m[0] > 0).float().mean()):.0%} of the prompts right.")
-            m = m.mean(1)
-            spans[change] = spans["key"] if change == SAME else m[0] - m[1]
+            found[change] = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
+        if min(float((m[0] > 0).float().mean()) for m in found.values()) < RIGHT:
+            continue
+        means = {change: m.mean(1) for change, m in found.items()}
+        for change, m in means.items():
+            span = means["key" if change == SAME else change]
             for group, without in zip(groups, m[2:], strict=True):
-                share = round(float((m[0] - without) / spans[change]), 5)
+                share = round(float((m[0] - without) / (span[0] - span[1])), 5)
                 rows.append(accuracy | {"part": part, "change": change, "group": group, "share": share})
     return rows
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The tables over seeds, as Markdown."""
+    """The tables over seeds of every arm, as Markdown."""
     before = read_table(experiment)
-    before = before[(before["arm"] == ARM) & (before["stage"] == FINAL)]
-    trained, rows = len(set(rows["seed"])), rows.dropna(subset=["share"])
-    intro = INTRO.format(
-        solved=rows["seed"].nunique(),
-        trained=trained,
-        before=int((before[experiment.solved_by] >= experiment.solved_at).sum()),
-        at=experiment.solved_at,
-        documents=DOCUMENTS,
-        floor=FLOOR,
+    before = before[(before["stage"] == FINAL) & (before[experiment.solved_by] >= experiment.solved_at)]
+    counts, told = [], []
+    for arm, own in rows.groupby("arm", sort=False):
+        solved = own.dropna(subset=["share"])
+        counts.append(
+            f"{solved['seed'].nunique()} of {own['seed'].nunique()} seeds of {arm} reach {experiment.solved_at:.0%} on "
+            f"`{experiment.solved_by.split()[-1]}` now, against {int((before['arm'] == arm).sum())} in the table"
+        )
+        if len(solved):
+            told.append(_of_arm(arm, solved))
+    return TEXT.format(
+        intro=INTRO.format(counts="; ".join(counts), documents=DOCUMENTS, floor=FLOOR, right=RIGHT),
+        changes="\n".join(f"- *{change}*: {meaning}." for change, meaning in CHANGES.items()),
+        arms="\n\n".join(told),
     )
+
+
+def _of_arm(arm: str, rows: pd.DataFrame) -> str:
+    """The tables of an arm, and how alike its models are."""
     mean = rows.groupby(["group", "part", "change"], sort=False)["share"].mean().unstack(["part", "change"])
     shown = mean[(mean >= FLOOR).any(axis=1)].index
-    tables = []
+    text = f"### {arm}\n\n"
     for part, own in rows.groupby("part", sort=False):
         cells = own.groupby(["group", "change"], sort=False)["share"].agg(_mean).unstack()
         body = [[group, *(cells.loc[group, change] for change in CHANGES)] for group in shown]
-        tables.append(f"On `{part}`:\n\n{markdown_table(['edges', *CHANGES], body)}")
+        text += f"On `{part}`, {own['seed'].nunique()} models:\n\n{markdown_table(['edges', *CHANGES], body)}\n\n"
     first = rows[rows["part"] == rows["part"].iloc[0]]
     alike = []
     for change in CHANGES:
         wide = first[first["change"] == change].pivot_table(index="group", columns="seed", values="share", sort=False)
         pairs = [float(wide[a].corr(wide[b])) for a, b in combinations(wide.columns, 2)]
         alike.append(f"{sum(pairs) / len(pairs):.2f} ({change})" if pairs else f"nothing ({change}, one seed)")
-    return TEXT.format(
-        intro=intro,
-        changes="\n".join(f"- *{change}*: {meaning}." for change, meaning in CHANGES.items()),
-        tables="\n\n".join(tables),
-        groups=len(mean),
-        alike=", ".join(alike),
+    return (
+        f"{text}Between two of them the shares of all {len(mean)} groups correlate, on `{rows['part'].iloc[0]}`, by "
+        f"{', '.join(alike)} (Pearson, the mean over pairs of seeds)."
     )
 
 
@@ -203,9 +205,9 @@ def _mean(shares: pd.Series) -> str:
 def main(
     table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
 ) -> None:
-    """Measure the seeds that are missing, and print the table."""
+    """Measure the models that are missing, and print the tables."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    rows = measure_missing(experiment, ARM, table, partial(measure, experiment), partial(typer.echo, err=True))
+    rows = measure_missing(experiment, ARMS, table, partial(measure, experiment), partial(typer.echo, err=True))
     text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)

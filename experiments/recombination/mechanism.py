@@ -80,7 +80,7 @@ def summary(rows: pd.DataFrame, options: str = "") -> str:
 
     options: of the command that makes it again.
     """
-    parts = [column for column in rows if column not in ("seed", "part", "kind")]
+    parts = [column for column in rows if column not in ("arm", "seed", "part", "kind")]
     intact = rows[rows["part"] == "intact"].set_index("seed")
     lines = [f"| without | by | {' | '.join(parts)} |", "|---" * (2 + len(parts)) + "|"]
     for (part, kind), group in rows[rows["part"] != "intact"].groupby(["part", "kind"], sort=False):
@@ -112,7 +112,7 @@ def main(
     """Measure the seeds that are missing, and print the table."""
     experiment, table = read_experiment(folder), table or folder / TABLE
     rows = measure_missing(
-        experiment, ARM, table, lambda model: measure(model, experiment, documents), partial(typer.echo, err=True)
+        experiment, [ARM], table, lambda _, model: measure(model, experiment, documents), partial(typer.echo, err=True)
     )
     own = folder.resolve() == HERE.resolve()
     text = summary(rows, "" if own else f" --folder experiments/{folder.name}")
