@@ -98,17 +98,18 @@ def verdicts(experiment: Experiment) -> list[str]:
 
 def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:
     """A hypothesis, the difference that it is about, and whether the interval supports it."""
-    found = _compared(experiment, hypothesis.measure or None, hypothesis.baseline)
-    at = found.arms.index(hypothesis.arm)
-    low, high = float(found.difference_low[at]), float(found.difference_high[at])
+    found = _compared(experiment, hypothesis.measure or None)
+    mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+    arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
+    of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     says = "**supported**" if low > 0 else "**refuted**: the difference has the other sign" if high < 0 else "**open**"
     if len(found.seeds) < found.planned:
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):
         says = "one seed: no verdict"
     return (
-        f"**{hypothesis.name}** ({hypothesis.arm} minus {hypothesis.baseline} is above zero, {found.meaning}): "
-        f"{_interval(found.difference[at], low, high, sign='+')} over {len(found.seeds)} seeds; {says}."
+        f"**{hypothesis.name}** ({of}{arm} minus {of and 'that of '}{baseline} is above zero, {found.meaning}): "
+        f"{_interval(mean, low, high, sign='+')} over {len(found.seeds)} seeds; {says}."
     )
 
 

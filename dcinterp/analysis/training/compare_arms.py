@@ -20,6 +20,7 @@ Identity that the tests assert: the difference is that of the two means when eve
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,6 +76,11 @@ class ArmComparison(Result):
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {"arm": list(self.arms), "seed": list(self.seeds)}
         return names.get(axis)
+
+    def between(self, arms: Sequence[str], baselines: Sequence[str]) -> tuple[float, float, float]:
+        """(mean, low, high) over seeds of the mean of some arms minus that of others, at 95 %."""
+        over, under = (self.values[[self.arms.index(arm) for arm in side]].mean(0) for side in (arms, baselines))
+        return _mean(over - under, (-1.0, 1.0) if self.share else None)
 
     def sentences(self) -> list[str]:
         """For every arm but the baseline, its difference in words."""

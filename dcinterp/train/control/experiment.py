@@ -14,7 +14,7 @@
     seeds: [0, 1, 2]                            # of weights and documents
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
-      - {name: H1, arm: composed, baseline: plain}
+      - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean
     multiplier: {name: H2, base: transformer++, other: dcformer++}   # that a family saves compute, where arms are sizes
     solved: {by: accuracy 1 seen, at: 0.95}     # the runs among which the primary measure is shown once more
     about: [what the arms are asked, in a sentence or two]
@@ -32,7 +32,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -73,11 +73,11 @@ a key adds it here: a test asks that every run of a table is still known."""
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """That `arm` minus `baseline` is above zero, in a measure (the primary one when empty)."""
+    """That the mean of `arms` minus that of `baselines` is above zero, in a measure (the primary one when empty)."""
 
     name: str
-    arm: str
-    baseline: str
+    arms: tuple[str, ...]
+    baselines: tuple[str, ...]
     measure: str = ""
 
 
@@ -392,14 +392,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, ...]:
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise UserError(f"The hypotheses of {file} must be a list such as `- {{name: H1, arm: ..., baseline: ...}}`.")
-    names = {field.name for field in fields(Hypothesis)}
+    found = []
     for each in listed:
-        if not {"name", "arm", "baseline"} <= set(each) <= names:
+        if not {"name", "arm", "baseline"} <= set(each) <= {"name", "arm", "baseline", "measure"}:
             raise UserError(f"A hypothesis of {file} needs name, arm and baseline, and may have a measure.")
-        for arm in (str(each["arm"]), str(each["baseline"])):
+        over, under = (
+            tuple(map(str, side if isinstance(side, list) else [side])) for side in (each["arm"], each["baseline"])
+        )
+        for arm in over + under:
             if arm not in arms:
                 raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
-    return tuple(Hypothesis(**{key: str(value) for key, value in each.items()}) for each in listed)
+        found.append(Hypothesis(str(each["name"]), over, under, str(each.get("measure", ""))))
+    return tuple(found)
 
 
 def _multiplier(file: Path, given: Any) -> Multiplier | None:

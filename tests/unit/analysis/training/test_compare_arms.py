@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 import dcinterp
 from dcinterp.bench.experiment_page import page_of, search_tables, verdict
@@ -59,6 +60,29 @@ def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_
     folder = write_experiment(tmp_path / "back", {"more": runs["more"], "plain": runs["plain"]})
     experiment = read_experiment(folder)
     assert "**refuted**" in verdict(experiment, experiment.hypotheses[0])
+
+
+def test_a_hypothesis_on_several_arms_is_about_their_mean_in_each_seed(tmp_path, write_experiment):
+    runs = {
+        "plain-2": [0.1, 0.5, 0.3],
+        "plain-4": [0.5, 0.1, 0.35],
+        "all-2": [0.4, 0.6, 0.5],
+        "all-4": [0.6, 0.35, 0.4],
+    }
+    folder = write_experiment(tmp_path / "e", runs)
+    file = folder / "experiment.yaml"
+    tree = yaml.safe_load(file.read_text())
+    tree["hypotheses"] = [{"name": "H1", "arm": ["all-2", "all-4"], "baseline": ["plain-2", "plain-4"]}]
+    file.write_text(yaml.safe_dump(tree))
+    experiment = read_experiment(folder)
+    apart = torch.tensor([0.2, 0.175, 0.125], dtype=torch.float64)
+    low, high = bootstrap_interval(apart, bounds=(-1.0, 1.0))
+    (about,) = experiment.hypotheses
+    found = dcinterp.compare_arms(str(folder)).between(about.arms, about.baselines)
+    assert found == pytest.approx((float(apart.mean()), float(low), float(high)))
+    said = verdict(experiment, about)
+    assert "the mean of all-2 and all-4 minus that of plain-2 and plain-4" in said
+    assert f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}] over 3 seeds; **open**" in said
 
 
 def test_a_page_shows_what_the_search_saw_at_every_value(tmp_path, write_experiment):
