@@ -68,10 +68,11 @@ INTRO = (
     "share is how far the difference between the logits of the two prompts' answers falls, over its fall when "
     "everything is of the other prompt. Heads of a layer are pooled, since their order means nothing between seeds; "
     "groups in series each count in full, so shares do not add up. *Weights* are the dynamic weights of a stage of "
-    "composition, made from the residual stream. Patching is exact. The tables have means over models, and in brackets "
-    "the least and the largest, of groups with a mean of {floor:.0%} or more anywhere; of a part's pairs only the "
-    "models that answer {right:.0%} of its prompts, or more, are asked. The measurement describes: which groups would "
-    "be worth a word was not said before it, and no hypothesis hangs on it."
+    "composition, made from the residual stream; *skip* is a head's own pattern, all that a head without composition "
+    "has. Patching is exact. The tables have means over models, and in brackets the least and the largest, of groups "
+    "with a mean of {floor:.0%} or more anywhere; of a part's pairs only the models that answer {right:.0%} of its "
+    "prompts, or more, are asked. The measurement describes: which groups would be worth a word was not said before "
+    "it, and no hypothesis hangs on it."
 )
 
 
