@@ -9,8 +9,9 @@ from it: the query, key and value of every head, the dynamic weights of each sta
 logits. Every pair of a writer and a later reader is an edge of the stream.
 
 Within a layer, composition edges run from the head that computes an attention matrix (its scores in the `pre` stage,
-its softmax in the `post` stage) to the head that uses it, one for each branch: skip, static, qp, kp, qg, kg. Where the
-softmax is not composed, a head's reading uses its own attention alone: one edge, by `skip`.
+its softmax in the `post` stage) to the head that uses it, one for each branch: skip, static, qp, kp, qg, kg, and kq for
+what multi-token attention takes from the pairs around. Where the softmax is not composed, a head's reading uses its own
+attention alone: one edge, by `skip`.
 
 A position in a list of all edges names an edge; gates [batch, edge] say for each how much of it is kept.
 """
@@ -34,7 +35,10 @@ from dcinterp.support.errors import UserError, nearest
 if TYPE_CHECKING:
     from dcinterp.model.decoder import DCFormerForCausalLM
 
-KINDS = ("skip", "static", "qp", "kp", "qg", "kg")
+AROUND = "kq"
+"""Of edges that carry what a pair takes from other pairs of tokens: all offsets of a convolution together."""
+
+KINDS = ("skip", "static", "qp", "kp", "qg", "kg", AROUND)
 """Of composition edges. Elsewhere the static map counts with the skip; here they are two edges."""
 
 OWN = ("skip", "qg", "kg")
@@ -131,8 +135,7 @@ class CircuitGraph:
         """The graph of a model.
 
         Raises:
-            UserError: the model is not one of ours, or a composer of it does not keep the heads, or reads other pairs
-                of tokens or other layers.
+            UserError: the model is not one of ours, or a composer of it does not keep the heads, or reads other layers.
         """
         model = decoder_of(bridge)
         config = model.config
@@ -292,10 +295,10 @@ def _kinds(composer: Composer | None, stage: str, heads: int) -> Iterator[tuple[
             yield "skip", own
         return
     composer.require_square("A circuit")
-    if composer.HANDS_ON or not composer.PAIRWISE:
+    if composer.HANDS_ON:
         raise UserError(
-            "A circuit has edges between the heads of one layer at one pair of tokens, and the composer "
-            f"{composer.name!r} also reads others; choose `attribute_edges`, which scores them."
+            f"A circuit has edges between the heads of one layer, and the composer {composer.name!r} also reads those "
+            "of the layer before; choose `attribute_edges`, which scores them."
         )
     weights = composer.probe()
     inside = [(int(f), int(t)) for f, t in same_group(heads, weights.groups).nonzero().tolist()]
@@ -304,6 +307,8 @@ def _kinds(composer: Composer | None, stage: str, heads: int) -> Iterator[tuple[
             exists = weights.skip
         elif kind == "static":
             exists = weights.static is not None
+        elif kind == AROUND:
+            exists = weights.conv is not None
         else:
             exists = bool(weights.of(kind))
         if exists:

@@ -2,6 +2,7 @@ r"""A forward pass in which every edge of the graph can be cut by its own gate: 
 
     input of reader v     = sum over writers u of  other_u + g_uv (u - other_u)
     composed[h']          = sum over kinds c and heads h of  C_c[h,h'] (other A_h + g_c,h,h' (A_h - other A_h))
+                            (where c is a convolution, C_c is one over the pairs around)
 
 u and A_h are what the nodes compute in this very run, each from its own gated inputs; `other` are their values in
 another run (on the counterfactual prompt) or their means. Every reader has its own copy of the stream, and norms are
@@ -24,8 +25,8 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.circuit_graph import CircuitGraph, ComposeEdges, bare, decoder_of
-from dcinterp.model.compose.branches import ComposeWeights, compose, low_rank_map
+from dcinterp.mechanism.circuit_graph import AROUND, CircuitGraph, ComposeEdges, bare, decoder_of
+from dcinterp.model.compose.branches import ComposeWeights, compose, low_rank_map, neighbours
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.model.rotary import Rotation, rotate, rotation
 from dcinterp.shapes import Attention, Mask, TokenIds
@@ -244,7 +245,12 @@ def gated_composition(
         groups: the edges of the stage; gates: of all edges of the model.
     """
     by_query, by_key = None, None
+    total = change.new_zeros(())
     for kind, gate in ((g.kind, g.of(gates)) for g in groups):
+        if kind == AROUND:
+            assert weights is not None
+            total = total + _around(change, weights, gate)
+            continue
         if kind == "skip":
             part, side = gate[:, None], "query"
         elif kind == "static":
@@ -263,13 +269,25 @@ def gated_composition(
             by_query = part if by_query is None else by_query + part
         else:
             by_key = part if by_key is None else by_key + part
-    total = change.new_zeros(())
     if by_query is not None:
         by_query = by_query.expand(-1, change.shape[2], -1, -1)
         total = total + einsum("bfts,btfh->bhts", change.expand(len(by_query), -1, -1, -1), by_query)
     if by_key is not None:
         total = total + einsum("bfts,bsfh->bhts", change.expand(len(by_key), -1, -1, -1), by_key)
     return total
+
+
+def _around(change: Attention, weights: ComposeWeights, gate: Float[Tensor, "batch head_from head_to"]) -> Attention:
+    """O_kq of a change, every pair of heads by its own gate: one convolution with the examples as further groups."""
+    assert weights.conv is not None
+    n, groups = max(len(change), len(gate)), weights.groups
+    to = torch.arange(len(weights.conv), device=gate.device)
+    size = weights.conv.shape[1]
+    heads = (to // size * size)[:, None] + torch.arange(size, device=gate.device)
+    own = gate[:, heads, to[:, None]]  # [batch, head_to, group_head]
+    taps = (weights.conv * own[..., None, None]).expand(n, *weights.conv.shape).flatten(0, 1)
+    folded = neighbours(change.expand(n, -1, -1, -1).reshape(1, -1, *change.shape[2:]), taps, n * groups, weights.seen)
+    return folded.unflatten(1, (n, -1))[0]
 
 
 def weighted_mean(parts: Sequence[tuple[int, Values]]) -> Values:

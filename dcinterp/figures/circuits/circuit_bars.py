@@ -7,17 +7,20 @@ import plotly.graph_objects as go
 from dcinterp.analysis.circuits.circuit import CircuitScores
 from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.mechanism.circuit_graph import AROUND
 
 RESULT = "CircuitScores"
 KIND = ""
 
-STREAM, STATIC = "#6b7a90", "#5c5c5c"
-"""Of edges of the stream, which is no branch (slate, as in the drawing), and of the static map, which elsewhere counts
-with the skip."""
+STREAM, STATIC, OTHER_PAIRS = "#6b7a90", "#5c5c5c", "#8c6d31"
+"""Of edges of the stream, which is no branch (slate, as in the drawing), of the static map, which elsewhere counts with
+the skip, and of a convolution over the pairs around."""
 
 
 def colour_of(kind: str) -> str:
     """The colour of a kind of edge: its branch's."""
+    if kind.endswith(AROUND):
+        return OTHER_PAIRS
     branch = BRANCHES.get(kind.split()[-1])
     return BRANCH_COLOURS[branch.hook] if branch is not None else STREAM if kind == "stream" else STATIC
 

@@ -28,6 +28,8 @@ MODELS = {
     "static, in groups": ("tiny-dcformer++", {"compose_static": True, "compose_groups": 2}),
     "before only, shared keys": ("tiny-dcformer++", {"compose_stages": ("pre",), "num_key_value_heads": 2}),
     "with a norm after": ("tiny-differential", {}),
+    "over other pairs": ("tiny-multi-token", {"compose_options": {"queries": 2, "keys": 3}, "compose_groups": 1}),
+    "over other pairs, in groups": ("tiny-multi-token", {"compose_groups": 2}),
 }
 
 
@@ -40,7 +42,7 @@ def make_run(make_bridge):
         bridge = make_bridge(preset, **SMALL, **changes).double()
         with torch.no_grad():
             for name, parameter in bridge.original_model.named_parameters():
-                if name.endswith("bias"):
+                if name.endswith(("bias", "taps", "heads.weight")):
                     parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(1))
         ids, other = torch.randint(3, 120, (2, 2, LENGTH), generator=torch.Generator().manual_seed(2))
         target, foil = torch.tensor([[5, 6], [7, 8]])
@@ -146,6 +148,36 @@ def test_a_patched_composition_edge_is_a_hook_on_the_composed_matrix(make_run, s
         assert torch.allclose(found, batch.metric(logits[:, -1]), rtol=0, atol=1e-11), kind
 
 
+@pytest.mark.parametrize("kind", ["over other pairs", "over other pairs, in groups"])
+@torch.no_grad()
+def test_a_patched_edge_over_other_pairs_is_a_hook_on_the_composed_scores(make_run, kind):
+    """All offsets of the convolution together, of one head into one head, with hidden scores read as zero."""
+    run, batch = make_run(kind)
+    prefix, f, t = "blocks.1.attn.pre.hook_", 3, 2
+    clean, other = (run.bridge.run_with_cache(ids, names_filter=[f"{prefix}in"])[1] for ids in (batch.ids, batch.other))
+    change = (other[f"{prefix}in"] - clean[f"{prefix}in"])[:, f].tril()
+    composer = run.bridge.original_model.model.layers[1].self_attn.original_component.pre.original_component
+    taps, mixed = composer.taps[f], composer.heads.head_map()[f, t]
+    part = torch.zeros_like(change)
+    for query in range(LENGTH):
+        for key in range(query + 1):
+            for back, row in enumerate(taps):
+                for place, tap in enumerate(row):
+                    i, j = query - back, key - (place - len(row) // 2)
+                    if i >= 0 and 0 <= j <= i and (i, j) != (query, key):
+                        part[:, query, key] += mixed * tap * change[:, i, j]
+    assert part.abs().max() > 0.01
+
+    def put(out, hook):
+        out = out.clone()
+        out[:, t] += part
+        return out
+
+    logits = run.bridge.run_with_hooks(batch.ids, fwd_hooks=[(f"{prefix}out", put)])
+    found = patched(run, batch, f"L1H{f} -> L1H{t} (pre kq)")
+    assert torch.allclose(found, batch.metric(logits[:, -1]), rtol=0, atol=1e-11)
+
+
 @torch.no_grad()
 def test_a_patched_edge_into_dynamic_weights_changes_these_alone(make_run):
     run, batch = make_run("composed")
@@ -161,7 +193,7 @@ def test_a_patched_edge_into_dynamic_weights_changes_these_alone(make_run):
     assert torch.allclose(patched(run, batch, "L0H3 -> L1 post weights"), byhand, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", ["composed, parallel", "static, in groups"])
+@pytest.mark.parametrize("kind", ["composed, parallel", "static, in groups", "over other pairs, in groups"])
 def test_eap_is_the_derivative_of_patching(make_run, kind):
     run, batch = make_run(kind)
     other = other_values(run, batch)
@@ -324,7 +356,7 @@ COMPOSED = [name for name in presets() if name.startswith("tiny-") and DCFormerC
 def test_every_way_of_composing_has_its_circuit_or_is_refused_by_name(make_bridge, preset):
     """With all edges kept the run is the model, and with none the other run; or there is a sentence."""
     bridge = make_bridge(preset).double()
-    if preset in ("tiny-fishformer", "tiny-multi-token", "tiny-dense-collaboration"):
+    if preset in ("tiny-fishformer", "tiny-dense-collaboration"):
         with pytest.raises(UserError, match=repr(bridge.original_model.config.compose)):
             CircuitRun(bridge)
         return
