@@ -4,39 +4,27 @@
 
 reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
 circuits.csv of this folder, and prints the tables over seeds, which are also at the end of the experiment's page
-(more-circuits.md).
-
-Heads of a layer are exchangeable between seeds, so edges are pooled by layer: all edges of one kind between two places
-are one group. A group is patched as a whole, exactly, from a prompt that differs in one thing (`CHANGES`).
+(more-circuits.md). `dcinterp.bench.pooled_edges` says what is measured.
 """
 
 from __future__ import annotations
 
-import re
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
-import torch
 import typer
 
 from dcinterp import load
+from dcinterp.bench.pooled_edges import EXPLAINED, arm_tables, change_list, pooled_shares
 from dcinterp.bench.trained_models import measure_missing, right_answers
-from dcinterp.mechanism.circuit_pairs import read_pairs
-from dcinterp.mechanism.circuit_run import CircuitRun
-from dcinterp.mechanism.circuit_scores import Others
-from dcinterp.mechanism.faithfulness import measure_circuits
-from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
-ARMS, DOCUMENTS, FLOOR = ("DCMHA", "plain"), 64, 0.15
-RIGHT = 0.85
-"""The share of a part's prompts that a model must answer right before its edges are asked."""
+ARMS, DOCUMENTS = ("DCMHA", "plain"), 64
 CHANGES = {
     "key": "another fact is asked for",
     "letter": "the fact that is asked for has another letter: it and another fact exchange theirs",
@@ -52,8 +40,6 @@ TEXT = """## Which edges carry the question in the models that learnt it
 
     python experiments/recombination/circuits.py
 
-The prompt and the one that values are taken from differ in one thing:
-
 {changes}
 
 {arms}
@@ -63,32 +49,11 @@ None of these models has an MLP; composition may do here what an MLP would do in
 
 INTRO = (
     "The configs of the runs above were trained again, without composition and with it: {counts}. The kernel adds in "
-    "another order since; whether that is the reason was not tested. Of those that learnt it, on {documents} documents "
-    "that training did not read, each with one question, one group of edges gets its values from another prompt. Its "
-    "share is how far the difference between the logits of the two prompts' answers falls, over its fall when "
-    "everything is of the other prompt. Heads of a layer are pooled, since their order means nothing between seeds; "
-    "groups in series each count in full, so shares do not add up. *Weights* are the dynamic weights of a stage of "
-    "composition, made from the residual stream; *skip* is a head's own pattern, all that a head without composition "
-    "has. Patching is exact. The tables have means over models, and in brackets the least and the largest, of groups "
-    "with a mean of {floor:.0%} or more anywhere; of a part's pairs only the models that answer {right:.0%} of its "
-    "prompts, or more, are asked. The measurement describes: which groups would be worth a word was not said before "
-    "it, and no hypothesis hangs on it."
+    "another order since; whether that is the reason was not tested. Those that learnt it are asked {documents} "
+    "documents that training did not read, each with one question. {explained} *Weights* are the dynamic weights of a "
+    "stage of composition, made from the residual stream; *skip* is a head's own pattern, all that a head without "
+    "composition has."
 )
-
-
-def group_of(edge: str) -> str:
-    """The group of an edge: its layers and what it is, without the numbers of heads.
-
-    "L0H1 -> L1H0.q" is of "L0 -> L1 query"; "L1H0 -> L1H1 (post qp)" of "L1 post qp".
-    """
-    source, target = edge.split(" -> ")
-    if composed := re.fullmatch(r"L(\d+)H\d+ \((\w+ \w+)\)", target):
-        return f"L{composed[1]} {composed[2]}"
-    source = re.sub(r"^L(\d+)H\d+$", r"L\1", source)
-    named = {"q": "query", "k": "key", "v": "value"}
-    if of_head := re.fullmatch(r"L(\d+)H\d+\.([qkv])", target):
-        target = f"L{of_head[1]} {named[of_head[2]]}"
-    return f"{source} -> {target}"
 
 
 def prompts(source: PuzzleSource, part: str, change: str, count: int) -> list[tuple[str, str, str, str]]:
@@ -135,27 +100,13 @@ def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any
     accuracy = {"accuracy": round(right_answers(bridge, source.held_out(source.puzzle.PARTS[0], 256)), 4)}
     if accuracy["accuracy"] < experiment.solved_at:
         return [accuracy]
-    run, rows = CircuitRun(bridge), []
-    groups = [group for group in dict.fromkeys(map(group_of, run.graph.names)) if "MLP" not in group]  # of no units
-    kept = torch.ones(2 + len(groups), run.graph.size)
-    kept[1] = 0
-    for number, edge in enumerate(run.graph.names):
-        if (group := group_of(edge)) in groups:
-            kept[2 + groups.index(group), number] = 0
-    for part in source.puzzle.PARTS:
-        found = {}
-        for change in CHANGES:
-            pairs, _ = read_pairs(bridge, prompts(source, part, change, DOCUMENTS))
-            found[change] = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
-        if min(float((m[0] > 0).float().mean()) for m in found.values()) < RIGHT:
-            continue
-        means = {change: m.mean(1) for change, m in found.items()}
-        for change, m in means.items():
-            span = means["key" if change == SAME else change]
-            for group, without in zip(groups, m[2:], strict=True):
-                share = round(float((m[0] - without) / (span[0] - span[1])), 5)
-                rows.append(accuracy | {"part": part, "change": change, "group": group, "share": share})
-    return rows
+    return [
+        accuracy | {"part": part} | row
+        for part in source.puzzle.PARTS
+        for row in pooled_shares(
+            bridge, {change: prompts(source, part, change, DOCUMENTS) for change in CHANGES}, like={SAME: "key"}
+        )
+    ]
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
@@ -170,37 +121,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
             f"`{experiment.solved_by.split()[-1]}` now, against {int((before['arm'] == arm).sum())} in the table"
         )
         if len(solved):
-            told.append(_of_arm(arm, solved))
+            told.append(f"### {arm}\n\n{arm_tables(solved, list(CHANGES))}")
     return TEXT.format(
-        intro=INTRO.format(counts="; ".join(counts), documents=DOCUMENTS, floor=FLOOR, right=RIGHT),
-        changes="\n".join(f"- *{change}*: {meaning}." for change, meaning in CHANGES.items()),
+        intro=INTRO.format(counts="; ".join(counts), documents=DOCUMENTS, explained=EXPLAINED),
+        changes=change_list(CHANGES),
         arms="\n\n".join(told),
     )
-
-
-def _of_arm(arm: str, rows: pd.DataFrame) -> str:
-    """The tables of an arm, and how alike its models are."""
-    mean = rows.groupby(["group", "part", "change"], sort=False)["share"].mean().unstack(["part", "change"])
-    shown = mean[(mean >= FLOOR).any(axis=1)].index
-    text = f"### {arm}\n\n"
-    for part, own in rows.groupby("part", sort=False):
-        cells = own.groupby(["group", "change"], sort=False)["share"].agg(_mean).unstack()
-        body = [[group, *(cells.loc[group, change] for change in CHANGES)] for group in shown]
-        text += f"On `{part}`, {own['seed'].nunique()} models:\n\n{markdown_table(['edges', *CHANGES], body)}\n\n"
-    first = rows[rows["part"] == rows["part"].iloc[0]]
-    alike = []
-    for change in CHANGES:
-        wide = first[first["change"] == change].pivot_table(index="group", columns="seed", values="share", sort=False)
-        pairs = [float(wide[a].corr(wide[b])) for a, b in combinations(wide.columns, 2)]
-        alike.append(f"{sum(pairs) / len(pairs):.2f} ({change})" if pairs else f"nothing ({change}, one seed)")
-    return (
-        f"{text}Between two of them the shares of all {len(mean)} groups correlate, on `{rows['part'].iloc[0]}`, by "
-        f"{', '.join(alike)} (Pearson, the mean over pairs of seeds)."
-    )
-
-
-def _mean(shares: pd.Series) -> str:
-    return f"{shares.mean():.2f} [{shares.min():.2f}, {shares.max():.2f}]"
 
 
 def main(

@@ -127,21 +127,6 @@ def circuits() -> Any:
     return script("recombination", "circuits")
 
 
-@pytest.mark.parametrize(
-    ("edge", "group"),
-    [
-        ("embedding -> L0H1.q", "embedding -> L0 query"),
-        ("L0H1 -> L1 post weights", "L0 -> L1 post weights"),
-        ("L1H0 -> L1H1 (post qp)", "L1 post qp"),
-        ("L0H1 -> L0H1 (pre skip)", "L0 pre skip"),
-        ("L1H1 -> logits", "L1 -> logits"),
-        ("MLP 0 -> L1H0.v", "MLP 0 -> L1 value"),
-    ],
-)
-def test_edges_are_pooled_by_layer(circuits, edge, group):
-    assert circuits.group_of(edge) == group
-
-
 @pytest.mark.parametrize("part", ["seen", "held-out"])
 @pytest.mark.parametrize("change", ["key", "letter", "key and letter", "relation"])
 def test_a_question_and_its_counterfactual_differ_in_one_thing(circuits, tmp_path, part, change):
@@ -181,6 +166,41 @@ def test_the_words_on_circuits_are_those_of_the_table(circuits):
     for _, own in rows.groupby("arm"):
         assert set(own["seed"]) == set(experiment.seeds)
     assert (rows["share"].notna() == (rows["accuracy"] >= experiment.solved_at)).all()
+
+
+def test_questions_on_blocks_differ_in_what_the_change_says(tmp_path):
+    """Read anew from the prompts: one block alone holds both letters, its last is the answer, and little differs."""
+    module, section = script("find_block", "circuits"), read_experiment(FOLDER / "find_block").config["data"]["puzzle"]
+    source = PuzzleSource(PuzzleSection(**section), tmp_path)
+    documents = {tuple(ids[:28].tolist()) for ids in source.held_out("seen", 160)["input_ids"]}
+
+    def blocks_and_answer(prompt: str) -> tuple[list[str], str]:
+        told, asked = prompt.removeprefix("<bos> . ").split(" # ")
+        blocks = told.split(" . ")
+        (held,) = [block for block in blocks if set(asked.split()) <= set(block.split())]
+        return blocks, held.split()[-1]
+
+    found = module.prompts(source, 20)
+    assert [len(found[change]) for change in module.CHANGES] == [20] * 4
+    for change, rows in found.items():
+        for prompt, answer, other, its_answer in rows:
+            assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
+            assert (answer, its_answer) == (blocks_and_answer(prompt)[1], blocks_and_answer(other)[1])
+            assert answer != its_answer
+            differ = [at for at, (a, b) in enumerate(zip(prompt.split(), other.split(), strict=True)) if a != b]
+            if change == "answer":
+                assert len(differ) == 2
+                assert all(at % 6 == 0 for at in differ), "the last letters of two blocks"
+                assert blocks_and_answer(prompt)[0] != blocks_and_answer(other)[0]
+            else:
+                assert differ == {"both": [26, 27], "first": [26], "second": [27]}[change]
+
+
+def test_the_words_on_blocks_are_those_of_the_table():
+    module, folder = script("find_block", "circuits"), FOLDER / "find_block"
+    rows, experiment = pd.read_csv(folder / "circuits.csv"), read_experiment(FOLDER / "find_block")
+    assert (folder / "more-circuits.md").read_text(encoding="utf-8") == module.summary(rows, experiment)
+    assert set(rows["seed"]) == set(experiment.seeds)
 
 
 def test_the_words_on_starts_are_those_of_the_tables():

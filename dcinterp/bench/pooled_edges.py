@@ -1,0 +1,127 @@
+"""What the edges of trained models carry, pooled by layer so that seeds compare, as tables of an experiment's page.
+
+    rows = [{"arm": arm, "seed": seed, "part": part} | row for row in pooled_shares(bridge, prompts)]
+    arm_tables(pd.DataFrame(rows), list(prompts))
+
+Heads of a layer are exchangeable between seeds, so all edges of one kind between two places are one group. A group is
+patched as a whole, exactly, from prompts that differ in one thing from those that are asked: a change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+import torch
+
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.circuit_pairs import read_pairs
+from dcinterp.mechanism.circuit_run import CircuitRun
+from dcinterp.mechanism.circuit_scores import Others
+from dcinterp.mechanism.faithfulness import measure_circuits
+from dcinterp.support.text import markdown_table
+
+FLOOR, RIGHT = 0.15, 0.85
+"""The least mean share that is worth a row, and the share of prompts that a model must answer right to be asked."""
+
+EXPLAINED = (
+    "One group of edges gets its values from another prompt. Its share is how far the difference between the logits of "
+    "the two prompts' answers falls, over its fall when everything is of the other prompt. Heads of a layer are "
+    "pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not add "
+    "up. Patching is exact. The tables have means over models, and in brackets the least and the largest, of groups "
+    f"with a mean of {FLOOR:.0%} or more anywhere; only models that answer {RIGHT:.0%} of the prompts, or more, are "
+    "asked. The measurement describes: which groups would be worth a word was not said before it, and no hypothesis "
+    "hangs on it."
+)
+"""How the tables came about, for the page."""
+
+Prompts = Sequence[tuple[str, str, str, str]]
+"""(prompt, answer, prompt that values are taken from, its answer)."""
+
+
+def group_of(edge: str) -> str:
+    """The group of an edge: its layers and what it is, without the numbers of heads.
+
+    "L0H1 -> L1H0.q" is of "L0 -> L1 query"; "L1H0 -> L1H1 (post qp)" of "L1 post qp".
+    """
+    source, target = edge.split(" -> ")
+    if composed := re.fullmatch(r"L(\d+)H\d+ \((\w+ \w+)\)", target):
+        return f"L{composed[1]} {composed[2]}"
+    source = re.sub(r"^L(\d+)H\d+$", r"L\1", source)
+    named = {"q": "query", "k": "key", "v": "value"}
+    if of_head := re.fullmatch(r"L(\d+)H\d+\.([qkv])", target):
+        target = f"L{of_head[1]} {named[of_head[2]]}"
+    return f"{source} -> {target}"
+
+
+def pooled_shares(
+    bridge: Bridge, prompts: Mapping[str, Prompts], like: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """A row for every change and group of edges: the share of the change's whole effect that the group carries.
+
+    Args:
+        bridge: over a decoder of ours.
+        prompts: of every change.
+        like: of a change that leaves the answer as it is, another whose whole effect its shares are of.
+
+    Returns:
+        No rows where the model answers less than `RIGHT` of the prompts of a change.
+    """
+    run, found = CircuitRun(bridge), {}
+    no_units = not bridge.original_model.config.intermediate_size
+    groups = [group for group in dict.fromkeys(map(group_of, run.graph.names)) if not (no_units and "MLP" in group)]
+    kept = torch.ones(2 + len(groups), run.graph.size)
+    kept[1] = 0
+    for number, edge in enumerate(run.graph.names):
+        if (group := group_of(edge)) in groups:
+            kept[2 + groups.index(group), number] = 0
+    for change, asked in prompts.items():
+        pairs, _ = read_pairs(bridge, list(asked))
+        found[change] = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
+    if min(float((m[0] > 0).float().mean()) for m in found.values()) < RIGHT:
+        return []
+    means, rows = {change: m.mean(1) for change, m in found.items()}, []
+    for change, m in means.items():
+        whole = means[(like or {}).get(change, change)]
+        for group, without in zip(groups, m[2:], strict=True):
+            share = round(float((m[0] - without) / (whole[0] - whole[1])), 5)
+            rows.append({"change": change, "group": group, "share": share})
+    return rows
+
+
+def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
+    """The tables of one arm, one for every part of the puzzle, and how alike its models are, as Markdown.
+
+    Args:
+        rows: of `pooled_shares`, with the columns seed and part.
+        changes: in the order of columns.
+    """
+    mean = rows.groupby(["group", "part", "change"], sort=False)["share"].mean().unstack(["part", "change"])
+    shown, text = mean[(mean >= FLOOR).any(axis=1)].index, ""
+    for part, own in rows.groupby("part", sort=False):
+        cells = own.groupby(["group", "change"], sort=False)["share"].agg(_mean).unstack()
+        body = [[group, *(cells.loc[group, change] for change in changes)] for group in shown]
+        text += f"On `{part}`, {own['seed'].nunique()} models:\n\n{markdown_table(['edges', *changes], body)}\n\n"
+    first = rows[rows["part"] == rows["part"].iloc[0]]
+    alike = []
+    for change in changes:
+        wide = first[first["change"] == change].pivot_table(index="group", columns="seed", values="share", sort=False)
+        pairs = [float(wide[a].corr(wide[b])) for a, b in combinations(wide.columns, 2)]
+        alike.append(f"{sum(pairs) / len(pairs):.2f} ({change})" if pairs else f"nothing ({change}, one seed)")
+    return (
+        f"{text}Between two of them the shares of all {len(mean)} groups correlate, on `{rows['part'].iloc[0]}`, by "
+        f"{', '.join(alike)} (Pearson, the mean over pairs of seeds)."
+    )
+
+
+def change_list(changes: Mapping[str, str]) -> str:
+    """What the two prompts of each change differ in, as Markdown."""
+    listed = "\n".join(f"- *{change}*: {meaning}." for change, meaning in changes.items())
+    return f"The prompt and the one that values are taken from differ in one thing:\n\n{listed}"
+
+
+def _mean(shares: pd.Series) -> str:
+    return f"{shares.mean():.2f} [{shares.min():.2f}, {shares.max():.2f}]"
