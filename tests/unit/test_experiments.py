@@ -165,7 +165,7 @@ def test_the_words_on_circuits_are_those_of_the_table(circuits):
     assert written == circuits.summary(rows, experiment)
     for _, own in rows.groupby("arm"):
         assert set(own["seed"]) == set(experiment.seeds)
-    assert (rows["share"].notna() == (rows["accuracy"] >= experiment.solved_at)).all()
+    assert (rows["share"].notna() == (rows["seen"] >= experiment.solved_at)).all()
 
 
 def test_questions_on_blocks_differ_in_what_the_change_says(tmp_path):
@@ -201,6 +201,21 @@ def test_the_words_on_blocks_are_those_of_the_table():
     rows, experiment = pd.read_csv(folder / "circuits.csv"), read_experiment(FOLDER / "find_block")
     assert (folder / "more-circuits.md").read_text(encoding="utf-8") == module.summary(rows, experiment)
     assert set(rows["seed"]) == set(experiment.seeds)
+
+
+def test_the_words_on_runs_made_again_are_those_of_the_table():
+    module, folder = script("recombination", "again"), FOLDER / "recombination"
+    rows, experiment = pd.read_csv(folder / "again.csv"), read_experiment(folder)
+    text = (folder / "more-again.md").read_text(encoding="utf-8")
+    assert text == module.summary(rows, experiment)
+    assert rows.groupby(["arm", "attention"])["seed"].agg(set).eq(set(experiment.seeds)).all()
+    same = (
+        pd.read_csv(folder / "circuits.csv")
+        .drop_duplicates(["arm", "seed"])
+        .merge(rows[rows["attention"] == "auto"], on=["arm", "seed"])
+    )
+    assert len(same) == 20
+    assert (same["seen_x"] - same["seen_y"]).abs().max() < 1e-3, "circuits are those of these models"
 
 
 def test_the_words_on_starts_are_those_of_the_tables():

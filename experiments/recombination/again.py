@@ -1,0 +1,126 @@
+"""How far the outcome of a run is that of its seed: the runs of two arms, trained again from the same configs.
+
+    python experiments/recombination/again.py
+
+trains what is missing (two minutes a run; into the experiment's folder of runs, where circuits.py finds the models),
+adds a row for every run to again.csv of this folder, and prints the table, which is also at the end of the experiment's
+page (more-again.md). A seed fixes the documents and the first weights. What is left is the order in which numbers are
+added: that of the kernel, or of the equation as it reads (`eager`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import torch
+import typer
+
+from dcinterp import load
+from dcinterp.bench.trained_models import right_answers
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.model.kernels.select import ENVIRONMENT
+from dcinterp.support.progress import console
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.train.loop.run import train
+
+HERE = Path(__file__).parent
+TABLE, TEXT_FILE = "again.csv", "more-again.md"
+RUNS = (("plain", "auto"), ("DCMHA", "auto"), ("DCMHA", "eager"))
+HOW = {"auto": "the kernel of today", "eager": "the equation as it reads"}
+PLAIN = "plain"
+
+TEXT = """## The same runs again
+
+A seed fixes the documents and the first weights, and the runs of a seed below start alike to the last bit or two. They
+are those of the table, and the same configs trained again: by the kernel as it is today, which adds in another order
+than it did then, and by the equation as it reads. The mean of the differences from plain has its 95 % interval over
+seeds; the correlation is that of the held-out accuracy over seeds with the table's.
+
+    python experiments/recombination/again.py
+
+{table}
+
+Where rows of one arm differ, a run is not what its seed makes of it: rounding grows until the outcome is another one.
+Intervals over seeds take that for scatter of seeds, and cover it.
+"""
+
+
+def train_again(experiment: Experiment, arm: str, attention: str, seed: int) -> Path:
+    """The folder of the trained model, which is trained where it is missing."""
+    run = experiment.run(FINAL, arm, experiment.choose(read_table(experiment))[arm], seed)
+    folder = experiment.output / run.name if attention == "auto" else experiment.output / attention / run.name
+    if not (folder / "model").is_dir():
+        os.environ[ENVIRONMENT] = attention
+        with console(f"{arm}, {attention}, seed {seed}") as progress:
+            train(replace(run.config, output=str(folder)), resume=True, progress=progress)
+        del os.environ[ENVIRONMENT]
+    return folder / "model"
+
+
+def accuracies(experiment: Experiment, arm: str, model: Path) -> dict[str, float]:
+    """{part of the puzzle: share of right answers}, on the documents that the runs are asked."""
+    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
+    rows = experiment.config["evaluation"]["validation_rows"]
+    return {part: right_answers(load(str(model)), source.held_out(part, rows)) for part in source.puzzle.PARTS}
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The table, as Markdown."""
+    final, primary = read_table(experiment), next(iter(experiment.measures))
+    final = final[(final["stage"] == FINAL) & final["arm"].isin([arm for arm, _ in RUNS])]
+    chosen = experiment.choose(read_table(experiment))
+    names = {experiment.run(FINAL, arm, chosen[arm], seed).name for arm, _ in RUNS for seed in experiment.seeds}
+    final = final[final["name"].isin(names)]
+    seen, new = (measure.split()[-1] for measure in (experiment.solved_by, primary))
+    table = pd.DataFrame(
+        {"arm": final["arm"], "attention": "", "seed": final["recipe.seed"].astype(int)}
+        | {seen: final[experiment.solved_by], new: final[primary]}
+    )
+    lines = []
+    for (arm, attention), own in pd.concat([table, rows]).groupby(["arm", "attention"], sort=False):
+        own, first = own.set_index("seed"), table[table["arm"] == arm].set_index("seed")
+        base = (table if not attention else rows[rows["attention"] == "auto"]).query("arm == @PLAIN").set_index("seed")
+        apart = (own[new] - base[new]).dropna()
+        low, high = bootstrap_interval(torch.tensor(apart.to_numpy()), bounds=(-1.0, 1.0))
+        lines.append(
+            [
+                arm,
+                HOW.get(attention, "in the table"),
+                f"{int((own[seen] >= experiment.solved_at).sum())} of {len(own)}",
+                f"{own[seen].mean():.3f}",
+                f"{own[new].mean():.3f}",
+                f"{apart.mean():+.3f} [{float(low):+.3f}, {float(high):+.3f}]" if arm != PLAIN else "",
+                f"{own[new].corr(first[new]):.2f}" if attention else "",
+            ]
+        )
+    head = ["arm", "trained", f"{experiment.solved_at:.0%} on {seen}", f"mean on {seen}", f"mean on {new}"]
+    return TEXT.format(table=markdown_table([*head, "minus plain", "correlation"], lines))
+
+
+def main(
+    table: Annotated[Path | None, typer.Option(help="The table of these runs; in the folder by default.")] = None,
+) -> None:
+    """Train and measure the runs that are missing, and print the table."""
+    experiment, table = read_experiment(HERE), table or HERE / TABLE
+    rows = pd.read_csv(table) if table.is_file() else pd.DataFrame({"arm": [], "attention": [], "seed": []})
+    for seed in experiment.seeds:
+        for arm, attention in RUNS:
+            if ((rows["arm"] == arm) & (rows["attention"] == attention) & (rows["seed"] == seed)).any():
+                continue
+            found = accuracies(experiment, arm, train_again(experiment, arm, attention, seed))
+            row = pd.DataFrame([{"arm": arm, "attention": attention, "seed": seed} | found])
+            rows = row if not len(rows) else pd.concat([rows, row], ignore_index=True)
+            rows.to_csv(table, index=False)
+    text = summary(rows, experiment)
+    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
