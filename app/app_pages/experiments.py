@@ -5,15 +5,22 @@ import streamlit as st
 from dcinterp.bench.compute_section import found_fit
 from dcinterp.bench.experiment_page import verdicts
 from dcinterp.support.errors import UserError
-from workbench import analyses, experiments, inputs, links
+from workbench import analyses, experiments, links
 from workbench.glossary import tip
-from workbench.markdown import escape
+from workbench.markdown import escape, sentence
 from workbench.view import view
 
 MAIN = (
     "The main edge of this model matters most at the end of training: by how much the loss rises at this checkpoint "
     "when its entry of the map over heads is replaced by its mean."
 )
+
+
+def show_protocol() -> None:
+    """What was written down before the first run."""
+    with st.expander("Protocol, with what was changed later listed at its end"):
+        st.markdown(experiments.protocol(experiment))
+
 
 st.title("Experiments", anchor=False)
 st.markdown(
@@ -43,7 +50,11 @@ try:
     result = analyses.fresh("compare_arms", experiment=str(experiment.folder), measure=measure, baseline=baseline)
     lines = verdicts(experiment)
 except UserError as problem:
-    inputs.refuse(problem)
+    for paragraph in experiment.about:
+        st.markdown(paragraph)
+    st.info(sentence(problem), icon=":material/hourglass_empty:")
+    show_protocol()
+    links.end_page()
 for paragraph in experiment.about:
     st.markdown(paragraph)
 for line in lines:
@@ -59,8 +70,8 @@ if (fit := found_fit(experiment)) is not None:
 with st.expander("What the numbers do not say"):
     st.markdown("\n".join(f"- {each}" for each in experiment.limits) or "Nothing is stated.")
 st.subheader("Differences", anchor=False)
-for sentence in result.sentences():
-    st.markdown(f"- {escape(sentence)}")
+for difference in result.sentences():
+    st.markdown(f"- {escape(difference)}")
 if (curves := experiments.curves(experiment)) is not None:
     st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))
     seed = links.choose("Seed", list(curves.seeds), key="seed", where=st.columns(2)[0])
@@ -91,6 +102,5 @@ if (curves := experiments.curves(experiment)) is not None:
     )
 if more := experiments.more(experiment):
     st.markdown(more)
-with st.expander("Protocol, with what was changed later listed at its end"):
-    st.markdown(experiments.protocol(experiment))
+show_protocol()
 st.code(experiments.commands(experiment), language="bash")

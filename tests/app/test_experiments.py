@@ -1,0 +1,19 @@
+"""The page Experiments, of an experiment whose runs are still to come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.app.opening import open_page
+
+
+def test_an_experiment_without_runs_shows_what_it_asks(app, write_experiment):
+    """Which is no error: a protocol stands before its results."""
+    folder = write_experiment(Path("experiments/soon"), {"plain": [0.1], "composed": [0.2]})
+    (folder / "results.csv").unlink()
+    (folder / "protocol.md").write_text("# Soon\n\nNothing was run yet.\n", encoding="utf-8")
+    open_page(app, "experiments", experiment="soon")
+    assert not app.exception
+    assert not app.error
+    assert any("start them with: dcinterp experiment run experiments/soon" in info.value for info in app.info)
+    assert any("Nothing was run yet." in text.value for text in app.markdown)
