@@ -91,9 +91,29 @@ def compute_picture(picture: str) -> str:
 
 
 def verdicts(experiment: Experiment) -> list[str]:
-    """A line for every hypothesis, in Markdown; that on compute first."""
+    """A line for every hypothesis, in Markdown; that on compute first, and what is left of them as one family last."""
     first = [] if experiment.multiplier is None else [multiplier_verdict(experiment)]
-    return first + [verdict(experiment, each) for each in experiment.hypotheses]
+    return [*first, *(verdict(experiment, each) for each in experiment.hypotheses), *_corrected(experiment, len(first))]
+
+
+def _corrected(experiment: Experiment, others: int) -> list[str]:
+    """Which differences keep their verdict when all hypotheses of the page are one family of tests."""
+    tests = len(experiment.hypotheses) + others
+    keep: list[str] = []
+    lose: list[str] = []
+    for each in experiment.hypotheses:
+        found = _compared(experiment, each.measure or None)
+        if len(found.seeds) < max(2, found.planned):
+            return []
+        _, low, high = found.between(each.arms, each.baselines)
+        _, lowest, highest = found.between(each.arms, each.baselines, level=1 - 0.05 / tests)
+        if low > 0 or high < 0:
+            (keep if lowest > 0 or highest < 0 else lose).append(each.name)
+    if tests < 2 or not keep + lose:
+        return []
+    said = [f"{' and '.join(keep)} would come out as above"] if keep else []
+    said += [f"{' and '.join(lose)} would be open"] if lose else []
+    return [f"Corrected for being {tests} tests (Bonferroni: intervals of {1 - 0.05 / tests:.1%}), {'; '.join(said)}."]
 
 
 def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:
@@ -195,8 +215,10 @@ def _count(reached: torch.Tensor) -> str:
 
 
 def _interval(value: object, low: object, high: object, sign: str = "") -> str:
-    middle, first, last = (float(each) for each in (value, low, high))  # type: ignore[arg-type]
-    return f"{middle:{sign}.3f}" + ("" if math.isnan(first) else f" [{first:{sign}.3f}, {last:{sign}.3f}]")
+    middle, *ends = (float(each) for each in (value, low, high))  # type: ignore[arg-type]
+    # An end that rounds to zero would not tell on which side of it the interval stops.
+    first, last = (f"{end:{sign}.3f}" if round(end, 3) or not end else f"{end:{sign}.1g}" for end in ends)
+    return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
 
 
 def _number(value: object, form: str) -> str:

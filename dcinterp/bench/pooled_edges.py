@@ -24,19 +24,22 @@ from dcinterp.mechanism.circuit_scores import Others
 from dcinterp.mechanism.faithfulness import measure_circuits
 from dcinterp.support.text import markdown_table
 
-FLOOR, RIGHT = 0.15, 0.85
-"""The least mean share that is worth a row, and the share of prompts that a model must answer right to be asked."""
+FLOOR, PREFERS = 0.15, 0.85
+"""The least mean share that is worth a row, and of how many prompts a model must prefer the answer to be asked."""
 
 EXPLAINED = (
     "One group of edges gets its values from another prompt. Its share is how far the difference between the logits of "
     "the two prompts' answers falls, over its fall when everything is of the other prompt. Heads of a layer are "
     "pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not add "
     "up. Patching is exact. The tables have means over models, and in brackets the least and the largest, of groups "
-    f"with a mean of {FLOOR:.0%} or more anywhere; only models that answer {RIGHT:.0%} of the prompts, or more, are "
-    "asked. The measurement describes: which groups would be worth a word was not said before it, and no hypothesis "
-    "hangs on it."
+    f"with a mean of {FLOOR:.0%} or more anywhere. Only models that put the answer above that of the other prompt in "
+    f"{PREFERS:.0%} of the prompts, or more, are asked, which is less than answering right. The measurement describes: "
+    "which groups would be worth a word was not said before it, and no hypothesis hangs on it."
 )
 """How the tables came about, for the page."""
+
+NOTHING = 0.05
+"""Groups below it in every model are left out where models are held against each other: zeros would agree."""
 
 Prompts = Sequence[tuple[str, str, str, str]]
 """(prompt, answer, prompt that values are taken from, its answer)."""
@@ -68,7 +71,7 @@ def pooled_shares(
         like: of a change that leaves the answer as it is, another whose whole effect its shares are of.
 
     Returns:
-        No rows where the model answers less than `RIGHT` of the prompts of a change.
+        No rows where the model prefers the answer to the other prompt's in less than `PREFERS` of a change's prompts.
     """
     run, found = CircuitRun(bridge), {}
     no_units = not bridge.original_model.config.intermediate_size
@@ -81,7 +84,7 @@ def pooled_shares(
     for change, asked in prompts.items():
         pairs, _ = read_pairs(bridge, list(asked))
         found[change] = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
-    if min(float((m[0] > 0).float().mean()) for m in found.values()) < RIGHT:
+    if min(float((m[0] > 0).float().mean()) for m in found.values()) < PREFERS:
         return []
     means, rows = {change: m.mean(1) for change, m in found.items()}, []
     for change, m in means.items():
@@ -96,7 +99,7 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
     """The tables of one arm, one for every part of the puzzle, and how alike its models are, as Markdown.
 
     Args:
-        rows: of `pooled_shares`, with the columns seed and part.
+        rows: of `pooled_shares`, with the columns seed and part; one named as a part is the share of right answers.
         changes: in the order of columns.
     """
     mean = rows.groupby(["group", "part", "change"], sort=False)["share"].mean().unstack(["part", "change"])
@@ -104,16 +107,46 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
     for part, own in rows.groupby("part", sort=False):
         cells = own.groupby(["group", "change"], sort=False)["share"].agg(_mean).unstack()
         body = [[group, *(cells.loc[group, change] for change in changes)] for group in shown]
-        text += f"On `{part}`, {own['seed'].nunique()} models:\n\n{markdown_table(['edges', *changes], body)}\n\n"
-    first = rows[rows["part"] == rows["part"].iloc[0]]
-    alike = []
-    for change in changes:
-        wide = first[first["change"] == change].pivot_table(index="group", columns="seed", values="share", sort=False)
-        pairs = [float(wide[a].corr(wide[b])) for a, b in combinations(wide.columns, 2)]
-        alike.append(f"{sum(pairs) / len(pairs):.2f} ({change})" if pairs else f"nothing ({change}, one seed)")
+        right = f", right in {own[part].min():.2f} to {own[part].max():.2f} of its questions" if part in own else ""
+        table = markdown_table(["edges", *changes], body)
+        text += f"On `{part}`, {own['seed'].nunique()} models{right}:\n\n{table}\n\n"
+    by = {change: _by_seed(rows, change) for change in changes}
+    some = {change: wide[(wide.abs() >= NOTHING).any(axis=1)] for change, wide in by.items()}
+    alike = {
+        change: [float(wide[a].corr(wide[b])) for a, b in combinations(wide.columns, 2)]
+        for change, wide in some.items()
+    }
     return (
-        f"{text}Between two of them the shares of all {len(mean)} groups correlate, on `{rows['part'].iloc[0]}`, by "
-        f"{', '.join(alike)} (Pearson, the mean over pairs of seeds)."
+        f"{text}Between two of them, on `{rows['part'].iloc[0]}`, the shares of the groups with {NOTHING:.0%} or more "
+        f"in any of them correlate by {_correlations(alike, {change: len(wide) for change, wide in some.items()})} "
+        "(Pearson, the mean over pairs of models)."
+    )
+
+
+def arms_alike(first: pd.DataFrame, second: pd.DataFrame, changes: Sequence[str]) -> str:
+    """How alike a model of one arm and one of another are, on the groups of edges that both have, in words."""
+    alike, counts = {}, {}
+    for change in changes:
+        one, other = _by_seed(first, change), _by_seed(second, change)
+        both = one.join(other, how="inner", lsuffix=" of one", rsuffix=" of other")
+        both = both[(both.abs() >= NOTHING).any(axis=1)]
+        counts[change], ours = len(both), both.columns[: one.shape[1]]
+        alike[change] = [float(both[a].corr(both[b])) for a in ours for b in both.columns.difference(ours)]
+    return _correlations(alike, counts)
+
+
+def _by_seed(rows: pd.DataFrame, change: str) -> pd.DataFrame:
+    """[group, seed], of the first part of the puzzle."""
+    own = rows[(rows["part"] == rows["part"].iloc[0]) & (rows["change"] == change)]
+    return own.pivot_table(index="group", columns="seed", values="share", sort=False)
+
+
+def _correlations(alike: Mapping[str, Sequence[float]], counts: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{sum(pairs) / len(pairs):.2f} ({change}, {counts[change]} groups)"
+        if pairs
+        else f"nothing ({change}, one seed)"
+        for change, pairs in alike.items()
     )
 
 

@@ -77,10 +77,10 @@ class ArmComparison(Result):
         names: dict[str, list[Any]] = {"arm": list(self.arms), "seed": list(self.seeds)}
         return names.get(axis)
 
-    def between(self, arms: Sequence[str], baselines: Sequence[str]) -> tuple[float, float, float]:
-        """(mean, low, high) over seeds of the mean of some arms minus that of others, at 95 %."""
+    def between(self, arms: Sequence[str], baselines: Sequence[str], level: float = 0.95) -> tuple[float, float, float]:
+        """(mean, low, high) over seeds of the mean of some arms minus that of others."""
         over, under = (self.values[[self.arms.index(arm) for arm in side]].mean(0) for side in (arms, baselines))
-        return _mean(over - under, (-1.0, 1.0) if self.share else None)
+        return _mean(over - under, (-1.0, 1.0) if self.share else None, level)
 
     def sentences(self) -> list[str]:
         """For every arm but the baseline, its difference in words."""
@@ -177,8 +177,8 @@ def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:
     return rows[rows["name"].isin(names)].dropna(subset=[measure])
 
 
-def _mean(values: Tensor, bounds: tuple[float, float] | None) -> tuple[float, float, float]:
-    low, high = bootstrap_interval(values, bounds=bounds)
+def _mean(values: Tensor, bounds: tuple[float, float] | None, level: float = 0.95) -> tuple[float, float, float]:
+    low, high = bootstrap_interval(values, bounds=bounds, level=level)
     return float(values.mean()), float(low), float(high)
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from dcinterp.bench.pooled_edges import arm_tables, group_of, pooled_shares
+from dcinterp.bench.pooled_edges import arm_tables, arms_alike, group_of, pooled_shares
 from dcinterp.mechanism.circuit_pairs import batches, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others, run_circuits
@@ -58,4 +58,17 @@ def test_a_table_has_the_groups_that_carry_something_anywhere():
     assert "On `seen`, 2 models" in text
     assert "| a | 0.21 [0.20, 0.22] | 0.01 [0.00, 0.02] |" in text
     assert "| c |" not in text
-    assert "all 3 groups correlate, on `seen`, by 1.00 (key), 1.00 (letter)" in text
+    assert "correlate by 1.00 (key, 2 groups), 1.00 (letter, 2 groups)" in text, "groups of nothing would agree"
+    right = arm_tables(rows.assign(seen=0.9 + 0.1 * rows["seed"]), ["key"])
+    assert "On `seen`, 2 models, right in 0.90 to 1.00 of its questions" in right
+
+
+def test_two_arms_are_held_against_each_other_on_the_groups_that_both_have():
+    def arm(shares: dict[str, float], seeds: int) -> pd.DataFrame:
+        own = [
+            {"seed": seed, "group": group, "share": share} for seed in range(seeds) for group, share in shares.items()
+        ]
+        return pd.DataFrame(own).assign(part="seen", change="key")
+
+    one, other = {"a": 0.9, "b": 0.1, "c": 0.4, "none": 0.0}, {"a": 0.1, "b": 0.9, "c": 0.6, "none": 0.01, "own": 0.5}
+    assert arms_alike(arm(one, 3), arm(other, 2), ["key"]) == "-1.00 (key, 3 groups)"

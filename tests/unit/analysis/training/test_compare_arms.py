@@ -9,7 +9,7 @@ import torch
 import yaml
 
 import dcinterp
-from dcinterp.bench.experiment_page import page_of, search_tables, verdict
+from dcinterp.bench.experiment_page import page_of, search_tables, table_of, verdict, verdicts
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import read_experiment
@@ -60,6 +60,29 @@ def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_
     folder = write_experiment(tmp_path / "back", {"more": runs["more"], "plain": runs["plain"]})
     experiment = read_experiment(folder)
     assert "**refuted**" in verdict(experiment, experiment.hypotheses[0])
+
+
+def test_hypotheses_of_a_page_are_corrected_for_each_other_too(tmp_path, write_experiment):
+    plain = torch.tensor([0.30, 0.34, 0.28, 0.33])
+    clear, close = plain + torch.tensor([0.40, 0.39, 0.41, 0.40]), plain + torch.tensor([0.12, 0.04, 0.10, 0.18])
+    for level, above in ((0.95, True), (0.975, False)):
+        low, _ = bootstrap_interval(close - plain, bounds=(-1.0, 1.0), level=level)
+        assert bool(low > 0) == above
+    runs = {"plain": plain.tolist(), "clear": clear.tolist(), "close": close.tolist()}
+    (first, second, last) = verdicts(read_experiment(write_experiment(tmp_path / "e", runs)))
+    assert "**supported**" in first
+    assert "**supported**" in second
+    assert last == (
+        "Corrected for being 2 tests (Bonferroni: intervals of 97.5%), H1 would come out as above; H2 would be open."
+    )
+    one = read_experiment(write_experiment(tmp_path / "one", {"plain": plain.tolist(), "clear": clear.tolist()}))
+    assert len(verdicts(one)) == 1, "one test is no family"
+
+
+def test_an_end_near_zero_tells_its_side(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, 0.3], "composed": [0.1001, 0.2001, 0.3001]})
+    found = dcinterp.compare_arms(str(folder))
+    assert "+0.000 [+0.0001, +0.0001]" in table_of(found)
 
 
 def test_a_hypothesis_on_several_arms_is_about_their_mean_in_each_seed(tmp_path, write_experiment):
