@@ -18,6 +18,7 @@ from typing import Annotated
 import pandas as pd
 import torch
 import typer
+from scipy.stats import pearsonr
 
 from dcinterp import load
 from dcinterp.bench.trained_models import right_answers
@@ -32,22 +33,27 @@ from dcinterp.train.loop.run import train
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "again.csv", "more-again.md"
 RUNS = (("plain", "auto"), ("DCMHA", "auto"), ("DCMHA", "eager"))
+LOWER = 0.9
+"""A second mark, which shows how far a count of solved runs is one of the mark."""
 HOW = {"auto": "the kernel of today", "eager": "the equation as it reads"}
 PLAIN = "plain"
 
 TEXT = """## The same runs again
 
-A seed fixes the documents and the first weights, and the runs of a seed below start alike to the last bit or two. They
-are those of the table, and the same configs trained again: by the kernel as it is today, which adds in another order
-than it did then, and by the equation as it reads. The mean of the differences from plain has its 95 % interval over
-seeds; the correlation is that of the held-out accuracy over seeds with the table's.
+A seed fixes the documents and the first weights. The runs below are those of the table, and the same configs trained
+again: by the kernel as it is today, which adds in another order than it did then, and by the equation as it reads. Over
+the first 60 steps of seed 0, all that was checked, the three agree to the last bit or two. The mean of the differences
+from plain has its 95 % interval over seeds; the correlation is that of the held-out accuracy over seeds with the
+table's (Pearson, 95 % by Fisher's z).
 
     python experiments/recombination/again.py
 
 {table}
 
-Where rows of one arm differ, a run is not what its seed makes of it: rounding grows until the outcome is another one.
-Intervals over seeds take that for scatter of seeds, and cover it.
+Today's kernel and the equation differ in rounding alone, and end elsewhere: a run is not what its seed makes of it.
+Intervals over seeds take that for scatter of seeds, and cover it. Whether rounding is also why fewer models reach
+{at:.0%} than in the table is not known. It may be chance, and much of it is where the mark lies: at {lower:.0%} the
+counts are nearer to each other.
 """
 
 
@@ -92,15 +98,23 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
             [
                 arm,
                 HOW.get(attention, "in the table"),
-                f"{int((own[seen] >= experiment.solved_at).sum())} of {len(own)}",
+                *(f"{int((own[seen] >= mark).sum())} of {len(own)}" for mark in (experiment.solved_at, LOWER)),
                 f"{own[seen].mean():.3f}",
                 f"{own[new].mean():.3f}",
                 f"{apart.mean():+.3f} [{float(low):+.3f}, {float(high):+.3f}]" if arm != PLAIN else "",
-                f"{own[new].corr(first[new]):.2f}" if attention else "",
+                _correlation(own[new], first[new]) if attention else "",
             ]
         )
-    head = ["arm", "trained", f"{experiment.solved_at:.0%} on {seen}", f"mean on {seen}", f"mean on {new}"]
-    return TEXT.format(table=markdown_table([*head, "minus plain", "correlation"], lines))
+    head = ["arm", "trained", *(f"{mark:.0%} on {seen}" for mark in (experiment.solved_at, LOWER))]
+    head += [f"mean on {seen}", f"mean on {new}", "minus plain", "correlation"]
+    return TEXT.format(table=markdown_table(head, lines), at=experiment.solved_at, lower=LOWER)
+
+
+def _correlation(own: pd.Series, first: pd.Series) -> str:
+    both = pd.concat([own, first], axis=1).dropna()
+    found = pearsonr(both.iloc[:, 0], both.iloc[:, 1])
+    low, high = found.confidence_interval()
+    return f"{found.statistic:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def main(

@@ -17,7 +17,7 @@ import pandas as pd
 import typer
 
 from dcinterp import load
-from dcinterp.bench.pooled_edges import EXPLAINED, arm_tables, change_list, pooled_shares
+from dcinterp.bench.pooled_edges import EXPLAINED, arm_tables, arms_alike, change_list, pooled_shares
 from dcinterp.bench.trained_models import measure_missing, right_answers
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -43,6 +43,8 @@ TEXT = """## Which edges carry the question in the models that learnt it
 {changes}
 
 {arms}
+
+For comparison: a model of {pair} correlate by {between}, on the groups that both have.
 
 None of these models has an MLP; composition may do here what an MLP would do in its place.
 """
@@ -110,18 +112,21 @@ def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     """The tables over seeds of every arm, as Markdown."""
-    counts, told, seen = [], [], experiment.solved_by.split()[-1]
+    counts, told, seen, of = [], [], experiment.solved_by.split()[-1], {}
     for arm, own in rows.groupby("arm", sort=False):
         solved = own.dropna(subset=["share"])
         counts.append(f"{solved['seed'].nunique()} of {own['seed'].nunique()} seeds of {arm}")
         if len(solved):
             told.append(f"### {arm}\n\n{arm_tables(solved, list(CHANGES))}")
+            of[str(arm)] = solved
     return TEXT.format(
         intro=INTRO.format(
             counts=" and ".join(counts), at=experiment.solved_at, seen=seen, documents=DOCUMENTS, explained=EXPLAINED
         ),
         changes=change_list(CHANGES),
         arms="\n\n".join(told),
+        pair=" and one of ".join(of),
+        between=arms_alike(*of.values(), list(CHANGES)),
     )
 
 
