@@ -11,6 +11,8 @@ RESULT = "ArmComparison"
 KIND = ""
 
 SEED_COLOUR = "#56b4e9"
+CROWDED = 0.8
+"""Where all shares are above it, the axis begins near the least of them instead of at 0: points tell no length."""
 
 
 def plot(result: ArmComparison, *, theme: str = "light") -> go.Figure:
@@ -54,6 +56,8 @@ def plot(result: ArmComparison, *, theme: str = "light") -> go.Figure:
         },
         hovertemplate="%{y}: %{x:.3f}<extra></extra>",
     )
-    figure.update_xaxes(title=result.meaning, **({"range": [-0.02, 1.02]} if result.share else {}))
+    least = min((value for _, _, value in shown), default=0.0)
+    start = least - 0.1 * (1 - least) - 0.002 if least > CROWDED else -0.02
+    figure.update_xaxes(title=result.meaning, **({"range": [start, 1 + 0.02 * (1 - start)]} if result.share else {}))
     figure.update_yaxes(autorange="reversed", automargin=True)
     return finish(figure, theme, height=140 + 44 * len(result.arms))

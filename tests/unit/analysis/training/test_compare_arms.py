@@ -136,3 +136,11 @@ def test_what_is_missing_is_named(tmp_path, write_experiment, arguments, says):
     folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.4]})
     with pytest.raises(UserError, match=says):
         dcinterp.compare_arms(str(folder), **arguments)
+
+
+@pytest.mark.parametrize(("values", "near"), [([0.93, 0.95, 0.97], 0.92), ([0.3, 0.95, 0.97], -0.02)])
+def test_points_that_lie_close_together_have_the_width_of_the_figure(tmp_path, write_experiment, values, near):
+    folder = write_experiment(tmp_path / "e", {"plain": values, "composed": [0.99, 0.98, 1.0]})
+    left, right = dcinterp.figures.plot(dcinterp.compare_arms(str(folder))).layout.xaxis.range
+    assert left == pytest.approx(near, abs=0.004)
+    assert right > 1
