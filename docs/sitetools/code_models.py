@@ -7,7 +7,9 @@ The README.md and prompts.json of each model are written by hand, and stay.
 
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +31,8 @@ WATCHED, EVERY = 2, 2
 MEASURED, REFERENCE, CHOSEN_ON = 16, 16, 8
 """Held-out documents that the effects are measured on, that the means are of, and that the edges are chosen by."""
 EDGES = 24
+RUN = "runs/code-{}"
+"""What ships calls a run by the folder of docs/code-models.md, wherever it was."""
 
 
 def ship(run: Path, name: str) -> Path:
@@ -36,7 +40,9 @@ def ship(run: Path, name: str) -> Path:
     target = SHIPPED / f"{name}-code"
     read_model(run / "model", dtype=torch.float16).save_pretrained(target)
     copy_tokenizer(run / "model", target)
-    shutil.copyfile(run / "config.yaml", target / "training.yaml")
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    named = re.sub("^output: .*$", f"output: {RUN.format(name)}", config, flags=re.MULTILINE)
+    (target / "training.yaml").write_text(named, encoding="utf-8")
     shutil.copyfile(run / "metrics.jsonl", target / "metrics.jsonl")
     shutil.rmtree(target / "watch", ignore_errors=True)
     (target / "watch").mkdir()
@@ -57,7 +63,7 @@ def strongest_edges(run: Path, count: int = EDGES) -> list[str]:
 
 
 def main(runs: Annotated[Path, typer.Argument(help="Folder with code-dcformer++ and code-transformer++.")]) -> None:
-    """Ship both models, and measure the edges of the composed one over its checkpoints: some ten minutes."""
+    """Ship both models, and measure the edges of the composed one over its checkpoints: some fifteen minutes."""
     for name in PAIR:
         typer.echo(ship(runs / f"code-{name}", name))
     composed = runs / f"code-{PAIR[0]}"
@@ -71,6 +77,7 @@ def main(runs: Annotated[Path, typer.Argument(help="Folder with code-dcformer++ 
             batch_size=MEASURED,
             progress=progress,
         )
+    found = replace(found, run=RUN.format(PAIR[0]))
     typer.echo(found.save(SHIPPED / f"{PAIR[0]}-code" / "training_edges"))
     typer.echo("\n".join(found.sentences()))
 

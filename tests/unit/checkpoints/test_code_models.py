@@ -46,6 +46,7 @@ def test_their_logs_are_read_by_name():
     assert len(strengths.step) >= 15
     assert bool((strengths.strength[-1][:, :, 1:] > 0).any())
     edges = load_result(SHIPPED / PAIR[0] / "training_edges")
+    assert edges.run == read_config(SHIPPED / PAIR[0] / "training.yaml").output == "runs/code-dcformer++"
     assert edges.step[-1] == strengths.step[-1]
     assert len(edges.sentences()) == 3
 
