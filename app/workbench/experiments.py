@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -15,11 +16,17 @@ from workbench import analyses
 FIRST = "recombination"
 
 
-@st.cache_data(ttl=60, show_spinner=False)
 def found() -> dict[str, Experiment]:
     """Every experiment whose file can be read, by the name of its folder, those with runs first; of others a line."""
+    folders = find_experiments()
+    return _read(folders, tuple(str(folder.resolve()) for folder in folders.values()))
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def _read(_folders: dict[str, Path], where: tuple[str, ...]) -> dict[str, Experiment]:
+    """Kept for the places that the folders are at, so that a new one is there at once."""
     read = {}
-    for name, folder in find_experiments().items():
+    for name, folder in _folders.items():
         try:
             read[name] = read_experiment(folder)
         except UserError as problem:
