@@ -46,17 +46,15 @@ measure = links.choose(
 baseline = links.choose(
     "Compared with", experiment.arms, key="baseline", where=across[1], help="The arm that the others are compared with."
 )
+for paragraph in experiment.about:
+    st.markdown(paragraph)
 try:
     result = analyses.fresh("compare_arms", experiment=str(experiment.folder), measure=measure, baseline=baseline)
     lines = verdicts(experiment)
 except UserError as problem:
-    for paragraph in experiment.about:
-        st.markdown(paragraph)
     st.info(sentence(problem), icon=":material/hourglass_empty:")
     show_protocol()
     links.end_page()
-for paragraph in experiment.about:
-    st.markdown(paragraph)
 for line in lines:
     st.markdown(f"- {line}")
 st.caption(

@@ -93,22 +93,21 @@ def compute_picture(picture: str) -> str:
 def verdicts(experiment: Experiment) -> list[str]:
     """A line for every hypothesis, in Markdown; that on compute first, and what is left of them as one family last."""
     first = [] if experiment.multiplier is None else [multiplier_verdict(experiment)]
-    return [*first, *(verdict(experiment, each) for each in experiment.hypotheses), *_corrected(experiment, len(first))]
+    by = {each: _compared(experiment, each or None) for each in {one.measure for one in experiment.hypotheses}}
+    about = [(each, by[each.measure]) for each in experiment.hypotheses]
+    return [*first, *(_verdict(*each) for each in about), *_corrected(about, len(about) + len(first))]
 
 
-def _corrected(experiment: Experiment, others: int) -> list[str]:
+def _corrected(about: Sequence[tuple[Hypothesis, ArmComparison]], tests: int) -> list[str]:
     """Which differences keep their verdict when all hypotheses of the page are one family of tests."""
-    tests = len(experiment.hypotheses) + others
     keep: list[str] = []
     lose: list[str] = []
-    for each in experiment.hypotheses:
-        found = _compared(experiment, each.measure or None)
+    for each, found in about:
         if len(found.seeds) < max(2, found.planned):
             return []
-        _, low, high = found.between(each.arms, each.baselines)
-        _, lowest, highest = found.between(each.arms, each.baselines, level=1 - 0.05 / tests)
-        if low > 0 or high < 0:
-            (keep if lowest > 0 or highest < 0 else lose).append(each.name)
+        if _side(*found.between(each.arms, each.baselines)):
+            stays = _side(*found.between(each.arms, each.baselines, level=1 - 0.05 / tests))
+            (keep if stays else lose).append(each.name)
     if tests < 2 or not keep + lose:
         return []
     said = [f"{' and '.join(keep)} would come out as above"] if keep else []
@@ -116,13 +115,17 @@ def _corrected(experiment: Experiment, others: int) -> list[str]:
     return [f"Corrected for being {tests} tests (Bonferroni: intervals of {1 - 0.05 / tests:.1%}), {'; '.join(said)}."]
 
 
-def verdict(experiment: Experiment, hypothesis: Hypothesis) -> str:
+def _side(_: float, low: float, high: float) -> int:
+    """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero or there is none."""
+    return (low > 0) - (high < 0)
+
+
+def _verdict(hypothesis: Hypothesis, found: ArmComparison) -> str:
     """A hypothesis, the difference that it is about, and whether the interval supports it."""
-    found = _compared(experiment, hypothesis.measure or None)
     mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
-    says = "**supported**" if low > 0 else "**refuted**: the difference has the other sign" if high < 0 else "**open**"
+    says = ("**open**", "**supported**", "**refuted**: the difference has the other sign")[_side(mean, low, high)]
     if len(found.seeds) < found.planned:
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):

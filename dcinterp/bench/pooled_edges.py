@@ -10,8 +10,8 @@ patched as a whole, exactly, from prompts that differ in one thing from those th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product
 from typing import Any
 
 import pandas as pd
@@ -110,29 +110,25 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
         right = f", right in {own[part].min():.2f} to {own[part].max():.2f} of its questions" if part in own else ""
         table = markdown_table(["edges", *changes], body)
         text += f"On `{part}`, {own['seed'].nunique()} models{right}:\n\n{table}\n\n"
-    by = {change: _by_seed(rows, change) for change in changes}
-    some = {change: wide[(wide.abs() >= NOTHING).any(axis=1)] for change, wide in by.items()}
-    alike = {
-        change: [float(wide[a].corr(wide[b])) for a, b in combinations(wide.columns, 2)]
-        for change, wide in some.items()
-    }
+    alike = []
+    for change in changes:
+        wide = _by_seed(rows, change)
+        alike.append(_alike(change, wide, combinations(wide.columns, 2)))
     return (
         f"{text}Between two of them, on `{rows['part'].iloc[0]}`, the shares of the groups with {NOTHING:.0%} or more "
-        f"in any of them correlate by {_correlations(alike, {change: len(wide) for change, wide in some.items()})} "
-        "(Pearson, the mean over pairs of models)."
+        f"in any of them correlate by {', '.join(alike)} (Pearson, the mean over pairs of models)."
     )
 
 
 def arms_alike(first: pd.DataFrame, second: pd.DataFrame, changes: Sequence[str]) -> str:
     """How alike a model of one arm and one of another are, on the groups of edges that both have, in words."""
-    alike, counts = {}, {}
+    alike = []
     for change in changes:
         one, other = _by_seed(first, change), _by_seed(second, change)
         both = one.join(other, how="inner", lsuffix=" of one", rsuffix=" of other")
-        both = both[(both.abs() >= NOTHING).any(axis=1)]
-        counts[change], ours = len(both), both.columns[: one.shape[1]]
-        alike[change] = [float(both[a].corr(both[b])) for a in ours for b in both.columns.difference(ours)]
-    return _correlations(alike, counts)
+        pairs = product(both.columns[: one.shape[1]], both.columns[one.shape[1] :])
+        alike.append(_alike(change, both, pairs))
+    return ", ".join(alike)
 
 
 def _by_seed(rows: pd.DataFrame, change: str) -> pd.DataFrame:
@@ -141,13 +137,11 @@ def _by_seed(rows: pd.DataFrame, change: str) -> pd.DataFrame:
     return own.pivot_table(index="group", columns="seed", values="share", sort=False)
 
 
-def _correlations(alike: Mapping[str, Sequence[float]], counts: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"{sum(pairs) / len(pairs):.2f} ({change}, {counts[change]} groups)"
-        if pairs
-        else f"nothing ({change}, one seed)"
-        for change, pairs in alike.items()
-    )
+def _alike(change: str, wide: pd.DataFrame, pairs: Iterable[tuple[Any, Any]]) -> str:
+    """How pairs of the columns correlate, over the groups that carry something in any column."""
+    some = wide[(wide.abs() >= NOTHING).any(axis=1)]
+    found = [float(some[a].corr(some[b])) for a, b in pairs]
+    return f"{sum(found) / len(found):.2f} ({change}, {len(some)} groups)" if found else f"nothing ({change}, one seed)"
 
 
 def change_list(changes: Mapping[str, str]) -> str:

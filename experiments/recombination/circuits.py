@@ -44,8 +44,6 @@ TEXT = """## Which edges carry the question in the models that learnt it
 
 {arms}
 
-For comparison: a model of {pair} correlate by {between}, on the groups that both have.
-
 None of these models has an MLP; composition may do here what an MLP would do in its place.
 """
 
@@ -119,14 +117,16 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         if len(solved):
             told.append(f"### {arm}\n\n{arm_tables(solved, list(CHANGES))}")
             of[str(arm)] = solved
+    if len(of) == len(ARMS):
+        between = arms_alike(*of.values(), list(CHANGES))
+        pair = " and one of ".join(of)
+        told.append(f"For comparison: a model of {pair} correlate by {between}, on the groups that both have.")
     return TEXT.format(
         intro=INTRO.format(
             counts=" and ".join(counts), at=experiment.solved_at, seen=seen, documents=DOCUMENTS, explained=EXPLAINED
         ),
         changes=change_list(CHANGES),
         arms="\n\n".join(told),
-        pair=" and one of ".join(of),
-        between=arms_alike(*of.values(), list(CHANGES)),
     )
 
 

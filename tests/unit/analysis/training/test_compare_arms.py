@@ -9,7 +9,7 @@ import torch
 import yaml
 
 import dcinterp
-from dcinterp.bench.experiment_page import page_of, search_tables, table_of, verdict, verdicts
+from dcinterp.bench.experiment_page import page_of, search_tables, table_of, verdicts
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import read_experiment
@@ -47,7 +47,7 @@ def test_only_seeds_with_a_run_of_every_arm_count_and_verdicts_wait_for_all(tmp_
     assert float(found.difference[1]) == pytest.approx(float(found.mean[1] - found.mean[0]))
     assert any("2 of 3 seeds" in warning for warning in found.warnings())
     experiment = read_experiment(folder)
-    assert "interim, 2 of 3 seeds: no verdict" in verdict(experiment, experiment.hypotheses[0])
+    assert "interim, 2 of 3 seeds: no verdict" in verdicts(experiment)[0]
 
 
 def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_experiment):
@@ -55,11 +55,11 @@ def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_
     for number, (arm, says) in enumerate((("same", "**open**"), ("more", "**supported**"))):
         folder = write_experiment(tmp_path / f"e{number}", {"plain": runs["plain"], arm: runs[arm]})
         experiment = read_experiment(folder)
-        assert says in verdict(experiment, experiment.hypotheses[0])
+        assert says in verdicts(experiment)[0]
         assert "4 of 4" not in page_of(experiment, "picture.svg")
     folder = write_experiment(tmp_path / "back", {"more": runs["more"], "plain": runs["plain"]})
     experiment = read_experiment(folder)
-    assert "**refuted**" in verdict(experiment, experiment.hypotheses[0])
+    assert "**refuted**" in verdicts(experiment)[0]
 
 
 def test_hypotheses_of_a_page_are_corrected_for_each_other_too(tmp_path, write_experiment):
@@ -103,7 +103,7 @@ def test_a_hypothesis_on_several_arms_is_about_their_mean_in_each_seed(tmp_path,
     (about,) = experiment.hypotheses
     found = dcinterp.compare_arms(str(folder)).between(about.arms, about.baselines)
     assert found == pytest.approx((float(apart.mean()), float(low), float(high)))
-    said = verdict(experiment, about)
+    said = verdicts(experiment)[0]
     assert "the mean of all-2 and all-4 minus that of plain-2 and plain-4" in said
     assert f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}] over 3 seeds; **open**" in said
 
