@@ -23,10 +23,13 @@ def show() -> None:
         "One seed of each: what differs between them may differ as much between two seeds."
     )
     beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
-    for name in (COMPOSED, BASELINE):
+    curves = {name: analyses.fresh("loss_curves", run=name) for name in (COMPOSED, BASELINE)}
+    values = [float(x) for one in curves.values() for of in (one.training_loss, one.validation_loss) for x in of]
+    between = (0.95 * min(values), 1.03 * max(values))
+    for name, one in curves.items():
         with beside.container():
-            st.subheader(f"How well {name} predicts", anchor=False, help=tip("loss", "held-out"))
-            view(analyses.fresh("loss_curves", run=name), f"loss-{name}", caption="Thick: on held-out files.")
+            st.subheader(f"The loss of {name}", anchor=False, help=tip("loss", "held-out"))
+            view(one, f"loss-{name}", caption="Thick: on held-out files.", between=between)
     beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():
         st.subheader("How much each branch does", anchor=False, help=tip("branches", "stage"))

@@ -37,7 +37,7 @@ def test_the_training_page_has_their_logs(app):
     open_page(app, "training", run="the shipped models of source code")
     assert not app.error
     assert [heading.value for heading in app.subheader][:2] == [
-        "How well dcformer++-code predicts",
-        "How well transformer++-code predicts",
+        "The loss of dcformer++-code",
+        "The loss of transformer++-code",
     ]
     assert any("Read 20 held-out files" in button.label for button in app.button)

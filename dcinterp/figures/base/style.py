@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,16 @@ def visible(token: str) -> str:
     if token and not token.strip(" "):
         return "␣" * len(token)
     return re.sub(r"<(?=[^<>]*>)", "&lt;", token.replace("\n", "↵")) or "(empty)"
+
+
+def visible_apart(tokens: Sequence[str]) -> list[str]:
+    """Tokens as labels of one list: spaces are shown where two tokens differ only in them (" left" and "left")."""
+    bare = Counter(token.strip(" ") for token in tokens)
+    ends = re.compile(r"^ +| +$")
+    return [
+        visible(ends.sub(lambda spaces: "␣" * len(spaces[0]), token) if bare[token.strip(" ")] > 1 else token)
+        for token in tokens
+    ]
 
 
 def edge_name(unit: str) -> str:

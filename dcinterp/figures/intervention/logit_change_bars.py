@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import torch
 
 from dcinterp.analysis.intervention.intervene import InterventionEffect
-from dcinterp.figures.base.style import THEMES, finish, visible
+from dcinterp.figures.base.style import THEMES, finish, visible_apart
 
 RESULT = "InterventionEffect"
 KIND = ""
@@ -28,7 +28,7 @@ def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go
     chosen = torch.tensor(order[:k])
     chosen = chosen[result.logit_before[chosen].argsort(descending=True, stable=True)]
     # Rows are numbers with the tokens as their names, so that equal tokens do not fall together.
-    names, rows = [visible(result.top_tokens[i]) for i in chosen.tolist()], list(range(len(chosen)))
+    names, rows = visible_apart([result.top_tokens[i] for i in chosen.tolist()]), list(range(len(chosen)))
     before, after = result.logit_before[chosen].tolist(), result.logit_after[chosen].tolist()
     colours, figure = THEMES[theme], go.Figure()
     ends = [x for x0, x1 in zip(before, after, strict=True) for x in (x0, x1, None)]

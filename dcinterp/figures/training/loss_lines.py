@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from dcinterp.analysis.training.loss_curves import LossCurves
@@ -12,12 +14,13 @@ KIND = ""
 MARKED_AT_MOST = 30
 
 
-def plot(result: LossCurves, *, theme: str = "light") -> go.Figure:
+def plot(result: LossCurves, *, theme: str = "light", between: Sequence[float] | None = None) -> go.Figure:
     """The held-out loss (thick) and the training loss (thin).
 
     Args:
         result: the curves.
         theme: "light" or "dark".
+        between: the ends of the loss axis, where several curves are to be compared; else what the curves need.
     """
     figure = go.Figure()
     lines = [("training", result.training_loss, "#0072b2", 2), ("held out", result.validation_loss, "", 4)]
@@ -36,7 +39,7 @@ def plot(result: LossCurves, *, theme: str = "light") -> go.Figure:
             hovertemplate=f"{name}: %{{y:.3f}} after %{{x:,}} tokens<extra></extra>",
         )
     figure.update_xaxes(title="tokens read", rangemode="tozero")
-    figure.update_yaxes(title="loss (nats per token)")
+    figure.update_yaxes(title="loss (nats per token)", range=between)
     return finish(figure, theme, height=380)
 
 
