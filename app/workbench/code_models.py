@@ -28,7 +28,7 @@ def show() -> None:
     between = (0.95 * min(values), 1.03 * max(values))
     for name, one in curves.items():
         with beside.container():
-            st.subheader(f"The loss of {name}", anchor=False, help=tip("loss", "held-out"))
+            st.subheader(f"The loss of {name}", anchor=False, help=tip("loss", "held-out file"))
             view(one, f"loss-{name}", caption="Thick: on held-out files.", between=between)
     beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():
@@ -46,11 +46,11 @@ def show() -> None:
     st.subheader("When edges started to matter", anchor=False, help=tip("edge", "checkpoint"))
     edges = _edges()
     caption = (
-        f"Thick: the loss on held-out files. The others: by how much it rises without an edge, of {len(edges.edges)} "
-        "that mattered most at the end on other files; solid before the softmax (pre), dashed after it (post)."
+        "Thick: the loss on held-out files. The others: by how much it rises when an edge is replaced by its mean, of "
+        f"{len(edges.edges)} that mattered most at the end on other rows; solid before the softmax, dashed after it."
     )
     view(edges, "code-edges", caption=caption)
-    st.subheader("The loss on files that neither has read", anchor=False, help=tip("held-out"))
+    st.subheader("The loss on files that neither has read", anchor=False, help=tip("held-out file"))
     try:
         losses = analyses.long(
             "text_loss",
@@ -66,7 +66,7 @@ def show() -> None:
         st.info(sentence(problem), icon=":material/info:")
         return
     if losses is not None:
-        st.markdown(" ".join(losses.sentences()))
+        st.markdown(losses.sentence())
         view(losses, "code-loss", caption="`repeated`: the token has followed the same token before in its row.")
 
 

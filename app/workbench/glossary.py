@@ -80,6 +80,7 @@ TERMS = {
     "transformation": "What is asked about the selected fact: its class, its country, its opposite, or a copy of it.",
     "shots": "Solved examples before the question (K of them), from which a model may learn the task in context.",
     "held-out": "Facts that no shipped model was trained on; the split is by a hash of the fact.",
+    "held-out file": "A file that neither model of source code was trained on; chosen by a hash of what it says.",
     "arm": "One of the kinds of model that an experiment compares.",
     "interval over seeds": "A 95 % interval: seeds differ in the weights at the start and in the documents. "
     "Differences are taken seed by seed, between runs that read the same documents.",

@@ -28,13 +28,15 @@ FLOOR, PREFERS = 0.15, 0.85
 """The least mean share that is worth a row, and of how many prompts a model must prefer the answer to be asked."""
 
 EXPLAINED = (
-    "One group of edges gets its values from another prompt. Its share is how far the difference between the logits of "
-    "the two prompts' answers falls, over its fall when everything is of the other prompt. Heads of a layer are "
-    "pooled, since their order means nothing between seeds; groups in series each count in full, so shares do not add "
-    "up. Patching is exact. The tables have means over models, and in brackets the least and the largest, of groups "
-    f"with a mean of {FLOOR:.0%} or more anywhere. Only models that put the answer above that of the other prompt in "
-    f"{PREFERS:.0%} of the prompts, or more, are asked, which is less than answering right. The measurement describes: "
-    "which groups would be worth a word was not said before it, and no hypothesis hangs on it."
+    "A row of the tables is a group of edges: *L0 -> L1 query* is all that layer 0 writes into the queries of layer "
+    "1. Heads of a layer are pooled, since their order means nothing between seeds. The group gets its values from "
+    "another prompt, by a second run of the model and not by an estimate. Its share is how far the difference "
+    "between the logits of the two prompts' answers falls, over its fall when everything is of the other prompt. "
+    "One path crosses several groups and counts in each, so shares do not add up. The tables have means over "
+    f"models, and in brackets the least and the largest, of groups with a mean of {FLOOR:.0%} or more anywhere. Only "
+    f"models that prefer the answer to that of the other prompt in {PREFERS:.0%} of the prompts, or more, are asked; "
+    "they may still answer something else. The measurement describes: no group was named in advance, and no "
+    "hypothesis hangs on it."
 )
 """How the tables came about, for the page."""
 
@@ -115,8 +117,9 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
         wide = _by_seed(rows, change)
         alike.append(_alike(change, wide, combinations(wide.columns, 2)))
     return (
-        f"{text}Between two of them, on `{rows['part'].iloc[0]}`, the shares of the groups with {NOTHING:.0%} or more "
-        f"in any of them correlate by {', '.join(alike)} (Pearson, the mean over pairs of models)."
+        f"{text}How alike are two of these models? On `{rows['part'].iloc[0]}` their shares correlate by "
+        f"{', '.join(alike)} (Pearson, over the groups with {NOTHING:.0%} or more in any model; the mean over pairs of "
+        "models)."
     )
 
 

@@ -339,8 +339,8 @@ def _show(entry: Analysis, result: Result) -> None:
     screen.print(entry.title, style="bold", highlight=False)
     for sentence in result.warnings():
         screen.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
-    if result.sentence():
-        screen.print(result.sentence(), highlight=False, markup=False)
+    for sentence in result.sentences() or filter(None, [result.sentence()]):
+        screen.print(sentence, highlight=False, markup=False)
     frame = result.table()
     table = Table(box=None)
     for column in frame.columns:

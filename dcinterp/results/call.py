@@ -13,6 +13,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -154,13 +155,15 @@ def _misread(text: str, name: str) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """An argument as JSON data: numbers, texts, token ids, lists of these, examples of the tasks.
+    """An argument as JSON data: numbers, texts, paths, token ids, lists of these, examples of the tasks.
 
     Raises:
         TypeError: it is something else, a function say.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
+    if isinstance(value, PurePath):
+        return str(value)
     if isinstance(value, Tensor | np.ndarray | np.generic):
         return value.tolist()
     if hasattr(value, "released_text") and hasattr(value, "facts"):

@@ -94,7 +94,7 @@ class Result:
         if type(self).table is not Result.table and len(frame := self.table()):
             first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
-        lines += [sentence] if (sentence := self.sentence()) else []
+        lines += [_short(sentence, 300)] if (sentence := self.sentence()) else []
         warnings = self.warnings()
         lines += [f"! {_short(sentence)}" for sentence in warnings[:2]]
         lines += [f"! and {len(warnings) - 2} more in warnings()"] if len(warnings) > 2 else []
@@ -130,8 +130,12 @@ class Result:
         return None
 
     def sentence(self) -> str:
-        """The finding in words, for a kind of result that comes down to one number; empty for the others."""
-        return ""
+        """The finding in words; empty for a kind of result that says nothing without its table."""
+        return " ".join(self.sentences())
+
+    def sentences(self) -> list[str]:
+        """The finding, for a kind of result that says several things; empty for the others."""
+        return []
 
     def warnings(self) -> list[str]:
         """What to know before trusting the numbers, one sentence each; empty if there is nothing to warn of."""

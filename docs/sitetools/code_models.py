@@ -77,7 +77,9 @@ def main(runs: Annotated[Path, typer.Argument(help="Folder with code-dcformer++ 
             batch_size=MEASURED,
             progress=progress,
         )
-    found = replace(found, run=RUN.format(PAIR[0]))
+    named = RUN.format(PAIR[0])
+    assert found.call is not None
+    found = replace(found, run=named, call=replace(found.call, arguments={**found.call.arguments, "run": named}))
     typer.echo(found.save(SHIPPED / f"{PAIR[0]}-code" / "training_edges"))
     typer.echo("\n".join(found.sentences()))
 

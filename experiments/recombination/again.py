@@ -50,7 +50,7 @@ table's (Pearson, 95 % by Fisher's z).
 
 {table}
 
-Today's kernel and the equation differ in rounding alone, and end elsewhere: a run is not what its seed makes of it.
+Today's kernel and the equation differ in rounding alone, and end elsewhere: the seed does not fix how a run ends.
 Intervals over seeds take that for scatter of seeds, and cover it. Whether rounding is also why fewer models reach
 {at:.0%} than in the table is not known. It may be chance, and much of it is where the mark lies: at {lower:.0%} the
 counts are nearer to each other.

@@ -28,7 +28,8 @@ ARMS, DOCUMENTS = ("DCMHA", "plain"), 64
 CHANGES = {
     "key": "another fact is asked for",
     "letter": "the fact that is asked for has another letter: it and another fact exchange theirs",
-    "key and letter": "both, so that another fact is asked for and the letter that is found stays the same",
+    "key and letter": "both, so that another fact is asked for and the letter that is found stays the same, as does "
+    "the answer; shares are of what *key* does to the difference between its two answers",
     "relation": "the letter is to be moved on by another number of places",
 }
 SAME = "key and letter"
@@ -48,10 +49,11 @@ None of these models has an MLP; composition may do here what an MLP would do in
 """
 
 INTRO = (
-    "The models are those trained again by the kernel of today: {counts} reach {at:.0%} on `{seen}`. These are asked "
-    "{documents} documents that training did not read, each with one question. {explained} *Weights* are the dynamic "
-    "weights of a stage of composition, made from the residual stream; *skip* is a head's own pattern, all that a head "
-    "without composition has."
+    "The models are those trained again by the kernel of today: {counts} reach {at:.0%} on `{seen}`. Only these are "
+    "looked at, so an arm that learnt it less often is seen by its better models. They are asked {documents} "
+    "documents that training did not read, each with one question. {explained} *L0 post kg* is the branch of the "
+    "key's gates after the softmax in layer 0; *weights* are the dynamic weights of a stage of composition, made "
+    "from the residual stream; *skip* is a head's own pattern, all that a head without composition has."
 )
 
 
@@ -120,7 +122,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     if len(of) == len(ARMS):
         between = arms_alike(*of.values(), list(CHANGES))
         pair = " and one of ".join(of)
-        told.append(f"For comparison: a model of {pair} correlate by {between}, on the groups that both have.")
+        told.append(
+            f"For comparison: the shares of a model of {pair} correlate by {between}, on the groups that both have."
+        )
     return TEXT.format(
         intro=INTRO.format(
             counts=" and ".join(counts), at=experiment.solved_at, seen=seen, documents=DOCUMENTS, explained=EXPLAINED

@@ -38,10 +38,10 @@ heads for all positions: composition that does not depend on the token any more.
 
 TEXT = """## What composition does in the {arm} models
 
-Changes of accuracy where a part of the composition is replaced, in the models of {seeds} seeds, whether or not they
-learnt the task: intact they have {least:.2f} to {most:.2f} on `{by}`, which is new documents of the kind that training
-draws. Brackets are 95 % intervals over seeds. *Mean* is the part's map over heads, averaged over tokens and documents:
-composition that no longer depends on the token. The measurement describes, and no hypothesis hangs on it:
+Changes of accuracy where a part of the composition is replaced, in the table's models of {seeds} seeds, whether or not
+they learnt the task: intact they have {least:.2f} to {most:.2f} on `{by}`, which is new documents of the kind that
+training draws. Brackets are 95 % intervals over seeds. *Mean* is the part's map over heads, averaged over tokens and
+documents: composition that no longer depends on the token. The measurement describes, and no hypothesis hangs on it:
 
     python experiments/recombination/mechanism.py{options}
 

@@ -63,6 +63,14 @@ def test_replay_says_what_it_lists(capsys, monkeypatch, tmp_path):
     assert re.match(r"top_ids: \d\.\de[-+]\d\d\n", after), out
 
 
+def test_a_result_that_says_several_things_says_them_above_its_table(capsys):
+    code, out, err = run(
+        capsys, "analyze", "text-loss", "dcformer++-code", "--text", "python", "--files", "1", "--tokens", "64"
+    )
+    assert code == 0, err
+    assert "bits a byte) on" in out
+
+
 @pytest.mark.parametrize("name", titles())
 def test_the_help_does_not_send_the_reader_to_a_module(capsys, name):
     code, out, err = run(capsys, "analyze", name.replace("_", "-"), "--help")

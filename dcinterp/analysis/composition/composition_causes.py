@@ -115,9 +115,6 @@ class CompositionCauses(Result):
         cause, effect = float(self.causes[quantity, at]), float(self.ablation[quantity, at])
         return cause * effect > 0 and 1 / 3 <= effect / cause <= 3
 
-    def sentence(self) -> str:
-        return " ".join(self.sentences())
-
     def sentences(self) -> list[str]:
         """One sentence a quantity: its top cause, the token that it comes from most, and the ablation."""
         said = []

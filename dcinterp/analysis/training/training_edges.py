@@ -127,8 +127,8 @@ class TrainingEdges(Result):
             f"The loss goes from {float(self.loss[0].mean()):.2f} to {float(self.loss[-1].mean()):.2f} nats; its split "
             f"into two levels is at step {self.loss_start:,} (95 % interval over {n} documents "
             f"{self.loss_start_low:,} to {self.loss_start_high:,}).",
-            f"Of {len(self.edges)} edges, `{self.edges[most]}` matters most at the end: without it the loss is "
-            f"{float(self.final[most]):+.3f} nats. It starts at step {int(self.start[most]):,} "
+            f"Of {len(self.edges)} edges, `{self.edges[most]}` matters most at the end: replaced by its mean it "
+            f"changes the loss by {float(self.final[most]):+.3f} nats. It starts at step {int(self.start[most]):,} "
             f"({int(self.start_low[most]):,} to {int(self.start_high[most]):,}).",
             f"{sure} edges raise the loss at the end when they are replaced, by intervals that hold for all together.",
         ]

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import dcinterp
 from dcinterp import UserError
 from dcinterp.checkpoints.fingerprint import fingerprint
+from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.cli import verbs
 from dcinterp.results.call import Call, from_plain, plain
 from dcinterp.results.options import parameter_types, parse
@@ -158,3 +159,9 @@ def test_every_analysis_is_a_command_with_its_help():
         done = CliRunner().invoke(verbs, ["analyze", name.replace("_", "-"), "--help"])
         assert done.exit_code == 0, name
         assert f"dcinterp analyze {name.replace('_', '-')}" in done.output
+
+
+def test_a_path_is_written_as_its_text():
+    found = dcinterp.loss_curves(SHIPPED / "dcformer++-code")
+    assert not found.call.obstacle
+    assert f"--run {shlex.quote(str(SHIPPED / 'dcformer++-code'))}" in found.call.command()
