@@ -19,9 +19,9 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
         theme: "light" or "dark".
         shown: how many tokens.
     """
-    # Rows are numbers with the tokens as their names, so that tokens that look the same do not fall together.
+    # Rows are numbered, with the tokens as their names, so that tokens that look the same do not fall together.
     tokens = visible_apart(result.top_tokens[:shown])
-    rows = list(range(len(tokens)))
+    rows = [str(row) for row in range(len(tokens))]
     right = [int(i) == result.answer_id for i in result.top_ids[:shown]]
     bars = go.Bar(
         x=result.probability[:shown].tolist(),
@@ -38,6 +38,6 @@ def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figu
         # Beside the longest bar stands its number.
         "margin": {"l": 8, "r": 48, "t": 12, "b": 8},
         "xaxis": axis("probability of the next token", range=[0, 1.02], tickformat=".0%"),
-        "yaxis": axis(autorange="reversed", tickvals=rows, ticktext=tokens, ticklabelstandoff=5),
+        "yaxis": axis(autorange="reversed", type="category", tickvals=rows, ticktext=tokens, ticklabelstandoff=5),
     }
     return go.Figure(bars, layout)

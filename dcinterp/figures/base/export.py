@@ -287,8 +287,9 @@ def _panel_title(axes: Any, figure: go.Figure, names: tuple[str, str]) -> None:
 
 def _ticks(setter: Callable[..., Any], axis: Any, categories: list[str], *, rotate: bool) -> None:
     if axis.tickvals is not None:
-        places = list(axis.tickvals)
-        labels = [plain(str(t)) for t in (axis.ticktext if axis.ticktext is not None else places)]
+        # Categories are drawn by their number.
+        places = [categories.index(value) if value in categories else value for value in axis.tickvals]
+        labels = [plain(str(t)) for t in (axis.ticktext if axis.ticktext is not None else axis.tickvals)]
     elif categories:
         places, labels = list(range(len(categories))), [plain(name) for name in categories]
     else:

@@ -46,6 +46,14 @@ def test_bars_of_several_traces_stand_on_their_names():
     assert bars(axes) == [pytest.approx(bar) for bar in [(2, 0, 3), (0, 0, 1), (1, 0, 2)]]
 
 
+def test_categories_bear_the_names_that_their_axis_gives_them():
+    axis = {"type": "category", "autorange": "reversed", "tickvals": ["0", "1"], "ticktext": ["left", "left"]}
+    axes = drawn(go.Bar(x=[3.0, 1.0], y=["0", "1"], orientation="h"), yaxis=axis)
+    assert names(axes.get_yticklabels()) == ["left", "left"]
+    assert axes.get_yticks().tolist() == [0, 1]
+    assert bars(axes) == [pytest.approx(bar) for bar in [(0, 0, 3), (1, 0, 1)]]
+
+
 def test_bars_that_share_a_name_stand_side_by_side():
     axes = drawn(*(go.Bar(x=[1.0], y=["a"], orientation="h", name=name) for name in ("one", "other")))
     (first, _, _), (second, _, _) = bars(axes)
