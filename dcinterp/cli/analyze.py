@@ -339,7 +339,7 @@ def _show(entry: Analysis, result: Result) -> None:
     screen.print(entry.title, style="bold", highlight=False)
     for sentence in result.warnings():
         screen.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
-    for sentence in result.sentences() or filter(None, [result.sentence()]):
+    for sentence in result.sentences():
         screen.print(sentence, highlight=False, markup=False)
     frame = result.table()
     table = Table(box=None)

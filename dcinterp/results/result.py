@@ -94,7 +94,9 @@ class Result:
         if type(self).table is not Result.table and len(frame := self.table()):
             first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
-        lines += [_short(sentence, 300)] if (sentence := self.sentence()) else []
+        said = self.sentences()
+        lines += said[:2]
+        lines += [f"and {len(said) - 2} more in sentences()"] if len(said) > 2 else []
         warnings = self.warnings()
         lines += [f"! {_short(sentence)}" for sentence in warnings[:2]]
         lines += [f"! and {len(warnings) - 2} more in warnings()"] if len(warnings) > 2 else []
@@ -134,8 +136,9 @@ class Result:
         return " ".join(self.sentences())
 
     def sentences(self) -> list[str]:
-        """The finding, for a kind of result that says several things; empty for the others."""
-        return []
+        """The finding, a thing at a time; a kind of result writes this or `sentence`, and has both."""
+        own = self.sentence() if type(self).sentence is not Result.sentence else ""
+        return [own] if own else []
 
     def warnings(self) -> list[str]:
         """What to know before trusting the numbers, one sentence each; empty if there is nothing to warn of."""
