@@ -130,7 +130,8 @@ class TrainingEdges(Result):
             f"Of {len(self.edges)} edges, `{self.edges[most]}` matters most at the end: replaced by its mean it "
             f"changes the loss by {float(self.final[most]):+.3f} nats. It starts at step {int(self.start[most]):,} "
             f"({int(self.start_low[most]):,} to {int(self.start_high[most]):,}).",
-            f"{sure} edges raise the loss at the end when they are replaced, by intervals that hold for all together.",
+            f"{sure} {'edge raises' if sure == 1 else 'edges raise'} the loss at the end when replaced, by intervals "
+            "that hold for all together.",
         ]
 
     def warnings(self) -> list[str]:
