@@ -126,7 +126,7 @@ def _mean_interval(
     means = (counts @ y) / n
     errors = ((counts @ y**2 / n - means**2).clamp(min=0) / (n - 1)).sqrt()
     # A resample of one example over and over has no error of its own: it is as far off as can be.
-    off = torch.where(errors > 1e-6 * error, means / errors.clamp(min=1e-300), means.sign() * math.inf)
+    off = torch.where(errors > 1e-6 * error, means / errors.clamp(min=1e-300), means.sign() * REACH * t)
     off = off.clamp(-REACH * t, REACH * t)
     above, below = (-_quantile(off, tail)).clamp(min=t), _quantile(off, 1 - tail).clamp(min=t)
     skew = (y**3).sum(0) if n > 2 else torch.zeros_like(mean)

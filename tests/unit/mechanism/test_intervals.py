@@ -105,3 +105,11 @@ def test_one_example_has_no_interval_and_equal_ones_none_to_speak_of():
     assert all(bool(end.isnan()) for end in bootstrap_interval(torch.tensor([2.0])))
     assert all(bool(end.isnan()) for end in bootstrap_interval([1.0, 2.0], groups=["a", "a"]))
     assert bootstrap_interval([2.0, 2.0, 2.0]) == (2, 2)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_example_that_is_the_mean_itself_leaves_both_ends(sign):
+    """Drawn over and over it has no error and is not off: neither end may be lost to 0 / 0."""
+    values = sign * torch.tensor([0.0] * 8 + [-2.0, 1.0, 1.0], dtype=torch.float64)
+    low, high = bootstrap_interval(values)
+    assert float(low) < 0 < float(high)
