@@ -35,10 +35,12 @@ EXPLAINED = (
     "One path crosses several groups and counts in each, so shares do not add up. The tables have means over "
     f"models, and in brackets the least and the largest, of groups with a mean of {FLOOR:.0%} or more anywhere. Only "
     f"models that prefer the answer to that of the other prompt in {PREFERS:.0%} of the prompts, or more, are asked; "
-    "they may still answer something else. The measurement describes: no group was named in advance, and no "
-    "hypothesis hangs on it."
+    "they may still answer something else."
 )
 """How the tables came about, for the page."""
+
+DESCRIBES = "The measurement describes: no group was named in advance, and no hypothesis hangs on it."
+"""For the page, where that is so."""
 
 NOTHING = 0.05
 """Groups below it in every model are left out where models are held against each other: zeros would agree."""

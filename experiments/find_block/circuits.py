@@ -18,7 +18,7 @@ import pandas as pd
 import typer
 
 from dcinterp import load
-from dcinterp.bench.pooled_edges import EXPLAINED, arm_tables, change_list, pooled_shares
+from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, pooled_shares
 from dcinterp.bench.trained_models import measure_missing, right_answers
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -120,7 +120,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         trained=rows["seed"].nunique(),
         at=experiment.solved_at,
         documents=DOCUMENTS,
-        explained=EXPLAINED,
+        explained=f"{EXPLAINED} {DESCRIBES}",
         changes=change_list(CHANGES),
         tables=arm_tables(solved, list(CHANGES)),
     )

@@ -11,30 +11,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pandas as pd
 import typer
 
-from dcinterp import load
-from dcinterp.bench.pooled_edges import EXPLAINED, arm_tables, arms_alike, change_list, pooled_shares
-from dcinterp.bench.trained_models import measure_missing, right_answers
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
-from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, arms_alike, change_list
+from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.bench.trained_models import measure_missing
+from dcinterp.train.control.experiment import Experiment, read_experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
-ARMS, DOCUMENTS = ("DCMHA", "plain"), 64
-CHANGES = {
-    "key": "another fact is asked for",
-    "letter": "the fact that is asked for has another letter: it and another fact exchange theirs",
-    "key and letter": "both, so that another fact is asked for and the letter that is found stays the same, as does "
-    "the answer; shares are of what *key* does to the difference between its two answers",
-    "relation": "the letter is to be moved on by another number of places",
-}
-SAME = "key and letter"
-"""This change leaves the answer as it is; what patching does is a share of what `key` does to the answer."""
-
+ARMS = ("DCMHA", "plain")
 TEXT = """## Which edges carry the question in the models that learnt it
 
 {intro}
@@ -57,59 +46,6 @@ INTRO = (
 )
 
 
-def prompts(source: PuzzleSource, part: str, change: str, count: int) -> list[tuple[str, str, str, str]]:
-    """(prompt, answer, other prompt, its answer): documents of a part up to their first question's key.
-
-    Of `SAME`, whose prompts have one answer, the last is that of the change "key".
-    """
-    puzzle, tokenizer = source.puzzle, source.tokenizer
-    assert tokenizer is not None
-    letters = [word for word in puzzle.words() if len(word) == 1]
-    found = []
-    for row in source.held_out(part, count)["input_ids"].tolist():
-        start, *words = tokenizer.convert_ids_to_tokens(row)
-        facts, relation, key = [word.split("-") for word in words[:4]], int(words[4]), words[5]
-        at, pattern = next((n, fact.index(key)) for n, fact in enumerate(facts) if key in fact)
-        other = (at + 1) % len(facts)
-        swapped = [list(fact) for fact in facts]
-        swapped[at][2], swapped[other][2] = facts[other][2], facts[at][2]
-        relations = [each for side, each in puzzle.pairs(part) if side == pattern and each != relation]
-        asked = {
-            "key": (facts, relation, other),
-            "letter": (swapped, relation, at),
-            SAME: (swapped, relation, other),
-            "relation": (facts, relations[relation % len(relations)], at),
-        }
-        (prompt, answer), (counterfactual, its_answer), (_, foil) = (
-            (
-                " ".join([start, *map("-".join, these), f"+{places}", these[fact][pattern]]),
-                letters[(letters.index(these[fact][2]) + places) % len(letters)],
-            )
-            for these, places, fact in ((facts, relation, at), asked[change], asked["key"])
-        )
-        found.append((prompt, answer, counterfactual, foil if change == SAME else its_answer))
-    return found
-
-
-def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
-    """A row for every part of the puzzle, change and group of edges: the share of the difference that it carries.
-
-    Of a model that has not learnt the seen pairs, one row with its accuracy; no rows of a part that it gets wrong.
-    """
-    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
-    bridge = load(str(model))
-    accuracy = {part: round(right_answers(bridge, source.held_out(part, 256)), 4) for part in source.puzzle.PARTS}
-    if accuracy[source.puzzle.PARTS[0]] < experiment.solved_at:
-        return [accuracy]
-    return [
-        accuracy | {"part": part} | row
-        for part in source.puzzle.PARTS
-        for row in pooled_shares(
-            bridge, {change: prompts(source, part, change, DOCUMENTS) for change in CHANGES}, like={SAME: "key"}
-        )
-    ]
-
-
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     """The tables over seeds of every arm, as Markdown."""
     counts, told, seen, of = [], [], experiment.solved_by.split()[-1], {}
@@ -127,7 +63,11 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         )
     return TEXT.format(
         intro=INTRO.format(
-            counts=" and ".join(counts), at=experiment.solved_at, seen=seen, documents=DOCUMENTS, explained=EXPLAINED
+            counts=" and ".join(counts),
+            at=experiment.solved_at,
+            seen=seen,
+            documents=DOCUMENTS,
+            explained=f"{EXPLAINED} {DESCRIBES}",
         ),
         changes=change_list(CHANGES),
         arms="\n\n".join(told),
@@ -139,7 +79,7 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    rows = measure_missing(experiment, ARMS, table, partial(measure, experiment), partial(typer.echo, err=True))
+    rows = measure_missing(experiment, ARMS, table, partial(question_shares, experiment), partial(typer.echo, err=True))
     text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)

@@ -15,6 +15,7 @@ import torch
 
 import dcinterp
 from dcinterp.bench.experiment_page import page_of
+from dcinterp.bench.recombination_questions import questions
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -129,7 +130,7 @@ def circuits() -> Any:
 
 @pytest.mark.parametrize("part", ["seen", "held-out"])
 @pytest.mark.parametrize("change", ["key", "letter", "key and letter", "relation"])
-def test_a_question_and_its_counterfactual_differ_in_one_thing(circuits, tmp_path, part, change):
+def test_a_question_and_its_counterfactual_differ_in_one_thing(tmp_path, part, change):
     source = PuzzleSource(PuzzleSection(name="recombination"), tmp_path)
     pairs = source.puzzle.pairs(part)
     documents = source.held_out(part, 40)["input_ids"]
@@ -141,7 +142,7 @@ def test_a_question_and_its_counterfactual_differ_in_one_thing(circuits, tmp_pat
         assert (fact.index(key), int(relation)) in pairs
         return fact[2], "ABCDEFGH"[("ABCDEFGH".index(fact[2]) + int(relation)) % 8]
 
-    for ids, (prompt, answer, other, foil) in zip(documents, circuits.prompts(source, part, change, 40), strict=True):
+    for ids, (prompt, answer, other, foil) in zip(documents, questions(source, part, change, 40), strict=True):
         assert source.tokenizer(prompt, add_special_tokens=False)["input_ids"] == ids[:7].tolist(), "as in training"
         assert answer == answer_of(prompt)[1] == source.tokenizer.convert_ids_to_tokens(int(ids[7]))
         assert foil != answer
@@ -231,3 +232,20 @@ def test_the_words_on_starts_are_those_of_the_tables():
     made = dataclasses.replace(found, effect=effect, loss=loss)
     assert module.lags_until(made, 2000).tolist() == [-200.0] * len(main)
     assert module.lags_until(made, 1000).tolist() == [-200.0] * len(main)
+
+
+def test_a_route_is_concluded_of_five_models_or_more():
+    module = script("recombination_heads", "circuits")
+
+    def of(differences: list[float]) -> str:
+        shares = [
+            {"part": "seen", "change": module.CHANGE, "seed": seed, "group": group, "share": share}
+            for seed, difference in enumerate(differences)
+            for group, share in ((module.ROUTE, 0.4 + difference), (module.OTHER, 0.4))
+        ]
+        return module.verdict(4, pd.DataFrame(shares), 10, "seen")
+
+    assert of([0.3, 0.4, 0.5, 0.4]).endswith("4 of 10 models were asked; fewer than 5, so nothing is concluded.")
+    assert of([0.3, 0.4, 0.5, 0.4, 0.4]).endswith("over 5 of 10 models, +0.30 to +0.50; **supported**.")
+    assert of([-0.3, -0.4, -0.5, -0.4, -0.4]).endswith("**refuted**.")
+    assert of([-0.3, 0.4, -0.5, 0.4, 0.4]).endswith("**open**.")

@@ -1,0 +1,124 @@
+"""By which edges models of two, four and eight heads that learnt the task use the letter that layer 0 has found.
+
+    python experiments/recombination_heads/circuits.py
+
+reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
+circuits.csv of this folder, and prints the answers to M2, M4 and M8 of the protocol and the tables beside them, which
+are also at the end of the experiment's page (more-circuits.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from dcinterp.bench.pooled_edges import PREFERS
+from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.bench.trained_models import measure_missing
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import Experiment, read_experiment
+
+HERE = Path(__file__).parent
+TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
+HEADS = (2, 4, 8)
+ARMS = tuple(f"{kind} {heads}" for heads in HEADS for kind in ("DCMHA", "plain"))
+ROUTE, OTHER, CHANGE = "L0 -> L1 post weights", "L0 -> L1 query", "letter"
+ROUTES = (ROUTE, "L0 -> L1 pre weights", OTHER, "L0 -> L1 key", "L0 -> L1 value", "L0 -> logits")
+LEVEL, LEAST = 1 - 0.05 / len(HEADS), 5
+"""Of the interval, as three are asked; and the models without which nothing is concluded."""
+
+TEXT = """## By which edges the letter is used
+
+In four DCMHA models of `experiments/recombination` the letter that layer 0 had found reached layer 1 by the dynamic
+weights after the softmax, more than by layer 1's queries; found by looking, there. Here the protocol asked it of fresh
+seeds before they were run.
+
+    python experiments/recombination_heads/circuits.py
+
+{verdicts}
+
+Asked are the models that reach {at:.0%} on `{seen}`, with {documents} documents that training did not read, and prefer
+the answer to that of the other prompt in {prefers:.0%} of the prompts of every change. They are chosen by what they
+learnt, so this is said of models that learnt the task, and not of DCMHA. A way out of layer 0 is a group of edges, over
+all heads: *L0 -> L1 query* is all that layer 0 writes into the queries of layer 1, and *post weights* are the dynamic
+weights of the composition after the softmax. The group gets its values from the other prompt, by a second run of the
+model. Its share is how far the difference between the logits of the two prompts' answers falls, over its fall when
+everything is of the other prompt. One path crosses several groups and counts in each, so shares do not add up.
+
+In the other prompt {letter}. The share of this effect that each way carries, its mean over models [least, largest]:
+
+{tables}
+"""
+
+
+def verdict(heads: int, rows: pd.DataFrame, trained: int, part: str) -> str:
+    """The hypothesis about the DCMHA models of so many heads, as a line of Markdown.
+
+    rows: of `question_shares` of the models that have shares. trained: how many there are in all.
+    """
+    own = rows[(rows["part"] == part) & (rows["change"] == CHANGE)]
+    shares = own.pivot_table(index="seed", columns="group", values="share")
+    of = f"{len(shares)} of {trained} models"
+    about = f"- **M{heads}** (in DCMHA {heads} the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
+    if len(shares) < LEAST:
+        return f"{about}: {of} were asked; fewer than {LEAST}, so nothing is concluded."
+    apart = (shares[ROUTE] - shares[OTHER]).to_numpy()
+    low, high = (float(end) for end in bootstrap_interval(apart, level=LEVEL))
+    says = "**supported**" if low > 0 else "**refuted**" if high < 0 else "**open**"
+    least, most = f"{apart.min():+.2f}", f"{apart.max():+.2f}"
+    return f"{about}: {apart.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({LEVEL:.1%}) over {of}, {least} to {most}; {says}."
+
+
+def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str) -> str:
+    """A row for every arm: how many models were asked, and what each way carries."""
+    lines = []
+    for arm, number in trained.items():
+        own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
+        lines.append([arm, f"{own['seed'].nunique()} of {number}", *(_range(own, route) for route in ROUTES)])
+    return markdown_table(["arm", "models", *ROUTES], lines)
+
+
+def _range(rows: pd.DataFrame, group: str) -> str:
+    own: Sequence[float] = rows.loc[rows["group"] == group, "share"]
+    return f"{sum(own) / len(own):.2f} [{min(own):.2f}, {max(own):.2f}]" if len(own) else ""
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The answers and the tables, as Markdown."""
+    trained = {arm: int(rows.loc[rows["arm"] == arm, "seed"].nunique()) for arm in ARMS}
+    asked, seen = rows.dropna(subset=["share"]), experiment.solved_by.split()[-1]
+    parts = list(dict.fromkeys(asked["part"]))
+    own = {heads: f"DCMHA {heads}" for heads in HEADS}
+    return TEXT.format(
+        verdicts="\n".join(
+            verdict(heads, asked[asked["arm"] == arm], trained[arm], seen) for heads, arm in own.items()
+        ),
+        at=experiment.solved_at,
+        seen=seen,
+        documents=DOCUMENTS,
+        prefers=PREFERS,
+        letter=CHANGES[CHANGE],
+        tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part)}" for part in parts),
+    )
+
+
+def main(
+    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+) -> None:
+    """Measure the models that are missing, and print the tables."""
+    experiment, table = read_experiment(HERE), table or HERE / TABLE
+    measure = partial(question_shares, experiment)
+    rows = measure_missing(experiment, ARMS, table, measure, partial(typer.echo, err=True))
+    text = summary(rows, experiment)
+    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
