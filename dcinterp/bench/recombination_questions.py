@@ -69,17 +69,18 @@ def question_shares(experiment: Experiment, arm: str, model: Path) -> list[dict[
     """A row for every part of the puzzle, change and group of edges: the share of the difference that it carries.
 
     Of a model that has not learnt the seen pairs, one row with its accuracy; no rows of a part in which it prefers the
-    answer too seldom (`pooled_shares`).
+    answer too seldom (`pooled_shares`), and that one row if that is every part.
     """
     source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
     bridge = load(str(model))
     accuracy = {part: round(right_answers(bridge, source.held_out(part, 256)), 4) for part in source.puzzle.PARTS}
     if accuracy[source.puzzle.PARTS[0]] < experiment.solved_at:
         return [accuracy]
-    return [
+    found = [
         accuracy | {"part": part} | row
         for part in source.puzzle.PARTS
         for row in pooled_shares(
             bridge, {change: questions(source, part, change, DOCUMENTS) for change in CHANGES}, like={SAME: "key"}
         )
     ]
+    return found or [accuracy]

@@ -234,18 +234,22 @@ def test_the_words_on_starts_are_those_of_the_tables():
     assert module.lags_until(made, 1000).tolist() == [-200.0] * len(main)
 
 
-def test_a_route_is_concluded_of_five_models_or_more():
-    module = script("recombination_heads", "circuits")
+def test_a_route_is_concluded_where_interval_and_signs_agree():
+    module, experiment = script("recombination_heads", "circuits"), read_experiment(FOLDER / "recombination_heads")
+    assert module.LEAST == 7
 
-    def of(differences: list[float]) -> str:
+    def of(differences: list[float], trained: int = 10) -> str:
         shares = [
-            {"part": "seen", "change": module.CHANGE, "seed": seed, "group": group, "share": share}
+            {"seed": seed, "part": "seen", "change": module.CHANGE, "group": group, "share": share}
             for seed, difference in enumerate(differences)
             for group, share in ((module.ROUTE, 0.4 + difference), (module.OTHER, 0.4))
         ]
-        return module.verdict(4, pd.DataFrame(shares), 10, "seen")
+        rows = pd.DataFrame([*shares, *({"seed": seed} for seed in range(len(differences), trained))])
+        return module.verdict(4, rows.assign(arm="DCMHA 4"), experiment)
 
-    assert of([0.3, 0.4, 0.5, 0.4]).endswith("4 of 10 models were asked; fewer than 5, so nothing is concluded.")
-    assert of([0.3, 0.4, 0.5, 0.4, 0.4]).endswith("over 5 of 10 models, +0.30 to +0.50; **supported**.")
-    assert of([-0.3, -0.4, -0.5, -0.4, -0.4]).endswith("**refuted**.")
-    assert of([-0.3, 0.4, -0.5, 0.4, 0.4]).endswith("**open**.")
+    many = [0.3, 0.4, 0.5, 0.4, 0.35, 0.45, 0.4]
+    assert of(many[:6]).endswith("6 of 10 models could be asked; fewer than 7, so nothing is concluded.")
+    assert of(many).endswith("over 7 of 10 models, above zero in 7 of them; **supported**.")
+    assert of([-each for each in many]).endswith("above zero in 0 of them; **refuted**.")
+    assert of([*many, -0.01]).endswith("above zero in 7 of them; **open**.")
+    assert of(many, trained=8).endswith("interim, 8 of 10 seeds; no verdict.")
