@@ -11,6 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from dcinterp.bench.pooled_edges import pooled_shares
 from dcinterp.bench.trained_models import right_answers
 from dcinterp.checkpoints.load import load
@@ -84,3 +86,18 @@ def question_shares(experiment: Experiment, arm: str, model: Path) -> list[dict[
         )
     ]
     return found or [accuracy]
+
+
+def asked_first(documents: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The documents without the labels of questions whose answer stands there, asked before of this fact.
+
+    Letters of facts differ within a document, so a relation and an answer that come again are of the same fact.
+    """
+    labels = documents["labels"].clone()
+    for ids, row in zip(documents["input_ids"], labels, strict=True):
+        asked = set()
+        for at in (row >= 0).nonzero().flatten().tolist():
+            question = (int(ids[at - 2]), int(ids[at]))
+            row[at] = -100 if question in asked else row[at]
+            asked.add(question)
+    return documents | {"labels": labels}

@@ -80,7 +80,7 @@ def verdict(heads: int, rows: pd.DataFrame, experiment: Experiment) -> str:
         return f"{about}: interim, {mine['seed'].nunique()} of {len(experiment.seeds)} seeds; no verdict."
     if len(shares) < LEAST:
         return f"{about}: {of} could be asked; fewer than {LEAST}, so nothing is concluded."
-    apart = (shares[ROUTE] - shares[OTHER]).to_numpy()
+    apart = (shares[ROUTE] - shares[OTHER]).to_numpy(copy=True)
     low, high = (float(end) for end in bootstrap_interval(apart, level=1 - ONE_OF))
     above, signs = int((apart > 0).sum()), binomtest(int((apart > 0).sum()), len(apart)).pvalue <= ONE_OF
     says = "**supported**" if signs and low > 0 else "**refuted**" if signs and high < 0 else "**open**"

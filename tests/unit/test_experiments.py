@@ -15,7 +15,7 @@ import torch
 
 import dcinterp
 from dcinterp.bench.experiment_page import page_of
-from dcinterp.bench.recombination_questions import questions
+from dcinterp.bench.recombination_questions import asked_first, questions
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -253,3 +253,21 @@ def test_a_route_is_concluded_where_interval_and_signs_agree():
     assert of([-each for each in many]).endswith("above zero in 0 of them; **refuted**.")
     assert of([*many, -0.01]).endswith("above zero in 7 of them; **open**.")
     assert of(many, trained=8).endswith("interim, 8 of 10 seeds; no verdict.")
+
+
+def test_questions_that_come_again_do_not_count_as_first_asked(tmp_path):
+    """By words: the fact that a key names and the relation, which no earlier question of the document has both."""
+    source = PuzzleSource(PuzzleSection(name="recombination"), tmp_path)
+    for part, share in (("seen", 0.07), ("held-out", 0.19)):
+        documents = source.held_out(part, 100)
+        left = asked_first(documents)
+        assert left["input_ids"] is documents["input_ids"]
+        repeats = 0
+        for ids, labels in zip(documents["input_ids"], left["labels"], strict=True):
+            words, asked = source.tokenizer.convert_ids_to_tokens(ids.tolist()), []
+            for at in range(7, len(words), 3):
+                (fact,) = [each for each in words[1:5] if words[at - 1] in each.split("-")]
+                assert (int(labels[at]) >= 0) == ((fact, words[at - 2]) not in asked)
+                repeats += (fact, words[at - 2]) in asked
+                asked.append((fact, words[at - 2]))
+        assert repeats / 800 == pytest.approx(share, abs=0.04)

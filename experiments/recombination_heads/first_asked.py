@@ -1,0 +1,92 @@
+"""How models of an experiment on recombination answer questions that were not asked before in their document.
+
+    python experiments/recombination_heads/first_asked.py
+    python experiments/recombination_heads/first_asked.py --folder experiments/recombination_mlp
+
+reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
+first_asked.csv of that folder, and prints the table, which is also at the end of the experiment's page
+(more-first-asked.md).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from dcinterp.bench.recombination_questions import asked_first
+from dcinterp.bench.trained_models import measure_missing, right_answers
+from dcinterp.checkpoints.load import load
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
+from dcinterp.train.data.puzzle_source import PuzzleSource
+
+HERE = Path(__file__).parent
+TABLE, TEXT_FILE, DOCUMENTS = "first_asked.csv", "more-first-asked.md", 256
+
+TEXT = """## Without questions that were asked before
+
+Where a question comes again in its document, its answer stands there, and copying it could pass for recombination.
+Here the same models are asked the same {documents} documents, and only questions count whose relation and fact were
+not asked before: the share of these that is right, on pairs never seen together. This was announced without a
+verdict.
+
+    python experiments/recombination_heads/first_asked.py{options}
+
+{table}
+
+{differences}
+"""
+
+
+def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
+    """One row: the share of right answers of every part, of questions asked for the first time."""
+    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
+    bridge = load(str(model))
+    parts = {part: source.held_out(part, DOCUMENTS) for part in source.puzzle.PARTS}
+    return [{part: round(right_answers(bridge, asked_first(rows)), 5) for part, rows in parts.items()}]
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """Means of the arms, and the differences that the hypotheses on pairs never seen are about, as Markdown.
+
+    options: of the command that makes it again.
+    """
+    part = next(iter(experiment.measures)).split()[-1]
+    values = rows.pivot_table(index="seed", columns="arm", values=part)[list(experiment.arms)].dropna()
+    table = [[arm, f"{values[arm].mean():.3f}"] for arm in experiment.arms]
+    lines = []
+    for each in experiment.hypotheses:
+        if each.measure:
+            continue
+        apart = values[list(each.arms)].mean(axis=1) - values[list(each.baselines)].mean(axis=1)
+        low, high = (float(end) for end in bootstrap_interval(apart.to_numpy(copy=True), bounds=(-1.0, 1.0)))
+        lines.append(f"- as in {each.name}: {apart.mean():+.3f} [{low:+.3f}, {high:+.3f}] over {len(apart)} seeds")
+    return TEXT.format(
+        documents=DOCUMENTS,
+        options=options,
+        table=markdown_table(["arm", "mean"], table),
+        differences="\n".join(lines),
+    )
+
+
+def main(
+    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+) -> None:
+    """Measure the models that are missing, and print the table."""
+    experiment, table = read_experiment(folder), table or folder / TABLE
+    measured = partial(measure, experiment)
+    rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
+    own = folder.resolve() == HERE.resolve()
+    text = summary(rows, experiment, "" if own else f" --folder experiments/{folder.name}")
+    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
