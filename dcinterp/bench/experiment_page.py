@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from scipy.special import betaincinv
@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.compute_section import compute_section, multiplier_verdict
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import TUNING, Experiment, Hypothesis, read_table
+from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, read_table
 
 MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
@@ -91,11 +91,38 @@ def compute_picture(picture: str) -> str:
 
 
 def verdicts(experiment: Experiment) -> list[str]:
-    """A line for every hypothesis, in Markdown; that on compute first, and what is left of them as one family last."""
+    """A line for every hypothesis, in Markdown, that on compute first; then the claim, and what is left of the others.
+
+    Hypotheses that the claim needs together are none of a family whose tests are corrected for each other.
+    """
     first = [] if experiment.multiplier is None else [multiplier_verdict(experiment)]
     by = {each: _compared(experiment, each or None) for each in {one.measure for one in experiment.hypotheses}}
     about = [(each, by[each.measure]) for each in experiment.hypotheses]
-    return [*first, *(_verdict(*each) for each in about), *_corrected(about, len(about) + len(first))]
+    claim = experiment.claim
+    apart = [] if claim is None else [_claimed(claim, {each.name: (each, found) for each, found in about})]
+    family = [each for each in about if claim is None or each[0].name not in (*claim.needs, *claim.same)]
+    corrected = _corrected(family, len(family) + len(first))
+    return [*first, *(_verdict(*each) for each in about), *apart, *corrected]
+
+
+def _claimed(claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]) -> str:
+    """Whether the claim can be made, and what stands against it."""
+    same = " and ".join(f"the interval of {name} ends below {most:+g}" for name, most in claim.same.items())
+    needs = f"{' and '.join(claim.needs)} {'are' if len(claim.needs) > 1 else 'is'} supported"
+    head = f"**The claim** that {claim.says} needs that {needs}{same and f', and that {same}'}"
+    against = []
+    for name in (*claim.needs, *claim.same):
+        hypothesis, found = about[name]
+        if len(found.seeds) < max(2, found.planned):
+            return f"{head}: no verdict before all {found.planned} seeds are there."
+        _, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+        if name in claim.needs and low <= 0:
+            against.append(f"{name} is {'refuted' if high < 0 else 'open'}")
+        if name in claim.same and high >= claim.same[name]:
+            against.append(f"the interval of {name} ends at {high:+.3f}")
+        if name in claim.same and high < 0:
+            against.append(f"{name} is refuted, so {' and '.join(claim.needs)} may only say what was learnt")
+    return f"{head}: **not made** ({'; '.join(against)})." if against else f"{head}: **made**."
 
 
 def _corrected(about: Sequence[tuple[Hypothesis, ArmComparison]], tests: int) -> list[str]:

@@ -15,6 +15,7 @@
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
       - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean
+    claim: {says: composing recombines, needs: [H1], same: {S1: 0.03}}   # only if H1 holds, and S1 ends below 0.03
     multiplier: {name: H2, base: transformer++, other: dcformer++}   # that a family saves compute, where arms are sizes
     solved: {by: accuracy 1 seen, at: 0.95}     # the runs among which the primary measure is shown once more
     about: [what the arms are asked, in a sentence or two]
@@ -55,6 +56,7 @@ KEYS = (
     "seeds",
     "measures",
     "hypotheses",
+    "claim",
     "multiplier",
     "solved",
     "about",
@@ -79,6 +81,18 @@ class Hypothesis:
     arms: tuple[str, ...]
     baselines: tuple[str, ...]
     measure: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an experiment says only if all of `needs` are supported, and each of `same` ends below its number.
+
+    says: what follows "that". needs, same: names of hypotheses; `same` are those about what must not differ by more.
+    """
+
+    says: str
+    needs: tuple[str, ...]
+    same: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,7 @@ class Experiment:
     seeds: tuple[int, ...]
     measures: dict[str, str]
     hypotheses: tuple[Hypothesis, ...]
+    claim: Claim | None
     multiplier: Multiplier | None
     solved_by: str
     solved_at: float
@@ -224,6 +239,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
     if set(seeds) & set(searched):
         raise UserError(f"{file} tunes on seeds that it also reports ({sorted(set(seeds) & set(searched))}).")
+    hypotheses = _hypotheses(file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms])
     made = Experiment(
         folder=file.parent,
         title=str(tree.get("title", file.parent.name)),
@@ -236,7 +252,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         highest_is_best=tuning.get("best", "lowest") == "highest",
         seeds=seeds,
         measures={str(key): str(name) for key, name in tree["measures"].items()},
-        hypotheses=_hypotheses(file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms]),
+        hypotheses=hypotheses,
+        claim=_claim(file, tree.get("claim"), [each.name for each in hypotheses]),
         multiplier=_multiplier(file, tree.get("multiplier")),
         solved_by=str((tree.get("solved") or {}).get("by", "")),
         solved_at=float((tree.get("solved") or {}).get("at", 0.95)),
@@ -404,6 +421,22 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
                 raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
         found.append(Hypothesis(str(each["name"]), over, under, str(each.get("measure", ""))))
     return tuple(found)
+
+
+def _claim(file: Path, given: Any, names: list[str]) -> Claim | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not {"says", "needs"} <= set(given) <= {"says", "needs", "same"}:
+        raise UserError(f"`claim` of {file} needs `says` and `needs`, and may have `same`, such as {{S1: 0.03}}.")
+    needs, same = given["needs"], given.get("same") or {}
+    if not isinstance(needs, list) or not isinstance(same, dict):
+        raise UserError(
+            f"`needs` of the claim of {file} must be a list such as [H1, H2], and `same` such as {{S1: 0.03}}."
+        )
+    for name in (*needs, *same):
+        if name not in names:
+            raise UserError(f"The claim of {file} names the hypothesis {name!r}; {nearest(str(name), names)}")
+    return Claim(str(given["says"]), tuple(map(str, needs)), {str(name): float(most) for name, most in same.items()})
 
 
 def _multiplier(file: Path, given: Any) -> Multiplier | None:

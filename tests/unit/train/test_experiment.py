@@ -157,6 +157,9 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"tuning": {"best": "higest"}}, "lowest or highest"),
         ({"measure": {}}, "measures"),
         ({"hypotheses": [{"name": "H1", "arm": "plane", "baseline": "plain"}]}, "plain"),
+        ({"claim": {"says": "it helps"}}, "needs `says` and `needs`"),
+        ({"claim": {"says": "it helps", "needs": "H1"}}, "must be a list such as"),
+        ({"claim": {"says": "it helps", "needs": ["H7"]}}, "names the hypothesis 'H7'"),
         ({"arms": [{"name": "plain", "recipe.learning_rat": 8}]}, "learning_rate"),
     ],
 )

@@ -79,6 +79,33 @@ def test_hypotheses_of_a_page_are_corrected_for_each_other_too(tmp_path, write_e
     assert len(verdicts(one)) == 1, "one test is no family"
 
 
+@pytest.mark.parametrize(
+    ("better", "same", "says"),
+    [
+        (0.4, 0.0, "**made**."),
+        (0.0, 0.0, "**not made** (H1 is open)."),
+        (-0.4, 0.0, "**not made** (H1 is refuted)."),
+        (0.4, 0.05, "**not made** (the interval of H2 ends at +0."),
+        (0.4, -0.2, "**not made** (H2 is refuted, so H1 may only say what was learnt)."),
+    ],
+)
+def test_a_claim_is_made_where_nothing_stands_against_it(tmp_path, write_experiment, better, same, says):
+    plain, scatter = torch.tensor([0.30, 0.34, 0.28, 0.33]), torch.tensor([0.01, -0.01, 0.005, -0.005])
+    runs = {"plain": plain, "other": plain + better + scatter, "seen": plain + same + 0.1 * scatter}
+    folder = write_experiment(tmp_path / "e", {arm: values.tolist() for arm, values in runs.items()})
+    file = folder / "experiment.yaml"
+    tree = yaml.safe_load(file.read_text()) | {"claim": {"says": "it helps", "needs": ["H1"], "same": {"H2": 0.03}}}
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    *_, claim = verdicts(read_experiment(folder))
+    assert claim.startswith(
+        "**The claim** that it helps needs that H1 is supported, and that the interval of H2 ends below"
+    )
+    assert says in claim
+    tree["seeds"] = [*tree["seeds"], 9]
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    assert verdicts(read_experiment(folder))[-1].endswith("no verdict before all 5 seeds are there.")
+
+
 def test_an_end_near_zero_tells_its_side(tmp_path, write_experiment):
     folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, 0.3], "composed": [0.1001, 0.2001, 0.3001]})
     found = dcinterp.compare_arms(str(folder))
