@@ -202,7 +202,9 @@ def search_tables(experiment: Experiment) -> str:
             names = [
                 [experiment.run(TUNING, arm, one, seed).name for seed in experiment.tuning_seeds] for one in values
             ]
-            cells = [f"{runs.loc[each, measure].mean():.3f}" for each in names]
+            # Three decimals of a loss near zero would hide what decided.
+            means = [float(runs.loc[each, measure].mean()) for each in names]
+            cells = [f"{mean:.1e}" if 0 < mean < 0.005 and measure == "loss" else f"{mean:.3f}" for mean in means]
             rows.append([arm, *(f"**{c}**" if one == chosen[arm] else c for c, one in zip(cells, values, strict=True))])
         decides = ", by which it chose" if measure == experiment.tuned_by else ""
         meaning = experiment.measures.get(measure, "loss in training, at its end" if measure == "loss" else measure)
