@@ -173,6 +173,9 @@ def search_notes(experiment: Experiment) -> list[str]:
     seeds = len(experiment.tuning_seeds)
     which = "every arm" if not experiment.tuned_as else "every arm with a search of its own"
     notes = [f"The search tried {tried} for {which}, with {seeds} seed{'s' * (seeds > 1)} of its own."]
+    if experiment.tuning_config:
+        keys = ", ".join(f"`{key}` = {value}" for key, value in experiment.tuning_config.items())
+        notes.append(f"Runs of the search differ from those reported in {keys}, besides their seeds.")
     if experiment.tuned_as:
         taken = (f"{arm} as {other}" for arm, other in experiment.tuned_as.items())
         notes.append(f"Without a search of their own, with the values of another arm: {', '.join(taken)}.")

@@ -9,6 +9,7 @@
     tuning:
       keys: {recipe.learning_rate: [1.0e-3, 2.0e-3]}   # all combinations of these, for every arm without `tuned_as`
       seeds: [100, 101]                         # none of those below
+      config: {data.puzzle.options.first: 4}    # keys of the search's runs alone, such as other pairs held out
       by: loss                                  # the column that decides, of the mean over the seeds
       best: lowest
     seeds: [0, 1, 2]                            # of weights and documents
@@ -109,8 +110,8 @@ class Experiment:
     """What an experiment.yaml says.
 
     arms: names and the keys that make them. tuned_as: arms that take the values that the search chose for another.
-    tuning_keys: values that are searched, by key. measures: columns of the table and what they are called; the first is
-    the primary one.
+    tuning_keys: values that are searched, by key. tuning_config: keys that only runs of the search have. measures:
+    columns of the table and what they are called; the first is the primary one.
     """
 
     folder: Path
@@ -120,6 +121,7 @@ class Experiment:
     tuned_as: dict[str, str]
     tuning_keys: dict[str, list[Any]]
     tuning_seeds: tuple[int, ...]
+    tuning_config: dict[str, Any]
     tuned_by: str
     highest_is_best: bool
     seeds: tuple[int, ...]
@@ -146,7 +148,8 @@ class Experiment:
 
     def run(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> SweepRun:
         """One run of an arm. Its name says all that sets it apart."""
-        keys = self.arms[arm] | dict(chosen) | dict.fromkeys(SEEDED, seed)
+        own = self.tuning_config if stage == TUNING else {}
+        keys = self.arms[arm] | own | dict(chosen) | dict.fromkeys(SEEDED, seed)
         parts = [stage, arm, *(f"{key.split('.')[-1]}={value}" for key, value in chosen.items()), f"seed={seed}"]
         return make_run(self.config, self.output, ",".join(parts), keys)
 
@@ -248,6 +251,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         tuned_as=tuned_as,
         tuning_keys={str(key): list(values) for key, values in (tuning.get("keys") or {}).items()},
         tuning_seeds=searched,
+        tuning_config={str(key): value for key, value in (tuning.get("config") or {}).items()},
         tuned_by=str(tuning.get("by", "loss")),
         highest_is_best=tuning.get("best", "lowest") == "highest",
         seeds=seeds,

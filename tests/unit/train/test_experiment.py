@@ -105,6 +105,19 @@ def test_a_tie_of_the_search_goes_to_the_lower_training_loss(folder):
     assert experiment.chosen_at_an_edge(pd.DataFrame(rows)) == list(experiment.arms)
 
 
+def test_a_search_may_hold_out_other_pairs_than_are_reported(folder):
+    tuning = TREE["tuning"] | {"config": {"data.puzzle.options.first": 2}}
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE | {"tuning": tuning}))
+    experiment = read_experiment(folder)
+    assert {run.config.data.puzzle.options.get("first") for run in experiment.tuning_runs()} == {2}
+    assert "first" not in experiment.run("final", "plain", {}, 0).config.data.puzzle.options
+    (folder / "experiment.yaml").write_text(
+        yaml.safe_dump(TREE | {"tuning": TREE["tuning"] | {"config": {"data.puzle": 2}}})
+    )
+    with pytest.raises(UserError, match="puzle"):
+        read_experiment(folder)
+
+
 def test_a_run_from_before_a_key_of_configs_is_known_while_the_key_does_what_it_did(folder, monkeypatch):
     experiment = read_experiment(folder)
     (run, *_) = experiment.tuning_runs()

@@ -35,8 +35,9 @@ def test_recombination_asks_for_the_letter_of_the_fact_with_the_key_moved_on():
             assert [n for n, asked in enumerate(answers) if asked] == list(range(FACTS + 2, len(words), 3))
 
 
-def test_pairs_held_out_stand_nowhere_in_training_and_their_halves_do():
-    puzzle = Recombination(held_out=4)
+@pytest.mark.parametrize("first", [0, 4])
+def test_pairs_held_out_stand_nowhere_in_training_and_their_halves_do(first):
+    puzzle = Recombination(held_out=4, first=first)
 
     def asked(part):
         documents, _ = read(puzzle, part, 400)
@@ -150,6 +151,7 @@ def test_batches_are_functions_of_seed_and_step_and_text_gives_the_same_ids(tmp_
         (PuzzleSection(options={"letters": True}), "whole number"),
         (PuzzleSection(options={"letters": 3}), "4 to 26 letters"),
         (PuzzleSection(options={"held_out": 8}), "held_out = 8"),
+        (PuzzleSection(options={"held_out": 4, "first": 5}), "first = 5"),
         (PuzzleSection(name="compositional-recall", options={"side": 9}), "has 9, 4 and 8"),
         (PuzzleSection(name="compositional-recall", options={"side": 3}), "9 to 26 letters"),
         (PuzzleSection(name="find-block", options={"asked": 5}), "asked < size"),

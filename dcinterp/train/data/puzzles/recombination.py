@@ -8,7 +8,7 @@ key, moved on by so many places of the alphabet, which goes round. Finding the f
 and keys. Saying it is that of values and output, as long as no MLP can do it. By which of the two ways a fact is found
 is the pattern of a question.
 
-Each relation but the last ones is asked about with one pattern alone in training (`held_out` of them, by turns). The
+Some relations (`held_out` of them, from `first` on) are asked about with one pattern alone in training, by turns. The
 part `held-out` asks about the pairs that are left: both halves are known, and only their pairing is new.
 """
 
@@ -32,7 +32,8 @@ class Recombination(Puzzle):
     """The puzzle of this file.
 
     letters: size of the alphabet, 4 to 26. relations: how many ways to say a letter, at most as many as letters.
-    held_out: pairs of a pattern and a relation that training leaves out. questions: in a document.
+    held_out: pairs of a pattern and a relation that training leaves out. questions: in a document. first: the relation
+    of the first of these pairs, so that a search can leave out others than those that are reported.
     """
 
     name: ClassVar[str] = "recombination"
@@ -42,6 +43,7 @@ class Recombination(Puzzle):
     relations: int = 8
     held_out: int = 4
     questions: int = 8
+    first: int = 0
 
     def __post_init__(self) -> None:
         if not FACTS <= self.letters <= 26 or not 1 <= self.relations <= self.letters or self.questions < 1:
@@ -54,6 +56,11 @@ class Recombination(Puzzle):
                 f"data.puzzle.options has held_out = {self.held_out}; with {self.relations} relations it must be 1 to "
                 f"{self.relations - 1}, so that one relation at least is seen with both patterns."
             )
+        if not 0 <= self.first <= self.relations - self.held_out:
+            raise UserError(
+                f"data.puzzle.options has first = {self.first}; with {self.held_out} of {self.relations} relations "
+                f"held out it must be 0 to {self.relations - self.held_out}."
+            )
 
     def words(self) -> list[str]:
         alphabet = [chr(ord("A") + number) for number in range(self.letters)]
@@ -61,8 +68,8 @@ class Recombination(Puzzle):
         return [*facts, *COLOURS, *THINGS, *alphabet, *(f"+{number}" for number in range(self.relations))]
 
     def pairs(self, part: str) -> list[tuple[int, int]]:
-        """(pattern, relation) of a part: relation r < held_out is never asked for with pattern r % 2 in training."""
-        held_out = [(relation % 2, relation) for relation in range(self.held_out)]
+        """(pattern, relation) of a part: in training those held out are not asked for with pattern relation % 2."""
+        held_out = [(relation % 2, relation) for relation in range(self.first, self.first + self.held_out)]
         everything = [(pattern, relation) for pattern in range(2) for relation in range(self.relations)]
         return held_out if part == "held-out" else [pair for pair in everything if pair not in held_out]
 

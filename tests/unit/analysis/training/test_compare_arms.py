@@ -79,6 +79,16 @@ def test_hypotheses_of_a_page_are_corrected_for_each_other_too(tmp_path, write_e
     assert len(verdicts(one)) == 1, "one test is no family"
 
 
+def test_a_page_says_what_sets_the_runs_of_the_search_apart(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.1]})
+    file = folder / "experiment.yaml"
+    tree = yaml.safe_load(file.read_text())
+    tree["tuning"]["config"] = {"data.puzzle.options.first": 4}
+    file.write_text(yaml.safe_dump(tree, sort_keys=False))
+    says = "Runs of the search differ from those reported in `data.puzzle.options.first` = 4, besides their seeds."
+    assert f"- {says}\n" in page_of(read_experiment(folder), "picture.svg")
+
+
 @pytest.mark.parametrize(
     ("better", "same", "says"),
     [
