@@ -59,7 +59,8 @@ gets its values from the other prompt, by a second run of the model. Its share i
 logits of the two prompts' answers falls, over its fall when everything is of the other prompt. One path crosses
 several groups and counts in each, so shares do not add up.
 
-In the other prompt {letter}. The share of this effect that each way carries, its mean over models [least, largest]:
+In the other prompt {letter}. The share of this effect that layer 0 has through each of its ways out, to layer 1's
+weights, queries, keys and values and to the logits; its mean over models [least, largest]:
 
 {tables}
 """
@@ -94,12 +95,15 @@ def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str) -> str:
     for arm, number in trained.items():
         own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
         lines.append([arm, f"{own['seed'].nunique()} of {number}", *(_range(own, route) for route in ROUTES)])
-    return markdown_table(["arm", "models", *ROUTES], lines)
+    return markdown_table(["arm", "models", *(route.split(" -> ")[1].removeprefix("L1 ") for route in ROUTES)], lines)
 
 
 def _range(rows: pd.DataFrame, group: str) -> str:
     own: Sequence[float] = rows.loc[rows["group"] == group, "share"]
-    return f"{sum(own) / len(own):.2f} [{min(own):.2f}, {max(own):.2f}]" if len(own) else ""
+    if not len(own):
+        return ""
+    mean, least, most = (round(each, 2) + 0.0 for each in (sum(own) / len(own), min(own), max(own)))  # no -0.00
+    return f"{mean:.2f} [{least:.2f}, {most:.2f}]"
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:

@@ -4,7 +4,7 @@
 
 trains the runs of the reported seeds that are missing (a minute each; those at the rate that the search chose are in
 the experiment's table already), adds them to rates.csv of this folder, and prints the tables, which are also at the end
-of the experiment's page (more-rates.md). It resumes.
+of the experiment's page (more.md). It resumes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 from dcinterp.train.control.sweep import Sweep, run_sweep
 
 HERE = Path(__file__).parent
-TABLE, TEXT_FILE, KEY = "rates.csv", "more-rates.md", "recipe.learning_rate"
+TABLE, TEXT_FILE, KEY = "rates.csv", "more.md", "recipe.learning_rate"
 RATES = (3.0e-3, 1.7e-3)
 """In the order in which they are run. The lowest rate of the search, 1e-3, is left out: two thirds of the runs at it
 would be new."""

@@ -271,3 +271,17 @@ def test_questions_that_come_again_do_not_count_as_first_asked(tmp_path):
                 repeats += (fact, words[at - 2]) in asked
                 asked.append((fact, words[at - 2]))
         assert repeats / 800 == pytest.approx(share, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "text"),
+    [
+        ("circuits", "circuits.csv", "more-circuits.md"),
+        ("first_asked", "first_asked.csv", "more-first-asked.md"),
+        ("rates", "rates.csv", "more.md"),
+    ],
+)
+def test_the_words_on_more_heads_are_those_of_the_tables(name, table, text):
+    module, folder = script("recombination_heads", name), FOLDER / "recombination_heads"
+    rows, experiment = pd.read_csv(folder / table), read_experiment(folder)
+    assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment)
