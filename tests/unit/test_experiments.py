@@ -285,3 +285,10 @@ def test_the_words_on_more_heads_are_those_of_the_tables(name, table, text):
     module, folder = script("recombination_heads", name), FOLDER / "recombination_heads"
     rows, experiment = pd.read_csv(folder / table), read_experiment(folder)
     assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment)
+
+
+def test_every_page_of_an_experiment_is_in_the_contents():
+    """A second's check of what the whole site's build finds after a minute."""
+    docs = FOLDER.parent / "docs"
+    listed = (docs / "index.md").read_text(encoding="utf-8").splitlines()
+    assert [file.stem for file in (docs / "experiments").glob("*.md") if f"experiments/{file.stem}" not in listed] == []
