@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
 import torch
 from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.compute_section import compute_section, multiplier_verdict
+from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, read_table
 
@@ -103,6 +105,21 @@ def verdicts(experiment: Experiment) -> list[str]:
     family = [each for each in about if claim is None or each[0].name not in (*claim.needs, *claim.same)]
     corrected = _corrected(family, len(family) + len(first))
     return [*first, *(_verdict(*each) for each in about), *apart, *corrected]
+
+
+def differences(experiment: Experiment, values: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """{hypothesis: its difference, with the 95 % interval over seeds}, of other shares than those in the table.
+
+    values: [seed, arm] of the measures; hypotheses about others are left out.
+    """
+    found = {}
+    for each in experiment.hypotheses:
+        measure = each.measure or next(iter(experiment.measures))
+        if measure in values:
+            over, under = (values[measure][list(side)].mean(axis=1) for side in (each.arms, each.baselines))
+            apart = torch.tensor((over - under).to_numpy())
+            found[each.name] = _interval(apart.mean(), *bootstrap_interval(apart, bounds=(-1.0, 1.0)), sign="+")
+    return found
 
 
 def _claimed(claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]) -> str:

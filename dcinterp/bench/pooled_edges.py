@@ -109,7 +109,7 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
     mean = rows.groupby(["group", "part", "change"], sort=False)["share"].mean().unstack(["part", "change"])
     shown, text = mean[(mean >= FLOOR).any(axis=1)].index, ""
     for part, own in rows.groupby("part", sort=False):
-        cells = own.groupby(["group", "change"], sort=False)["share"].agg(_mean).unstack()
+        cells = own.groupby(["group", "change"], sort=False)["share"].agg(mean_and_range).unstack()
         body = [[group, *(cells.loc[group, change] for change in changes)] for group in shown]
         right = f", right in {own[part].min():.2f} to {own[part].max():.2f} of its questions" if part in own else ""
         table = markdown_table(["edges", *changes], body)
@@ -155,5 +155,7 @@ def change_list(changes: Mapping[str, str]) -> str:
     return f"The prompt and the one that values are taken from differ in one thing:\n\n{listed}"
 
 
-def _mean(shares: pd.Series) -> str:
-    return f"{shares.mean():.2f} [{shares.min():.2f}, {shares.max():.2f}]"
+def mean_and_range(shares: pd.Series) -> str:
+    """The mean of shares over models [least, largest]."""
+    mean, least, most = (round(each, 2) + 0.0 for each in (shares.mean(), shares.min(), shares.max()))  # no -0.00
+    return f"{mean:.2f} [{least:.2f}, {most:.2f}]"

@@ -1,6 +1,6 @@
 """What models of the puzzle `recombination` are asked to find the edges that carry a question.
 
-    for row in question_shares(experiment, model):
+    for row in question_shares(experiment, arm, model):
         row["part"], row["change"], row["group"], row["share"]
 
 A question and its other prompt differ in one thing (`CHANGES`); what carries the difference carries that thing.
@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from dcinterp.bench.pooled_edges import pooled_shares
-from dcinterp.bench.trained_models import right_answers
-from dcinterp.checkpoints.load import load
-from dcinterp.train.control.experiment import FINAL, Experiment
+from dcinterp.bench.trained_models import open_trained, right_answers
+from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.recombination import Recombination
 
@@ -73,8 +72,7 @@ def question_shares(experiment: Experiment, arm: str, model: Path) -> list[dict[
     Of a model that has not learnt the seen pairs, one row with its accuracy; no rows of a part in which it prefers the
     answer too seldom (`pooled_shares`), and that one row if that is every part.
     """
-    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
-    bridge = load(str(model))
+    bridge, source = open_trained(experiment, arm, model)
     accuracy = {part: round(right_answers(bridge, source.held_out(part, 256)), 4) for part in source.puzzle.PARTS}
     if accuracy[source.puzzle.PARTS[0]] < experiment.solved_at:
         return [accuracy]

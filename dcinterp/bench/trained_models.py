@@ -10,8 +10,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.checkpoints.load import load
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.data.puzzle_source import PuzzleSource
 
 
 def measure_missing(
@@ -45,6 +48,12 @@ def measure_missing(
     if not len(rows):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     return rows
+
+
+def open_trained(experiment: Experiment, arm: str, model: Path) -> tuple[Bridge, PuzzleSource]:
+    """A trained model of an arm, and the documents of the puzzle that it is asked."""
+    puzzle = experiment.run(FINAL, arm, {}, 0).config.data.puzzle
+    return load(str(model)), PuzzleSource(puzzle, model, makes=False)
 
 
 @torch.no_grad()

@@ -17,10 +17,9 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from dcinterp import load
 from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, pooled_shares
-from dcinterp.bench.trained_models import measure_missing, right_answers
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
+from dcinterp.bench.trained_models import measure_missing, open_trained, right_answers
+from dcinterp.train.control.experiment import Experiment, read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock
 
@@ -104,8 +103,8 @@ def _written(start: str, blocks: list[str], first: str, second: str) -> tuple[st
 
 def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
     """A row for every change and group of edges; of a model that has not learnt it, one row with its accuracy."""
-    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
-    part, bridge = source.puzzle.PARTS[0], load(str(model))
+    bridge, source = open_trained(experiment, arm, model)
+    part = source.puzzle.PARTS[0]
     accuracy = {"accuracy": round(right_answers(bridge, source.held_out(part, 256)), 4)}
     if accuracy["accuracy"] < experiment.solved_at:
         return [accuracy]

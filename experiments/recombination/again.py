@@ -20,14 +20,12 @@ import torch
 import typer
 from scipy.stats import pearsonr
 
-from dcinterp import load
-from dcinterp.bench.trained_models import right_answers
+from dcinterp.bench.trained_models import open_trained, right_answers
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
-from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.loop.run import train
 
 HERE = Path(__file__).parent
@@ -71,9 +69,9 @@ def train_again(experiment: Experiment, arm: str, attention: str, seed: int) -> 
 
 def accuracies(experiment: Experiment, arm: str, model: Path) -> dict[str, float]:
     """{part of the puzzle: share of right answers}, on the documents that the runs are asked."""
-    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
+    bridge, source = open_trained(experiment, arm, model)
     rows = experiment.config["evaluation"]["validation_rows"]
-    return {part: right_answers(load(str(model)), source.held_out(part, rows)) for part in source.puzzle.PARTS}
+    return {part: right_answers(bridge, source.held_out(part, rows)) for part in source.puzzle.PARTS}
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:

@@ -24,6 +24,7 @@ from dcinterp.train.control.experiment import Experiment, read_experiment
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
 ARMS = ("DCMHA", "plain")
+
 TEXT = """## Which edges carry the question in the models that learnt it
 
 {intro}

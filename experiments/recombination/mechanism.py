@@ -19,14 +19,12 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
-from dcinterp.bench.trained_models import measure_missing, right_answers
-from dcinterp.checkpoints.load import load
+from dcinterp.bench.trained_models import measure_missing, open_trained, right_answers
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.train.config.recipe import Phase
 from dcinterp.train.control.experiment import Experiment, read_experiment
 from dcinterp.train.data.batches import Draw
-from dcinterp.train.data.puzzle_source import PuzzleSource
 
 HERE = Path(__file__).parent
 TABLE = "mechanism.csv"
@@ -56,9 +54,7 @@ part is worth in these models does not say that composition is needed.
 
 def measure(model: Path, experiment: Experiment, documents: int) -> list[dict[str, Any]]:
     """A row for every part of the composition, kind of ablation and part of the puzzle."""
-    section = experiment.run("final", ARM, {}, 0).config.data.puzzle
-    source = PuzzleSource(section, model, makes=False)
-    bridge = load(str(model))
+    bridge, source = open_trained(experiment, ARM, model)
     scored = {part: source.held_out(part, documents) for part in source.puzzle.PARTS}
     others = source.batch(Draw(REFERENCE_SEED, 0, Phase(source="puzzle", batch_size=REFERENCE)))["input_ids"]
     rows = [{"part": "intact", "kind": ""} | accuracies(bridge, scored, [])]

@@ -9,7 +9,6 @@ are also at the end of the experiment's page (more-circuits.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +17,7 @@ import pandas as pd
 import typer
 from scipy.stats import binomtest
 
-from dcinterp.bench.pooled_edges import PREFERS
+from dcinterp.bench.pooled_edges import PREFERS, mean_and_range
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.bench.trained_models import measure_missing
 from dcinterp.mechanism.statistics import bootstrap_interval
@@ -75,15 +74,17 @@ def verdict(heads: int, rows: pd.DataFrame, experiment: Experiment) -> str:
     mine = rows[rows["arm"] == arm]
     own = mine[(mine["part"] == part) & (mine["change"] == CHANGE)]
     shares = own.pivot_table(index="seed", columns="group", values="share")
-    of = f"{len(shares)} of {mine['seed'].nunique()} models"
+    trained = mine["seed"].nunique()
+    of = f"{len(shares)} of {trained} models"
     about = f"- **M{heads}** (in {arm} the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
-    if mine["seed"].nunique() < len(experiment.seeds):
-        return f"{about}: interim, {mine['seed'].nunique()} of {len(experiment.seeds)} seeds; no verdict."
+    if trained < len(experiment.seeds):
+        return f"{about}: interim, {trained} of {len(experiment.seeds)} seeds; no verdict."
     if len(shares) < LEAST:
         return f"{about}: {of} could be asked; fewer than {LEAST}, so nothing is concluded."
     apart = (shares[ROUTE] - shares[OTHER]).to_numpy(copy=True)
     low, high = (float(end) for end in bootstrap_interval(apart, level=1 - ONE_OF))
-    above, signs = int((apart > 0).sum()), binomtest(int((apart > 0).sum()), len(apart)).pvalue <= ONE_OF
+    above = int((apart > 0).sum())
+    signs = binomtest(above, len(apart)).pvalue <= ONE_OF
     says = "**supported**" if signs and low > 0 else "**refuted**" if signs and high < 0 else "**open**"
     interval = f"{apart.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - ONE_OF:.1%})"
     return f"{about}: {interval} over {of}, above zero in {above} of them; {says}."
@@ -94,16 +95,13 @@ def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str) -> str:
     lines = []
     for arm, number in trained.items():
         own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
-        lines.append([arm, f"{own['seed'].nunique()} of {number}", *(_range(own, route) for route in ROUTES)])
+        lines.append([arm, f"{own['seed'].nunique()} of {number}", *(_carried(own, route) for route in ROUTES)])
     return markdown_table(["arm", "models", *(route.split(" -> ")[1].removeprefix("L1 ") for route in ROUTES)], lines)
 
 
-def _range(rows: pd.DataFrame, group: str) -> str:
-    own: Sequence[float] = rows.loc[rows["group"] == group, "share"]
-    if not len(own):
-        return ""
-    mean, least, most = (round(each, 2) + 0.0 for each in (sum(own) / len(own), min(own), max(own)))  # no -0.00
-    return f"{mean:.2f} [{least:.2f}, {most:.2f}]"
+def _carried(rows: pd.DataFrame, group: str) -> str:
+    own = rows.loc[rows["group"] == group, "share"]
+    return mean_and_range(own) if len(own) else ""
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:

@@ -17,13 +17,11 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from dcinterp.bench.experiment_page import differences
 from dcinterp.bench.recombination_questions import asked_first
-from dcinterp.bench.trained_models import measure_missing, right_answers
-from dcinterp.checkpoints.load import load
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.bench.trained_models import measure_missing, open_trained, right_answers
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
-from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.train.control.experiment import Experiment, read_experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE, DOCUMENTS = "first_asked.csv", "more-first-asked.md", 256
@@ -45,8 +43,7 @@ verdict.
 
 def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
     """One row: the share of right answers of every part, of questions asked for the first time."""
-    source = PuzzleSource(experiment.run(FINAL, arm, {}, 0).config.data.puzzle, model, makes=False)
-    bridge = load(str(model))
+    bridge, source = open_trained(experiment, arm, model)
     parts = {part: source.held_out(part, DOCUMENTS) for part in source.puzzle.PARTS}
     return [{part: round(right_answers(bridge, asked_first(rows)), 5) for part, rows in parts.items()}]
 
@@ -56,21 +53,14 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    part = next(iter(experiment.measures)).split()[-1]
-    values = rows.pivot_table(index="seed", columns="arm", values=part)[list(experiment.arms)].dropna()
-    table = [[arm, f"{values[arm].mean():.3f}"] for arm in experiment.arms]
-    lines = []
-    for each in experiment.hypotheses:
-        if each.measure:
-            continue
-        apart = values[list(each.arms)].mean(axis=1) - values[list(each.baselines)].mean(axis=1)
-        low, high = (float(end) for end in bootstrap_interval(apart.to_numpy(copy=True), bounds=(-1.0, 1.0)))
-        lines.append(f"- as in {each.name}: {apart.mean():+.3f} [{low:+.3f}, {high:+.3f}] over {len(apart)} seeds")
+    primary = next(iter(experiment.measures))
+    values = rows.pivot_table(index="seed", columns="arm", values=primary.split()[-1])[list(experiment.arms)].dropna()
+    apart = differences(experiment, {primary: values})
     return TEXT.format(
         documents=DOCUMENTS,
         options=options,
-        table=markdown_table(["arm", "mean"], table),
-        differences="\n".join(lines),
+        table=markdown_table(["arm", "mean"], [[arm, f"{values[arm].mean():.3f}"] for arm in experiment.arms]),
+        differences="\n".join(f"- as in {name}: {each} over {len(values)} seeds" for name, each in apart.items()),
     )
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
-import torch
 import typer
 
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.bench.experiment_page import differences
+from dcinterp.support.errors import UserError
 from dcinterp.support.progress import console
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
@@ -46,54 +46,56 @@ pairs less well, so that here the differences on unseen pairs may only say that.
 """
 
 
-def at_rate(experiment: Experiment, rate: float, extra: pd.DataFrame) -> pd.DataFrame:
-    """A row for every arm and seed at a rate: of the experiment's table, and of the runs that were added."""
+def all_runs(experiment: Experiment, extra: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the experiment's table that are not of its search, and those that were added, by name."""
     table = read_table(experiment)
-    known = pd.concat([table[table["stage"] == FINAL], extra], ignore_index=True)
-    names = [experiment.run(FINAL, arm, {KEY: rate}, seed).name for arm in experiment.arms for seed in experiment.seeds]
-    return known[known["name"].isin(names)].drop_duplicates("name")
+    return pd.concat([table[table["stage"] == FINAL], extra]).set_index("name")
 
 
 def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, jobs: int) -> pd.DataFrame:
     """The table of the runs that were added, with those of this rate and seed."""
     extra = pd.read_csv(table) if table.is_file() else pd.DataFrame({"name": []})
-    done = set(at_rate(experiment, rate, extra)["name"])
-    wanted = {
-        run.name: (arm, run) for arm in experiment.arms for run in [experiment.run(FINAL, arm, {KEY: rate}, seed)]
-    }
-    missing = tuple(run for name, (_, run) in wanted.items() if name not in done)
-    if missing:
+    done, runs = all_runs(experiment, extra).index, {}
+    for arm in experiment.arms:
+        run = experiment.run(FINAL, arm, {KEY: rate}, seed)
+        if run.name not in done:
+            runs[run.name] = (arm, run)
+    if runs:
+        sweep = Sweep(experiment.output / f"rate={rate:g},seed={seed}", tuple(run for _, run in runs.values()), jobs)
         with console(f"rate {rate:g}, seed {seed}") as progress:
-            rows = run_sweep(Sweep(experiment.output / f"rate={rate:g},seed={seed}", missing, jobs), progress=progress)
+            rows = run_sweep(sweep, progress=progress)
         rows = rows[rows["status"] == "done"]
-        rows.insert(0, "arm", [wanted[name][0] for name in rows["name"]])
+        rows.insert(0, "arm", [runs[name][0] for name in rows["name"]])
         rows = rows[["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"]]
         extra = rows if not len(extra) else pd.concat([extra, rows], ignore_index=True)
         extra.to_csv(table, index=False)
     return extra
 
 
+def at_rate(experiment: Experiment, rate: float, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """{measure: [seed, arm]} at a rate; empty before all runs are there."""
+    names = [experiment.run(FINAL, arm, {KEY: rate}, seed).name for arm in experiment.arms for seed in experiment.seeds]
+    if not set(names) <= set(runs.index):
+        return {}
+    rows = runs.loc[names]
+    return {each: rows.pivot_table(index="recipe.seed", columns="arm", values=each) for each in experiment.measures}
+
+
 def summary(extra: pd.DataFrame, experiment: Experiment) -> str:
     """The tables, as Markdown: for every rate the arms, and the differences that the hypotheses are about."""
-    told = []
+    told, runs, low = [], all_runs(experiment, extra), {}
     for rate in RATES:
-        rows = at_rate(experiment, rate, extra)
-        by = {m: rows.pivot_table(index="recipe.seed", columns="arm", values=m) for m in experiment.measures}
-        primary = next(iter(experiment.measures))
-        if not set(experiment.arms) <= set(by[primary]) or len(by[primary].dropna()) < len(experiment.seeds):
+        values = at_rate(experiment, rate, runs)
+        if not values:
             continue
-        body = [[arm, *(f"{values[arm].mean():.3f}" for values in by.values())] for arm in experiment.arms]
-        lines = []
-        for each in experiment.hypotheses:
-            values = by[each.measure or primary]
-            apart = values[list(each.arms)].mean(axis=1) - values[list(each.baselines)].mean(axis=1)
-            low, high = (float(end) for end in bootstrap_interval(torch.tensor(apart.to_numpy()), bounds=(-1.0, 1.0)))
-            lines.append(f"- as in {each.name}: {apart.mean():+.3f} [{low:+.3f}, {high:+.3f}]")
+        low[rate] = float(values[next(iter(experiment.measures))]["more 4"].mean())
+        body = [[arm, *(f"{each[arm].mean():.3f}" for each in values.values())] for arm in experiment.arms]
         means = markdown_table(["arm", *experiment.measures.values()], body)
-        told.append(f"At {rate:g}, means over {len(experiment.seeds)} seeds:\n\n{means}\n\n" + "\n".join(lines))
-    first = at_rate(experiment, RATES[0], extra)
-    low = float(first.loc[first["arm"] == "more 4", next(iter(experiment.measures))].mean())
-    return TEXT.format(tables="\n\n".join(told), low=low, rate=RATES[0])
+        apart = "\n".join(f"- as in {name}: {each}" for name, each in differences(experiment, values).items())
+        told.append(f"At {rate:g}, means over {len(experiment.seeds)} seeds:\n\n{means}\n\n{apart}")
+    if RATES[0] not in low:
+        raise UserError(f"Runs at {RATES[0]:g} are missing; run it again.")
+    return TEXT.format(tables="\n\n".join(told), low=low[RATES[0]], rate=RATES[0])
 
 
 def main(
