@@ -95,8 +95,8 @@ def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str) -> str:
     lines = []
     for arm, number in trained.items():
         own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
-        lines.append([arm, f"{own['seed'].nunique()} of {number}", *(_carried(own, route) for route in ROUTES)])
-    return markdown_table(["arm", "models", *(route.split(" -> ")[1].removeprefix("L1 ") for route in ROUTES)], lines)
+        lines.append([f"{arm}: {own['seed'].nunique()} of {number}", *(_carried(own, route) for route in ROUTES)])
+    return markdown_table(["models", *(route.split(" -> ")[1].removeprefix("L1 ") for route in ROUTES)], lines)
 
 
 def _carried(rows: pd.DataFrame, group: str) -> str:
