@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dcinterp.mechanism.branches import FORMER_PARTS
 from workbench.markdown import escape
@@ -52,6 +53,10 @@ class Address:
 
     page: str = ""
     written: Values | None = None
+    before: list[Values] = field(default_factory=list)
+    """Addresses that were written over, and that the browser may still name: it has not named `written` yet."""
+    named: Values = field(default_factory=dict)
+    """The address when this run began."""
     asked: Values = field(default_factory=dict)
     arrived: bool = False
     """Whether no run on this page has come to its end yet."""
@@ -96,14 +101,25 @@ def begin(page: str) -> None:
     here = address()
     given = {key: st.query_params.get_all(key) for key in st.query_params}
     same_page = page == here.page
+    if same_page and here.written is not None and given in here.before and not _is_back():
+        # A click that overtook the new address: the browser did not have it yet.
+        given = here.written
+    else:
+        here.before = []
     here.following = given != here.written if same_page or here.written is None else bool(given)
     here.asked = given if here.following else {}
     if not here.following:
         # Else a run after this one, if something interrupts it, would take the address for a link without values.
         here.written = given
+    here.named = given
     here.arrived = here.arrived or not same_page
     here.page, here.current, here.defaults, here.wrong, here.places = page, {}, {}, [], []
     here.units, here.reset, here.figures = set(), [], {}
+
+
+def _is_back() -> bool:
+    """Whether the browser went back or forward; True as well where this Streamlit does not say."""
+    return getattr(get_script_run_ctx(), "is_history_navigation", True)
 
 
 def end() -> None:
@@ -113,14 +129,15 @@ def end() -> None:
     shown = {key: value for key, value in here.current.items() if value != here.defaults[key]}
     if shown:
         shown |= {key: here.current[key] for key in here.always if key in here.current}
-    given = {key: st.query_params.get_all(key) for key in st.query_params}
+    given = here.named
     named = {key: value for key, value in given.items() if key in here.current or key not in SINCE_0_2}
     if named.items() >= shown.items() and named.items() <= here.current.items():
         # The address names this view, perhaps with its defaults as a share link does: no further step of the history.
         here.written = given
     else:
-        here.written = shown
+        # An interruption ends the first line before anything is sent, and then nothing was written.
         st.query_params.from_dict({key: value if len(value) != 1 else value[0] for key, value in shown.items()})
+        here.before, here.written = [*here.before, given], shown
     for place in here.places:
         place.code(share_link(), language=None, wrap_lines=True)
 

@@ -187,17 +187,22 @@ if st.session_state.get("interruptions", 0):
 """
 
 
+def two_pages(monkeypatch, folder):
+    """An app of two pages with one input each, opened at the first."""
+    from streamlit.testing.v1 import AppTest
+
+    monkeypatch.syspath_prepend(str(APP))
+    (folder / "frame.py").write_text(FRAME)
+    for name in ("one", "two"):
+        (folder / f"{name}.py").write_text(PAGE.format(name=name))
+    return AppTest.from_file(str(folder / "frame.py"), default_timeout=60).run()
+
+
 @pytest.mark.parametrize("interruptions", [0, 1, 3])
 def test_a_page_that_is_interrupted_while_it_is_first_drawn_takes_the_choices_over(
     monkeypatch, tmp_path, as_served, interruptions
 ):
-    from streamlit.testing.v1 import AppTest
-
-    monkeypatch.syspath_prepend(str(APP))
-    (tmp_path / "frame.py").write_text(FRAME)
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.py").write_text(PAGE.format(name=name))
-    app = AppTest.from_file(str(tmp_path / "frame.py"), default_timeout=60).run()
+    app = two_pages(monkeypatch, tmp_path)
     app.number_input(key="number").set_value(7).run()
     app.session_state["interruptions"] = interruptions
     app.query_params.clear()  # as Streamlit does in a browser
@@ -208,3 +213,28 @@ def test_a_page_that_is_interrupted_while_it_is_first_drawn_takes_the_choices_ov
     assert app.query_params["number"] == "7"
     app.number_input(key="number").set_value(4).run()
     assert app.number_input(key="number").value == 4
+
+
+@pytest.mark.parametrize("interruptions", [0, 1])
+def test_a_click_that_overtakes_the_new_address_is_no_link_to_the_old_one(
+    monkeypatch, tmp_path, as_served, interruptions
+):
+    app = two_pages(monkeypatch, tmp_path)
+    app.number_input(key="number").set_value(7).run()
+    app.query_params.clear()  # the browser asks before it has the address of 7
+    app.session_state["interruptions"] = interruptions
+    app.number_input(key="number").set_value(4).run()
+    assert app.number_input(key="number").value == 4
+    assert app.query_params["number"] == "4"
+    app.query_params["number"] = "7"  # it has the first of the two now
+    app.number_input(key="number").set_value(5).run()
+    assert app.number_input(key="number").value == 5
+
+
+def test_back_to_an_address_that_was_just_written_over_is_followed(monkeypatch, tmp_path, as_served):
+    app = two_pages(monkeypatch, tmp_path)
+    app.number_input(key="number").set_value(7).run()
+    app.query_params.clear()
+    monkeypatch.setattr("workbench.links._is_back", lambda: True)
+    app.run()
+    assert app.number_input(key="number").value == 1
