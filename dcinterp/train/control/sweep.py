@@ -186,8 +186,8 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
     """FLOPs of training: three times those of the forward pass.
 
     A token takes 2 FLOPs for each parameter of the blocks and the unembedding, and in every layer 4 S H d for plain
-    attention to S = `row` keys (H heads of width d) and, for composing, what a pair costs in each stage
-    (dcinterp.model.complexity).
+    attention to S keys (H heads of width d) and, for composing, what a pair costs in each stage
+    (dcinterp.model.complexity). S is `row`, or the window of a local layer.
 
     Args:
         fields: of the model's config.json.
@@ -200,10 +200,13 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
     """
     config = (DCViTConfig if "image_size" in fields else DCFormerConfig).from_dict(fields)
     assert config.head_dim is not None
-    pairs = 4.0 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
-    for layer, stage in product(range(config.num_hidden_layers), config.stages):
-        pairs += composer_class(config.compose).cost_at(config, Place(layer, stage)).per_pair
-    return 3 * tokens * (2 * parameters + row * pairs)
+    attention = 0.0
+    for layer, window in enumerate(config.windows):
+        pair = 4.0 * config.num_attention_heads * config.head_dim
+        for stage in config.stages:
+            pair += composer_class(config.compose).cost_at(config, Place(layer, stage)).per_pair
+        attention += pair * (row if window is None else min(window, row))
+    return 3 * tokens * (2 * parameters + attention)
 
 
 def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweepRun:

@@ -101,6 +101,16 @@ def test_flops_are_those_counted_on_the_model():
         assert counted.total == pytest.approx(formula, rel=0.02), preset
 
 
+def test_flops_of_a_local_layer_are_those_of_a_row_as_short_as_its_window():
+    counted = {}
+    for windows in ((None,), (8,), (8, None)):
+        config = dcinterp.DCFormerConfig.preset("tiny-dcformer++", num_hidden_layers=2, attention_windows=windows)
+        counted[windows] = [training_flops(config.to_dict(), 1000, tokens=32, row=row) for row in (32, 8, 4)]
+    (long, short, shorter), local, mixed = counted.values()
+    assert local == pytest.approx([short, short, shorter])
+    assert mixed == pytest.approx([(long + short) / 2, short, shorter])
+
+
 def test_flops_of_images_are_those_counted_on_the_model():
     """Without a mask every patch reads every patch; the projection of patches is an embedding, not counted."""
     from dcinterp.model.complexity import CountFlops
