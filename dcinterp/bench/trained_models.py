@@ -50,6 +50,11 @@ def measure_missing(
     return rows
 
 
+def folder_option(folder: Path, own: Path) -> str:
+    """What a script's command needs besides, with a space before it, where it is not asked about its own folder."""
+    return "" if folder.resolve() == own.resolve() else f" --folder experiments/{folder.name}"
+
+
 def open_trained(experiment: Experiment, arm: str, model: Path) -> tuple[Bridge, PuzzleSource]:
     """A trained model of an arm, and the documents of the puzzle that it is asked."""
     puzzle = experiment.run(FINAL, arm, {}, 0).config.data.puzzle

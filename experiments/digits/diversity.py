@@ -17,6 +17,7 @@ import torch
 import typer
 
 from dcinterp.analysis.weights.head_diversity import head_diversity
+from dcinterp.bench.trained_models import folder_option
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -125,8 +126,8 @@ def main(
     final, tuning = (rows[rows["stage"] == stage] for stage in ("final", "tuning"))
     table, verdicts, seeds = summary(final, tuning, arm, baseline)
     searched = by_rate(tuning, arm, baseline)
-    own = folder.resolve() == HERE.resolve()
-    options = "" if own else f' --folder experiments/{folder.name} --arm "{arm}" --baseline "{baseline}"'
+    option = folder_option(folder, HERE)
+    options = option and f'{option} --arm "{arm}" --baseline "{baseline}"'
     text = TEXT.format(seeds=seeds, options=options, table=table, verdicts=verdicts, searched=searched)
     (folder / "more.md").write_text(text, encoding="utf-8")
     typer.echo(text)

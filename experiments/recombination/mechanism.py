@@ -19,7 +19,7 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
-from dcinterp.bench.trained_models import measure_missing, open_trained, right_answers
+from dcinterp.bench.trained_models import folder_option, measure_missing, open_trained, right_answers
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.train.config.recipe import Phase
@@ -110,8 +110,7 @@ def main(
     rows = measure_missing(
         experiment, [ARM], table, lambda _, model: measure(model, experiment, documents), partial(typer.echo, err=True)
     )
-    own = folder.resolve() == HERE.resolve()
-    text = summary(rows, "" if own else f" --folder experiments/{folder.name}")
+    text = summary(rows, folder_option(folder, HERE))
     (table.parent / "more.md").write_text(text, encoding="utf-8")
     typer.echo(text)
 

@@ -1,14 +1,16 @@
-"""By which edges models of two, four and eight heads that learnt the task use the letter that layer 0 has found.
+"""By which edges models that learnt the task use the letter that layer 0 has found.
 
     python experiments/recombination_heads/circuits.py
+    python experiments/recombination_heads/circuits.py --folder experiments/recombination_mlp
 
 reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
-circuits.csv of this folder, and prints the answers to M2, M4 and M8 of the protocol and the tables beside them, which
-are also at the end of the experiment's page (more-circuits.md).
+circuits.csv of that folder, and prints the answers to M2, M4 and so on of the protocol and the tables beside them,
+which are also at the end of the experiment's page (more-circuits.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -19,30 +21,27 @@ from scipy.stats import binomtest
 
 from dcinterp.bench.pooled_edges import PREFERS, mean_and_range
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
-from dcinterp.bench.trained_models import measure_missing
+from dcinterp.bench.trained_models import folder_option, measure_missing
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
-HEADS = (2, 4, 8)
-ARMS = tuple(f"{kind} {heads}" for heads in HEADS for kind in ("DCMHA", "plain"))
+FAMILIES = ("DCMHA", "plain")
 ROUTE, OTHER, CHANGE = "L0 -> L1 post weights", "L0 -> L1 query", "letter"
 ROUTES = (ROUTE, "L0 -> L1 pre weights", OTHER, "L0 -> L1 key", "L0 -> L1 value", "L0 -> logits")
-ONE_OF = 0.05 / len(HEADS)
-"""What a test may err, as three are asked."""
-LEAST = next(n for n in range(1, 99) if binomtest(n, n).pvalue <= ONE_OF)
-"""Models without which nothing is concluded: with fewer no sign test can agree."""
+UNITS = ("L0 -> MLP 0", "L0 -> MLP 1")
+"""Ways that models with an MLP have besides."""
 
 TEXT = """## By which edges the letter is used
 
 In the four of ten DCMHA models of `experiments/recombination`, trained again from its configs, that reached 95 % on
 `seen`, the letter that layer 0 had found reached layer 1 by the dynamic weights after the softmax, more than by layer
-1's queries. That was found by looking. Here the protocol asked it of fresh seeds, and of more heads, before any model
-of them was looked into.
+1's queries. That was found by looking. Here the protocol asked it of fresh seeds and other models, before any of them
+was looked into.
 
-    python experiments/recombination_heads/circuits.py
+    python experiments/recombination_heads/circuits.py{options}
 
 {verdicts}
 
@@ -59,44 +58,64 @@ logits of the two prompts' answers falls, over its fall when everything is of th
 several groups and counts in each, so shares do not add up.
 
 In the other prompt {letter}. The share of this effect that layer 0 has through each of its ways out, to layer 1's
-weights, queries, keys and values and to the logits; its mean over models [least, largest]:
+weights, queries, keys and values and to the logits{units}; its mean over models [least, largest]:
 
 {tables}
 """
 
 
-def verdict(heads: int, rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The hypothesis about the DCMHA models of so many heads, as a line of Markdown.
+def sizes(experiment: Experiment) -> list[str]:
+    """What the arms of one family differ in, such as their numbers of heads, as their names say it."""
+    return [arm.split()[1] for arm in experiment.arms if arm.startswith(FAMILIES[0])]
+
+
+def arms_asked(experiment: Experiment) -> list[str]:
+    """Arms whose models are opened."""
+    return [f"{family} {size}" for size in sizes(experiment) for family in FAMILIES]
+
+
+def error_rate(experiment: Experiment) -> float:
+    """What a test may err, as one is asked for every size."""
+    return 0.05 / len(sizes(experiment))
+
+
+def least_models(error: float) -> int:
+    """Models without which nothing is concluded: with fewer no sign test can agree."""
+    return next(n for n in range(1, 99) if binomtest(n, n).pvalue <= error)
+
+
+def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The hypothesis about the DCMHA models of one size, as a line of Markdown.
 
     rows: of `question_shares`, of all arms.
     """
-    arm, part = f"DCMHA {heads}", experiment.solved_by.split()[-1]
+    arm, part, error = f"{FAMILIES[0]} {size}", experiment.solved_by.split()[-1], error_rate(experiment)
     mine = rows[rows["arm"] == arm]
     own = mine[(mine["part"] == part) & (mine["change"] == CHANGE)]
     shares = own.pivot_table(index="seed", columns="group", values="share")
-    trained = mine["seed"].nunique()
+    trained, least = mine["seed"].nunique(), least_models(error)
     of = f"{len(shares)} of {trained} models"
-    about = f"- **M{heads}** (in {arm} the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
+    about = f"- **M{size}** (in {arm} the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
     if trained < len(experiment.seeds):
         return f"{about}: interim, {trained} of {len(experiment.seeds)} seeds; no verdict."
-    if len(shares) < LEAST:
-        return f"{about}: {of} could be asked; fewer than {LEAST}, so nothing is concluded."
+    if len(shares) < least:
+        return f"{about}: {of} could be asked; fewer than {least}, so nothing is concluded."
     apart = (shares[ROUTE] - shares[OTHER]).to_numpy(copy=True)
-    low, high = (float(end) for end in bootstrap_interval(apart, level=1 - ONE_OF))
+    low, high = (float(end) for end in bootstrap_interval(apart, level=1 - error))
     above = int((apart > 0).sum())
-    signs = binomtest(above, len(apart)).pvalue <= ONE_OF
+    signs = binomtest(above, len(apart)).pvalue <= error
     says = "**supported**" if signs and low > 0 else "**refuted**" if signs and high < 0 else "**open**"
-    interval = f"{apart.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - ONE_OF:.1%})"
+    interval = f"{apart.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
     return f"{about}: {interval} over {of}, above zero in {above} of them; {says}."
 
 
-def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str) -> str:
+def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Sequence[str]) -> str:
     """A row for every arm: how many models were asked, and what each way carries."""
     lines = []
     for arm, number in trained.items():
         own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
-        lines.append([f"{arm}: {own['seed'].nunique()} of {number}", *(_carried(own, route) for route in ROUTES)])
-    return markdown_table(["models", *(route.split(" -> ")[1].removeprefix("L1 ") for route in ROUTES)], lines)
+        lines.append([f"{arm}: {own['seed'].nunique()} of {number}", *(_carried(own, route) for route in routes)])
+    return markdown_table(["models", *(route.split(" -> ")[1].removeprefix("L1 ") for route in routes)], lines)
 
 
 def _carried(rows: pd.DataFrame, group: str) -> str:
@@ -104,31 +123,38 @@ def _carried(rows: pd.DataFrame, group: str) -> str:
     return mean_and_range(own) if len(own) else ""
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The answers and the tables, as Markdown."""
-    trained = {arm: int(rows.loc[rows["arm"] == arm, "seed"].nunique()) for arm in ARMS}
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """The answers and the tables, as Markdown.
+
+    options: of the command that makes it again.
+    """
+    trained = {arm: int(rows.loc[rows["arm"] == arm, "seed"].nunique()) for arm in arms_asked(experiment)}
     asked = rows.dropna(subset=["share"])
     parts = list(dict.fromkeys(asked["part"]))
+    units = [route for route in UNITS if route in set(asked["group"])]
     return TEXT.format(
-        verdicts="\n".join(verdict(heads, rows, experiment) for heads in HEADS),
-        least=LEAST,
+        options=options,
+        verdicts="\n".join(verdict(size, rows, experiment) for size in sizes(experiment)),
+        least=least_models(error_rate(experiment)),
         at=experiment.solved_at,
         seen=experiment.solved_by.split()[-1],
         documents=DOCUMENTS,
         prefers=PREFERS,
         letter=CHANGES[CHANGE],
-        tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part)}" for part in parts),
+        units=", and to the MLPs" if units else "",
+        tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part, (*ROUTES, *units))}" for part in parts),
     )
 
 
 def main(
     table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    experiment, table = read_experiment(HERE), table or HERE / TABLE
+    experiment, table = read_experiment(folder), table or folder / TABLE
     measure = partial(question_shares, experiment)
-    rows = measure_missing(experiment, ARMS, table, measure, partial(typer.echo, err=True))
-    text = summary(rows, experiment)
+    rows = measure_missing(experiment, arms_asked(experiment), table, measure, partial(typer.echo, err=True))
+    text = summary(rows, experiment, folder_option(folder, HERE))
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)
 

@@ -19,7 +19,7 @@ import typer
 
 from dcinterp.bench.experiment_page import differences
 from dcinterp.bench.recombination_questions import asked_first
-from dcinterp.bench.trained_models import measure_missing, open_trained, right_answers
+from dcinterp.bench.trained_models import folder_option, measure_missing, open_trained, right_answers
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
@@ -72,8 +72,7 @@ def main(
     experiment, table = read_experiment(folder), table or folder / TABLE
     measured = partial(measure, experiment)
     rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
-    own = folder.resolve() == HERE.resolve()
-    text = summary(rows, experiment, "" if own else f" --folder experiments/{folder.name}")
+    text = summary(rows, experiment, folder_option(folder, HERE))
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)
 

@@ -236,7 +236,13 @@ def test_the_words_on_starts_are_those_of_the_tables():
 
 def test_a_route_is_concluded_where_interval_and_signs_agree():
     module, experiment = script("recombination_heads", "circuits"), read_experiment(FOLDER / "recombination_heads")
-    assert module.LEAST == 7
+    assert module.least_models(module.error_rate(experiment)) == 7
+    assert module.arms_asked(read_experiment(FOLDER / "recombination_mlp")) == [
+        "DCMHA 8",
+        "plain 8",
+        "DCMHA 64",
+        "plain 64",
+    ]
 
     def of(differences: list[float], trained: int = 10) -> str:
         shares = [
@@ -245,7 +251,7 @@ def test_a_route_is_concluded_where_interval_and_signs_agree():
             for group, share in ((module.ROUTE, 0.4 + difference), (module.OTHER, 0.4))
         ]
         rows = pd.DataFrame([*shares, *({"seed": seed} for seed in range(len(differences), trained))])
-        return module.verdict(4, rows.assign(arm="DCMHA 4"), experiment)
+        return module.verdict("4", rows.assign(arm="DCMHA 4"), experiment)
 
     many = [0.3, 0.4, 0.5, 0.4, 0.35, 0.45, 0.4]
     assert of(many[:6]).endswith("6 of 10 models could be asked; fewer than 7, so nothing is concluded.")
