@@ -141,7 +141,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         documents=DOCUMENTS,
         prefers=PREFERS,
         letter=CHANGES[CHANGE],
-        units=", and to the MLPs" if units else "",
+        units=", and to the MLPs (what goes on from there is in their columns alone)" if units else "",
         tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part, (*ROUTES, *units))}" for part in parts),
     )
 

@@ -16,6 +16,7 @@ import torch
 import dcinterp
 from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.recombination_questions import asked_first, questions
+from dcinterp.bench.trained_models import folder_option
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -280,17 +281,21 @@ def test_questions_that_come_again_do_not_count_as_first_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "table", "text"),
+    ("name", "asked", "text"),
     [
-        ("circuits", "circuits.csv", "more-circuits.md"),
-        ("first_asked", "first_asked.csv", "more-first-asked.md"),
-        ("rates", "rates.csv", "more.md"),
+        ("circuits", "recombination_heads", "more-circuits.md"),
+        ("circuits", "recombination_mlp", "more-circuits.md"),
+        ("first_asked", "recombination_heads", "more-first-asked.md"),
+        ("first_asked", "recombination_mlp", "more-first-asked.md"),
+        ("rates", "recombination_heads", "more.md"),
     ],
 )
-def test_the_words_on_more_heads_are_those_of_the_tables(name, table, text):
-    module, folder = script("recombination_heads", name), FOLDER / "recombination_heads"
-    rows, experiment = pd.read_csv(folder / table), read_experiment(folder)
-    assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment)
+def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
+    module, folder = script("recombination_heads", name), FOLDER / asked
+    rows, experiment = pd.read_csv(folder / f"{name}.csv"), read_experiment(folder)
+    option = folder_option(folder, FOLDER / "recombination_heads")
+    options = {"options": option} if option else {}
+    assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
 
 
 def test_every_page_of_an_experiment_is_in_the_contents():
