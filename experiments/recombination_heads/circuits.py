@@ -58,7 +58,8 @@ logits of the two prompts' answers falls, over its fall when everything is of th
 several groups and counts in each, so shares do not add up.
 
 In the other prompt {letter}. The share of this effect that layer 0 has through each of its ways out, to layer 1's
-weights, queries, keys and values and to the logits{units}; its mean over models [least, largest]:
+weights, queries, keys and values and to the logits{units}; its mean over models [least, largest], and how many of the
+trained models could be asked:
 
 {tables}
 """
@@ -110,12 +111,14 @@ def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
 
 
 def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Sequence[str]) -> str:
-    """A row for every arm: how many models were asked, and what each way carries."""
-    lines = []
+    """A column for every arm: how many models were asked, and what each way carries."""
+    heads, columns = ["to"], []
     for arm, number in trained.items():
         own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
-        lines.append([f"{arm}: {own['seed'].nunique()} of {number}", *(_carried(own, route) for route in routes)])
-    return markdown_table(["models", *(route.split(" -> ")[1].removeprefix("L1 ") for route in routes)], lines)
+        heads.append(f"{arm}: {own['seed'].nunique()} of {number}")
+        columns.append([_carried(own, route) for route in routes])
+    places = [route.split(" -> ")[1] for route in routes]
+    return markdown_table(heads, [list(row) for row in zip(places, *columns, strict=True)])
 
 
 def _carried(rows: pd.DataFrame, group: str) -> str:
@@ -141,7 +144,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         documents=DOCUMENTS,
         prefers=PREFERS,
         letter=CHANGES[CHANGE],
-        units=", and to the MLPs (what goes on from there is in their columns alone)" if units else "",
+        units=", and to the MLPs (what goes on from there is in their rows alone)" if units else "",
         tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part, (*ROUTES, *units))}" for part in parts),
     )
 
