@@ -66,7 +66,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         about="\n\n".join(experiment.about),
         folder=f"experiments/{experiment.folder.name}",
         others=f"{last + 1}-{last + len(experiment.seeds)}",
-        again=" (the search runs once more, on the\nseed that the file names for it)" if experiment.tuning_keys else "",
+        again=" (the search runs once more, on what\nthe file names as its seeds)" if experiment.tuning_keys else "",
     )
     text += _section("Hypotheses", verdicts(experiment))
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])

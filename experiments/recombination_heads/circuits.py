@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 import typer
 from scipy.stats import binomtest
@@ -33,6 +34,8 @@ ROUTE, OTHER, CHANGE = "L0 -> L1 post weights", "L0 -> L1 query", "letter"
 ROUTES = (ROUTE, "L0 -> L1 pre weights", OTHER, "L0 -> L1 key", "L0 -> L1 value", "L0 -> logits")
 UNITS = ("L0 -> MLP 0", "L0 -> MLP 1")
 """Ways that models with an MLP have besides."""
+ONWARDS = "MLP 0 -> L1 post weights"
+"""What goes on from one of these into the weights; no way out of layer 0's attention."""
 
 TEXT = """## By which edges the letter is used
 
@@ -54,14 +57,21 @@ learnt the task, and not of DCMHA.
 A way out of layer 0 is a group of edges, over all heads: *L0 -> L1 query* is all that layer 0 writes into the queries
 of layer 1, and *weights* are the dynamic weights of a stage of composition, made from the residual stream. The group
 gets its values from the other prompt, by a second run of the model. Its share is how far the difference between the
-logits of the two prompts' answers falls, over its fall when everything is of the other prompt. One path crosses
-several groups and counts in each, so shares do not add up.
+logits of the two prompts' answers falls, over its fall when everything is of the other prompt. These ways out are
+apart, but they act together, and not every path has one, so that shares need not add up to one.
+
+The verdicts are of `{seen}`. The table of other pairs has fewer models, those that do well there too, so that what
+differs between the tables may be the models.
 
 In the other prompt {letter}. The share of this effect that layer 0 has through each of its ways out, to layer 1's
 weights, queries, keys and values and to the logits{units}; its mean over models [least, largest], and how many of the
 trained models could be asked:
 
 {tables}
+
+Which of these ways out has the largest share, on `{seen}`, in how many models? No hypothesis is about it.
+
+{largest}
 """
 
 
@@ -96,7 +106,7 @@ def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     shares = own.pivot_table(index="seed", columns="group", values="share")
     trained, least = mine["seed"].nunique(), least_models(error)
     of = f"{len(shares)} of {trained} models"
-    about = f"- **M{size}** (in {arm} the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
+    about = f"- **M{size}** (in {arm}, on `{part}`, the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
     if trained < len(experiment.seeds):
         return f"{about}: interim, {trained} of {len(experiment.seeds)} seeds; no verdict."
     if len(shares) < least:
@@ -107,7 +117,8 @@ def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     signs = binomtest(above, len(apart)).pvalue <= error
     says = "**supported**" if signs and low > 0 else "**refuted**" if signs and high < 0 else "**open**"
     interval = f"{apart.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
-    return f"{about}: {interval} over {of}, above zero in {above} of them; {says}."
+    each = ", ".join(f"{value:+.2f}" for value in np.sort(apart.round(2)) + 0.0)
+    return f"{about}: {interval} over {of}, above zero in {above} of them; {says}. Model by model, in order: {each}."
 
 
 def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Sequence[str]) -> str:
@@ -117,8 +128,21 @@ def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Seq
         own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
         heads.append(f"{arm}: {own['seed'].nunique()} of {number}")
         columns.append([_carried(own, route) for route in routes])
-    places = [route.split(" -> ")[1] for route in routes]
+    places = map(_place, routes)
     return markdown_table(heads, [list(row) for row in zip(places, *columns, strict=True)])
+
+
+def _place(route: str) -> str:
+    source, target = route.split(" -> ")
+    return target if source == "L0" else f"{target}, from {source}"
+
+
+def largest_of(rows: pd.DataFrame, arm: str, part: str, routes: Sequence[str]) -> str:
+    """In how many models of an arm which way has the largest share, as a line of Markdown."""
+    own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
+    shares = own[own["group"].isin(routes)].pivot_table(index="seed", columns="group", values="share")
+    counted = shares.idxmax(axis=1).value_counts()
+    return f"- {arm}: " + ", ".join(f"{_place(route)} in {number}" for route, number in counted.items())
 
 
 def _carried(rows: pd.DataFrame, group: str) -> str:
@@ -134,18 +158,23 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     trained = {arm: int(rows.loc[rows["arm"] == arm, "seed"].nunique()) for arm in arms_asked(experiment)}
     asked = rows.dropna(subset=["share"])
     parts = list(dict.fromkeys(asked["part"]))
-    units = [route for route in UNITS if route in set(asked["group"])]
+    seen, has_units = experiment.solved_by.split()[-1], UNITS[0] in set(asked["group"])
+    ways = (*ROUTES, *UNITS) if has_units else ROUTES
+    shown = (*ways, ONWARDS) if has_units else ways
     return TEXT.format(
         options=options,
         verdicts="\n".join(verdict(size, rows, experiment) for size in sizes(experiment)),
         least=least_models(error_rate(experiment)),
         at=experiment.solved_at,
-        seen=experiment.solved_by.split()[-1],
+        seen=seen,
         documents=DOCUMENTS,
         prefers=PREFERS,
         letter=CHANGES[CHANGE],
-        units=", and to the MLPs (what goes on from there is in their rows alone)" if units else "",
-        tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part, (*ROUTES, *units))}" for part in parts),
+        units=", and to the MLPs (what goes on from there is in their rows; the last row is a part of it)"
+        if has_units
+        else "",
+        tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part, shown)}" for part in parts),
+        largest="\n".join(largest_of(asked, arm, seen, ways) for arm in trained),
     )
 
 
