@@ -101,10 +101,10 @@ def verdicts(experiment: Experiment) -> list[str]:
     by = {each: _compared(experiment, each or None) for each in {one.measure for one in experiment.hypotheses}}
     about = [(each, by[each.measure]) for each in experiment.hypotheses]
     claim = experiment.claim
-    apart = [] if claim is None else [_claimed(claim, {each.name: (each, found) for each, found in about})]
+    apart = [] if claim is None else [_claimed(experiment, claim, {each.name: (each, found) for each, found in about})]
     family = [each for each in about if claim is None or each[0].name not in (*claim.needs, *claim.same)]
-    corrected = _corrected(family, len(family) + len(first))
-    return [*first, *(_verdict(*each) for each in about), *apart, *corrected]
+    corrected = _corrected(experiment, family, len(family) + len(first))
+    return [*first, *(_verdict(experiment, *each) for each in about), *apart, *corrected]
 
 
 def differences(experiment: Experiment, values: Mapping[str, pd.DataFrame]) -> dict[str, str]:
@@ -122,7 +122,7 @@ def differences(experiment: Experiment, values: Mapping[str, pd.DataFrame]) -> d
     return found
 
 
-def _claimed(claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]) -> str:
+def _claimed(experiment: Experiment, claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]) -> str:
     """Whether the claim can be made, and what stands against it."""
     same = " and ".join(f"the interval of {name} ends below {most:+g}" for name, most in claim.same.items())
     needs = f"{' and '.join(claim.needs)} {'are' if len(claim.needs) > 1 else 'is'} supported"
@@ -132,9 +132,10 @@ def _claimed(claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]
         hypothesis, found = about[name]
         if len(found.seeds) < max(2, found.planned):
             return f"{head}: no verdict before all {found.planned} seeds are there."
-        _, low, high = found.between(hypothesis.arms, hypothesis.baselines)
-        if name in claim.needs and low <= 0:
-            against.append(f"{name} is {'refuted' if high < 0 else 'open'}")
+        mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+        side = _concluded(experiment, hypothesis, mean, low, high)
+        if name in claim.needs and side < 1:
+            against.append(f"{name} is {'refuted' if side < 0 else 'open'}")
         if name in claim.same and high >= claim.same[name]:
             against.append(f"the interval of {name} ends at {high:+.3f}")
         if name in claim.same and high < 0:
@@ -142,14 +143,14 @@ def _claimed(claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]
     return f"{head}: **not made** ({'; '.join(against)})." if against else f"{head}: **made**."
 
 
-def _corrected(about: Sequence[tuple[Hypothesis, ArmComparison]], tests: int) -> list[str]:
+def _corrected(experiment: Experiment, about: Sequence[tuple[Hypothesis, ArmComparison]], tests: int) -> list[str]:
     """Which differences keep their verdict when all hypotheses of the page are one family of tests."""
     keep: list[str] = []
     lose: list[str] = []
     for each, found in about:
         if len(found.seeds) < max(2, found.planned):
             return []
-        if _side(*found.between(each.arms, each.baselines)):
+        if _concluded(experiment, each, *found.between(each.arms, each.baselines)):
             stays = _side(*found.between(each.arms, each.baselines, level=1 - 0.05 / tests))
             (keep if stays else lose).append(each.name)
     if tests < 2 or not keep + lose:
@@ -164,12 +165,20 @@ def _side(_: float, low: float, high: float) -> int:
     return (low > 0) - (high < 0)
 
 
-def _verdict(hypothesis: Hypothesis, found: ArmComparison) -> str:
+def _concluded(experiment: Experiment, hypothesis: Hypothesis, mean: float, low: float, high: float) -> int:
+    """As `_side`, and 0 where the arm that this goes against is at an edge of the search, if the experiment says so."""
+    side = _side(mean, low, high)
+    return 0 if experiment.worse_at_an_edge(hypothesis, side) else side
+
+
+def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmComparison) -> str:
     """A hypothesis, the difference that it is about, and whether the interval supports it."""
     mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     says = ("**open**", "**supported**", "**refuted**: the difference has the other sign")[_side(mean, low, high)]
+    if edge := experiment.worse_at_an_edge(hypothesis, _side(mean, low, high)):
+        says = f"**open**, as {' and '.join(edge)} may do better with a value beyond those searched"
     if len(found.seeds) < found.planned:
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):

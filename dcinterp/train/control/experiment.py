@@ -12,6 +12,7 @@
       config: {data.puzzle.options.first: 4}    # keys of the search's runs alone, such as other pairs held out
       by: loss                                  # the column that decides, of the mean over the seeds
       best: lowest
+      measure_best: highest                     # of the primary measure: then no verdict goes against an arm at an edge
     seeds: [0, 1, 2]                            # of weights and documents
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
@@ -110,8 +111,9 @@ class Experiment:
     """What an experiment.yaml says.
 
     arms: names and the keys that make them. tuned_as: arms that take the values that the search chose for another.
-    tuning_keys: values that are searched, by key. tuning_config: keys that only runs of the search have. measures:
-    columns of the table and what they are called; the first is the primary one.
+    tuning_keys: values that are searched, by key. tuning_config: keys that only runs of the search have. measure_best:
+    "lowest" or "highest" where no verdict goes against an arm whose value is at an edge of the search, else "".
+    measures: columns of the table and what they are called; the first is the primary one.
     """
 
     folder: Path
@@ -124,6 +126,7 @@ class Experiment:
     tuning_config: dict[str, Any]
     tuned_by: str
     highest_is_best: bool
+    measure_best: str
     seeds: tuple[int, ...]
     measures: dict[str, str]
     hypotheses: tuple[Hypothesis, ...]
@@ -196,6 +199,18 @@ class Experiment:
         chosen = self.choose(table)
         return [arm for arm in self.arms if any(chosen[arm][key] in both for key, both in ends.items())]
 
+    def worse_at_an_edge(self, hypothesis: Hypothesis, side: int) -> list[str]:
+        """The arms that a verdict goes against and whose best value is at an edge of the search; none by default.
+
+        Args:
+            hypothesis: whose difference was measured.
+            side: of zero where its interval lies, 1 or -1; 0 where there is no verdict.
+        """
+        if not self.measure_best or not side:
+            return []
+        worse = hypothesis.baselines if (side > 0) == (self.measure_best == "highest") else hypothesis.arms
+        return [arm for arm in self.chosen_at_an_edge(read_table(self)) if arm in worse]
+
     def searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
         return [dict(zip(self.tuning_keys, values, strict=True)) for values in product(*self.tuning_keys.values())]
@@ -234,8 +249,9 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     for name in names:
         if "," in name or names.count(name) > 1:
             raise UserError(f"The arm {name!r} of {file} needs another name: one without commas, and no other's.")
-    if tuning.get("best", "lowest") not in ("lowest", "highest"):
-        raise UserError(f"`best` of {file} is {tuning['best']!r}; it is lowest or highest.")
+    for key in ("best", "measure_best"):
+        if tuning.get(key, "lowest") not in ("lowest", "highest"):
+            raise UserError(f"`{key}` of {file} is {tuning[key]!r}; it is lowest or highest.")
     if tuning.get("keys") and not tuning.get("seeds"):
         raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
     tuned_as = _tuned_as(file, arms)
@@ -254,6 +270,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         tuning_config={str(key): value for key, value in (tuning.get("config") or {}).items()},
         tuned_by=str(tuning.get("by", "loss")),
         highest_is_best=tuning.get("best", "lowest") == "highest",
+        measure_best=tuning.get("measure_best", ""),
         seeds=seeds,
         measures={str(key): str(name) for key, name in tree["measures"].items()},
         hypotheses=hypotheses,

@@ -168,6 +168,7 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"arms": [{"name": "a b"}, {"name": "a/b"}]}, "no other's"),
         ({"tuning": {"keys": {"recipe.learning_rate": [1.0]}}}, "no seeds"),
         ({"tuning": {"best": "higest"}}, "lowest or highest"),
+        ({"tuning": {"measure_best": "most"}}, "`measure_best` of .* is 'most'; it is lowest or highest"),
         ({"measure": {}}, "measures"),
         ({"hypotheses": [{"name": "H1", "arm": "plane", "baseline": "plain"}]}, "plain"),
         ({"claim": {"says": "it helps"}}, "needs `says` and `needs`"),
