@@ -55,8 +55,6 @@ class Address:
     written: Values | None = None
     before: list[Values] = field(default_factory=list)
     """Addresses that were written over, and that the browser may still name: it has not named `written` yet."""
-    named: Values = field(default_factory=dict)
-    """The address when this run began."""
     asked: Values = field(default_factory=dict)
     arrived: bool = False
     """Whether no run on this page has come to its end yet."""
@@ -111,7 +109,6 @@ def begin(page: str) -> None:
     if not here.following:
         # Else a run after this one, if something interrupts it, would take the address for a link without values.
         here.written = given
-    here.named = given
     here.arrived = here.arrived or not same_page
     here.page, here.current, here.defaults, here.wrong, here.places = page, {}, {}, [], []
     here.units, here.reset, here.figures = set(), [], {}
@@ -129,7 +126,7 @@ def end() -> None:
     shown = {key: value for key, value in here.current.items() if value != here.defaults[key]}
     if shown:
         shown |= {key: here.current[key] for key in here.always if key in here.current}
-    given = here.named
+    given = here.asked if here.following else here.written or {}
     named = {key: value for key, value in given.items() if key in here.current or key not in SINCE_0_2}
     if named.items() >= shown.items() and named.items() <= here.current.items():
         # The address names this view, perhaps with its defaults as a share link does: no further step of the history.

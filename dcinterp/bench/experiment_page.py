@@ -176,8 +176,9 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
-    says = ("**open**", "**supported**", "**refuted**: the difference has the other sign")[_side(mean, low, high)]
-    if edge := experiment.worse_at_an_edge(hypothesis, _side(mean, low, high)):
+    side = _side(mean, low, high)
+    says = ("**open**", "**supported**", "**refuted**: the difference has the other sign")[side]
+    if edge := experiment.worse_at_an_edge(hypothesis, side):
         says = f"**open**, as {' and '.join(edge)} may do better with a value beyond those searched"
     if len(found.seeds) < found.planned:
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"

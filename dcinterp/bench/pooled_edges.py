@@ -157,5 +157,10 @@ def change_list(changes: Mapping[str, str]) -> str:
 
 def mean_and_range(shares: pd.Series) -> str:
     """The mean of shares over models [least, largest]."""
-    mean, least, most = (round(each, 2) + 0.0 for each in (shares.mean(), shares.min(), shares.max()))  # no -0.00
-    return f"{mean:.2f} [{least:.2f}, {most:.2f}]"
+    mean, least, most = map(two_decimals, (shares.mean(), shares.min(), shares.max()))
+    return f"{mean} [{least}, {most}]"
+
+
+def two_decimals(value: float, sign: str = "") -> str:
+    """A share with two decimals, with its sign where `sign` is "+"; never -0.00."""
+    return f"{round(value, 2) + 0.0:{sign}.2f}"

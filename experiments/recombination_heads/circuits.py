@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import pandas as pd
 import typer
 from scipy.stats import binomtest
 
-from dcinterp.bench.pooled_edges import PREFERS, mean_and_range
+from dcinterp.bench.pooled_edges import PREFERS, mean_and_range, two_decimals
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.bench.trained_models import folder_option, measure_missing
 from dcinterp.mechanism.statistics import bootstrap_interval
@@ -95,16 +94,20 @@ def least_models(error: float) -> int:
     return next(n for n in range(1, 99) if binomtest(n, n).pvalue <= error)
 
 
+def shares_of(rows: pd.DataFrame, arm: str, part: str) -> pd.DataFrame:
+    """[seed, group]: the share of the letter's effect in the models of an arm that could be asked on a part."""
+    own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
+    return own.pivot_table(index="seed", columns="group", values="share")
+
+
 def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     """The hypothesis about the DCMHA models of one size, as a line of Markdown.
 
     rows: of `question_shares`, of all arms.
     """
     arm, part, error = f"{FAMILIES[0]} {size}", experiment.solved_by.split()[-1], error_rate(experiment)
-    mine = rows[rows["arm"] == arm]
-    own = mine[(mine["part"] == part) & (mine["change"] == CHANGE)]
-    shares = own.pivot_table(index="seed", columns="group", values="share")
-    trained, least = mine["seed"].nunique(), least_models(error)
+    shares = shares_of(rows, arm, part)
+    trained, least = rows.loc[rows["arm"] == arm, "seed"].nunique(), least_models(error)
     of = f"{len(shares)} of {trained} models"
     about = f"- **M{size}** (in {arm}, on `{part}`, the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
     if trained < len(experiment.seeds):
@@ -117,7 +120,7 @@ def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     signs = binomtest(above, len(apart)).pvalue <= error
     says = "**supported**" if signs and low > 0 else "**refuted**" if signs and high < 0 else "**open**"
     interval = f"{apart.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
-    each = ", ".join(f"{value:+.2f}" for value in np.sort(apart.round(2)) + 0.0)
+    each = ", ".join(two_decimals(value, "+") for value in sorted(apart))
     return f"{about}: {interval} over {of}, above zero in {above} of them; {says}. Model by model, in order: {each}."
 
 
@@ -125,9 +128,9 @@ def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Seq
     """A column for every arm: how many models were asked, and what each way carries."""
     heads, columns = ["to"], []
     for arm, number in trained.items():
-        own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
-        heads.append(f"{arm}: {own['seed'].nunique()} of {number}")
-        columns.append([_carried(own, route) for route in routes])
+        shares = shares_of(rows, arm, part)
+        heads.append(f"{arm}: {len(shares)} of {number}")
+        columns.append([mean_and_range(shares[route]) if route in shares else "" for route in routes])
     places = map(_place, routes)
     return markdown_table(heads, [list(row) for row in zip(places, *columns, strict=True)])
 
@@ -139,15 +142,9 @@ def _place(route: str) -> str:
 
 def largest_of(rows: pd.DataFrame, arm: str, part: str, routes: Sequence[str]) -> str:
     """In how many models of an arm which way has the largest share, as a line of Markdown."""
-    own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
-    shares = own[own["group"].isin(routes)].pivot_table(index="seed", columns="group", values="share")
-    counted = shares.idxmax(axis=1).value_counts()
+    shares = shares_of(rows, arm, part)
+    counted = shares[[route for route in routes if route in shares]].idxmax(axis=1).value_counts()
     return f"- {arm}: " + ", ".join(f"{_place(route)} in {number}" for route, number in counted.items())
-
-
-def _carried(rows: pd.DataFrame, group: str) -> str:
-    own = rows.loc[rows["group"] == group, "share"]
-    return mean_and_range(own) if len(own) else ""
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:

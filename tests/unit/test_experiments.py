@@ -256,10 +256,12 @@ def test_a_route_is_concluded_where_interval_and_signs_agree():
 
     many = [0.3, 0.4, 0.5, 0.4, 0.35, 0.45, 0.4]
     assert of(many[:6]).endswith("6 of 10 models could be asked; fewer than 7, so nothing is concluded.")
-    assert "over 7 of 10 models, above zero in 7 of them; **supported**." in of(many)
-    assert "above zero in 0 of them; **refuted**." in of([-each for each in many])
-    assert "above zero in 7 of them; **open**." in of([*many, -0.01])
-    assert of([*many, -0.001]).endswith("in order: +0.00, +0.30, +0.35, +0.40, +0.40, +0.40, +0.45, +0.50.")
+    order, back = "+0.30, +0.35, +0.40, +0.40, +0.40, +0.45, +0.50.", "-0.50, -0.45, -0.40, -0.40, -0.40, -0.35, -0.30."
+    each = "Model by model, in order: "
+    assert of(many).endswith(f"over 7 of 10 models, above zero in 7 of them; **supported**. {each}{order}")
+    assert of([-each for each in many]).endswith(f"above zero in 0 of them; **refuted**. {each}{back}")
+    assert of([*many, -0.01]).endswith(f"above zero in 7 of them; **open**. {each}-0.01, {order}")
+    assert of([*many, -0.001]).endswith(f"{each}+0.00, {order}")
     assert of(many, trained=8).endswith("interim, 8 of 10 seeds; no verdict.")
 
 

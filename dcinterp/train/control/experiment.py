@@ -12,7 +12,7 @@
       config: {data.puzzle.options.first: 4}    # keys of the search's runs alone, such as other pairs held out
       by: loss                                  # the column that decides, of the mean over the seeds
       best: lowest
-      measure_best: highest                     # of the primary measure: then no verdict goes against an arm at an edge
+      measure_best: highest                     # in all measures: then no verdict goes against an arm at an edge
     seeds: [0, 1, 2]                            # of weights and documents
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
@@ -112,8 +112,8 @@ class Experiment:
 
     arms: names and the keys that make them. tuned_as: arms that take the values that the search chose for another.
     tuning_keys: values that are searched, by key. tuning_config: keys that only runs of the search have. measure_best:
-    "lowest" or "highest" where no verdict goes against an arm whose value is at an edge of the search, else "".
-    measures: columns of the table and what they are called; the first is the primary one.
+    "lowest" or "highest", which is better in the measures, where no verdict is to go against an arm at an edge of the
+    search; else "". measures: columns of the table and what they are called; the first is the primary one.
     """
 
     folder: Path
