@@ -58,7 +58,8 @@ except UserError as problem:
 for line in lines:
     st.markdown(f"- {line}")
 st.caption(
-    "Supported: the whole 95 % interval over seeds lies above zero. Refuted: below. Open: it includes zero.",
+    "Supported: the whole 95 % interval over seeds lies above zero. Refuted: below. Open: it includes zero, or the "
+    "line says why.",
     help=tip("arm", "interval over seeds"),
 )
 view(result, "arms")

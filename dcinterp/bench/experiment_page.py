@@ -179,7 +179,9 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     side = _side(mean, low, high)
     says = ("**open**", "**supported**", "**refuted**: the difference has the other sign")[side]
     if edge := experiment.worse_at_an_edge(hypothesis, side):
-        says = f"**open**, as {' and '.join(edge)} may do better with a value beyond those searched"
+        says = (
+            f"**open**, as {' and '.join(f'*{arm}*' for arm in edge)} may do better with a value beyond those searched"
+        )
     if len(found.seeds) < found.planned:
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):

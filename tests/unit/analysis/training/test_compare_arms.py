@@ -133,7 +133,7 @@ def test_no_verdict_goes_against_an_arm_at_an_edge_of_the_search(
     verdict, *_, claim = verdicts(read_experiment(folder))
     worse = ("plain" if above else "more") if best == "highest" else ("more" if above else "plain")
     if best is not None and edge == worse:
-        assert verdict.endswith(f"; **open**, as {edge} may do better with a value beyond those searched.")
+        assert verdict.endswith(f"; **open**, as *{edge}* may do better with a value beyond those searched.")
         assert claim.endswith("**not made** (H1 is open).")
     else:
         assert ("**supported**" if above else "**refuted**") in verdict
