@@ -13,7 +13,7 @@ from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.compute_section import compute_section, multiplier_verdict
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, read_table
+from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, open_at_an_edge, read_table
 
 MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
@@ -179,9 +179,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     side = _side(mean, low, high)
     says = ("**open**", "**supported**", "**refuted**: the difference has the other sign")[side]
     if edge := experiment.worse_at_an_edge(hypothesis, side):
-        says = (
-            f"**open**, as {' and '.join(f'*{arm}*' for arm in edge)} may do better with a value beyond those searched"
-        )
+        says = open_at_an_edge(edge)
     if len(found.seeds) < found.planned:
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):

@@ -211,6 +211,19 @@ class Experiment:
         worse = hypothesis.baselines if (side > 0) == (self.measure_best == "highest") else hypothesis.arms
         return [arm for arm in self.chosen_at_an_edge(read_table(self)) if arm in worse]
 
+    def costlier_at_an_edge(self, multiplier: Multiplier, side: int) -> list[str]:
+        """As `worse_at_an_edge`, of the sizes of the family that a verdict on a compute multiplier goes against.
+
+        Args:
+            multiplier: what was measured.
+            side: of 1 where its intervals lie, 1 or -1; 0 where there is no verdict.
+        """
+        if not self.measure_best or not side:
+            return []
+        table, family = read_table(self), multiplier.base if side > 0 else multiplier.other
+        of_family = set(table.loc[table["family"] == family, "arm"])
+        return [arm for arm in self.chosen_at_an_edge(table) if arm in of_family]
+
     def searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
         return [dict(zip(self.tuning_keys, values, strict=True)) for values in product(*self.tuning_keys.values())]
@@ -219,6 +232,11 @@ class Experiment:
         """Every arm at its best values, seed by seed."""
         chosen = self.choose(table)
         return [self.run(FINAL, arm, chosen[arm], seed) for seed in self.seeds for arm in self.arms]
+
+
+def open_at_an_edge(arms: Sequence[str]) -> str:
+    """Why a verdict is open that would go against arms whose best value is at an edge of the search."""
+    return f"**open**, as {' and '.join(f'*{arm}*' for arm in arms)} may do better with a value beyond those searched"
 
 
 def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -69,6 +70,20 @@ def test_a_planted_multiplier_is_judged_by_its_interval(planted, multipliers, sa
     assert line.startswith("**H1** (the compute multiplier is above 1, at ")
     assert says in line
     assert f"- {line}" in page_of(experiment, "small.svg")
+
+
+@pytest.mark.parametrize("best", ["lowest", ""])
+@pytest.mark.parametrize("edge", ["plain 16", "all 16"])
+@pytest.mark.parametrize("multipliers", [[1.5, 1.6, 1.7], [0.6, 0.62, 0.61]])
+def test_no_verdict_goes_against_a_family_at_an_edge_of_the_search(planted, monkeypatch, multipliers, edge, best):
+    experiment = replace(planted(multipliers), measure_best=best)
+    monkeypatch.setattr(Experiment, "chosen_at_an_edge", lambda *_: [edge])
+    (line,) = verdicts(experiment)
+    costlier = "plain 16" if multipliers[0] > 1 else "all 16"
+    if best and edge == costlier:
+        assert line.endswith(f"; **open**, as *{edge}* may do better with a value beyond those searched.")
+    else:
+        assert ("**supported**" if multipliers[0] > 1 else "**refuted**") in line
 
 
 def test_the_page_has_the_lines_and_their_figure(planted):
