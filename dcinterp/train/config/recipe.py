@@ -172,7 +172,8 @@ class RecipeSection:
     weight_decay: of matrices; biases and norms have none.
     clip: largest norm of the gradient.
     seed: of the initial weights.
-    bf16: mixed precision; null for wherever a GPU has it. A CPU takes it too when it is true, mostly without gain.
+    bf16: mixed precision; null for wherever a GPU has it. A CPU takes it too when it is true, with gain
+        only where it has instructions for it and the model is wide.
     compile: run the model through `torch.compile`.
     gradient_checkpointing: compute activations twice and keep few.
     gradient_accumulation: parts that a batch is cut into, one after the other; the batch stays the same.
