@@ -143,10 +143,13 @@ class DataSection:
 
     seed: of everything that is drawn.
     phases: stretches of training, one after the other.
+    holdout: of tasks, combinations PATTERN:RELATION that no phase draws from, such as "same-person:city->country"; what
+        is measured on them is called "held-out", and on all others "seen".
     """
 
     seed: int = 0
     phases: tuple[Phase, ...] = (Phase(),)
+    holdout: tuple[str, ...] = ()
     text: TextSection = field(default_factory=TextSection)
     images: ImageSection = field(default_factory=ImageSection)
     puzzle: PuzzleSection = field(default_factory=PuzzleSection)

@@ -70,6 +70,7 @@ TUNING, FINAL = "tuning", "final"
 AS = "tuned_as"
 ADDED: tuple[dict[str, Any], ...] = (
     {"data.text.packages": [], "data.text.hold_out": "pieces", "data.text.digest": ""},
+    {"data.holdout": []},
 )
 """Keys that configs did not have when runs of the tables were made, with what they did then, the oldest first. Who adds
 a key adds it here: a test asks that every run of a table is still known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -104,11 +104,15 @@ class Batches(Dataset[dict[str, Tensor]]):
 
 
 class TaskSource:
-    """Documents of the synthetic tasks, in the tokenizer of the tasks."""
+    """Documents of the synthetic tasks, in the tokenizer of the tasks.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    holdout: combinations "PATTERN:RELATION" whose tasks no phase draws from.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, holdout: tuple[str, ...] = ()) -> None:
         self.tokenizer: PreTrainedTokenizerFast | None = tokenizer
         self.encoder = Encoder(tokenizer)
+        self.held_out_tasks = frozenset(task.id for task in tasks_of(holdout))
         self.fields = {
             "vocab_size": len(tokenizer),
             "max_position_embeddings": tokenizer.model_max_length,
@@ -122,11 +126,37 @@ class TaskSource:
 
     def batch(self, draw: Draw, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
         random = Random(f"{draw.seed}:{draw.step}")
-        documents = SOURCES[draw.phase.source](draw.phase, random, self.encoder)
+        documents = SOURCES[draw.phase.source](self._without_held_out(draw.phase), random, self.encoder)
         return pad(documents[part::parts], self.encoder.pad, answers_only=draw.phase.score == "answer")
 
     def digest(self) -> str:
         return ""
+
+    def _without_held_out(self, phase: Phase) -> Phase:
+        """The phase with the tasks that it draws from by name, without those that are held out."""
+        if not self.held_out_tasks or phase.source not in DEFAULT_PATTERNS:
+            return phase
+        drawn = [task.id for task in choose_tasks(phase)]
+        left = tuple(name for name in drawn if name not in self.held_out_tasks)
+        if not left:
+            raise UserError(f"A phase draws from {', '.join(drawn)} alone, all of which data.holdout holds out.")
+        return replace(phase, tasks=left)
+
+
+def tasks_of(holdout: tuple[str, ...]) -> tuple[synthetic_tasks.Task, ...]:
+    """The tasks of combinations such as "same-person:city->country", by `synthetic_tasks.recombination_split`.
+
+    Raises:
+        UserError: one is no combination of the tasks, or a part of one would be in no other task.
+    """
+    pairs = [tuple(each.split(":", 1)) for each in holdout]
+    for each, pair in zip(holdout, pairs, strict=True):
+        if len(pair) != 2:
+            raise UserError(f"data.holdout takes PATTERN:RELATION, such as same-person:city->country, not {each!r}.")
+    try:
+        return synthetic_tasks.recombination_split([(p[0], p[1]) for p in pairs]).test if pairs else ()
+    except ValueError as error:
+        raise UserError(f"data.holdout: {error}.") from error
 
 
 class Encoder:
@@ -153,8 +183,12 @@ class Encoder:
         return Document(tuple(ids), tuple(answers))
 
 
-def choose_tasks(phase: Phase, *, default: tuple[str, ...]) -> list[synthetic_tasks.Task]:
-    """The tasks a phase draws from: those it names, else those of its patterns, else those of the default patterns.
+DEFAULT_PATTERNS: Mapping[str, tuple[str, ...]] = {"tasks": (), "questions": ("same-person", "same-object")}
+"""Of the sources that draw from tasks, the QK patterns where a phase names none; all when empty."""
+
+
+def choose_tasks(phase: Phase) -> list[synthetic_tasks.Task]:
+    """The tasks a phase draws from: those it names, else those of its patterns, else those of `DEFAULT_PATTERNS`.
 
     Raises:
         UserError: a task or a pattern is unknown.
@@ -169,6 +203,7 @@ def choose_tasks(phase: Phase, *, default: tuple[str, ...]) -> list[synthetic_ta
     for pattern in phase.patterns:
         if pattern not in known:
             raise UserError(f"The config names an unknown QK pattern {pattern!r}; {nearest(pattern, known)}")
+    default = DEFAULT_PATTERNS[phase.source]
     if not phase.patterns:
         return [task for task in everything.values() if not default or task.qk in default]
     return [task for pattern in phase.patterns for task in everything.values() if task.qk == pattern]
@@ -176,7 +211,7 @@ def choose_tasks(phase: Phase, *, default: tuple[str, ...]) -> list[synthetic_ta
 
 def task_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
     """Rows of the 74 tasks, each row of one task; only examples of the training split."""
-    tasks = choose_tasks(phase, default=())
+    tasks = choose_tasks(phase)
     examples = phase.examples[int(random.random() * len(phase.examples))]
     documents = []
     for _ in range(phase.batch_size):
@@ -223,7 +258,7 @@ def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[D
 
     Only for patterns whose question alone selects the fact (same-person, same-object).
     """
-    tasks = choose_tasks(phase, default=("same-person", "same-object"))
+    tasks = choose_tasks(phase)
     if any(t.grammar.pattern.negated for t in tasks):
         raise UserError("The source 'questions' asks about every fact; use it with same-person and same-object only.")
     documents = []

@@ -34,7 +34,7 @@ def _tasks(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
             "The model to start from does not read the words of the tasks as tokens; train it on text (--text), or "
             "start from a model that was trained on the tasks."
         )
-    return TaskSource(tokenizer)
+    return TaskSource(tokenizer, section.holdout)
 
 
 def _text(section: DataSection, output: Path, words: Tokenizer) -> DataSource:

@@ -12,7 +12,7 @@ from torch import Tensor
 import synthetic_tasks
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import TrainConfig, read_config
-from dcinterp.train.data.batches import NOT_SCORED, Encoder, shuffle_index
+from dcinterp.train.data.batches import NOT_SCORED, Encoder, shuffle_index, tasks_of
 from dcinterp.train.data.data_source import data_source_name
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource
@@ -58,7 +58,8 @@ def _tasks(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
     from transformers import PreTrainedTokenizerFast
 
     encoder = Encoder(PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"))
-    tasks, found = list(synthetic_tasks.TASKS.values()), []
+    held_out = tasks_of(config.data.holdout)
+    tasks, found = [task for task in synthetic_tasks.TASKS.values() if task not in held_out], []
     for number in range(count):
         row = synthetic_tasks.generate(tasks[number % len(tasks)], 1, number, examples=2, split="held-out")[0]
         document = encoder.document([(example.prompt, example.answer) for example in row.examples])

@@ -17,7 +17,6 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import (
     PreTrainedModel,
-    PreTrainedTokenizerFast,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -27,7 +26,7 @@ from transformers import (
 import synthetic_tasks
 from dcinterp.support.progress import Cancelled, Progress
 from dcinterp.train.config.recipe import EvaluationSection
-from dcinterp.train.data.batches import Document, Encoder, pad, shuffle_index
+from dcinterp.train.data.batches import Document, Encoder, TaskSource, pad, shuffle_index
 from dcinterp.train.data.images import ImageSource, scale_pixels
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource
@@ -60,23 +59,27 @@ class Metrics:
 
 
 class HeldOutAccuracy(TrainerCallback):
-    """Exact match on rows of held-out examples, per QK pattern, every so many steps."""
+    """Exact match on rows of held-out examples, per QK pattern, every so many steps.
 
-    def __init__(self, section: EvaluationSection, tokenizer: PreTrainedTokenizerFast, metrics: Metrics) -> None:
-        self.section, self.metrics = section, metrics
-        encoder = Encoder(tokenizer)
+    Where combinations are held out (`data.holdout`), also on those ("held-out") and on the others ("seen").
+    """
+
+    def __init__(self, section: EvaluationSection, data_source: TaskSource, metrics: Metrics) -> None:
+        self.section, self.metrics, self.held_out_tasks = section, metrics, data_source.held_out_tasks
+        encoder = data_source.encoder
         self.pad = encoder.pad
         self.rows = {number: self._held_out(number, encoder) for number in section.examples}
 
-    def _held_out(self, examples: int, encoder: Encoder) -> list[tuple[str, Document]]:
-        """(QK pattern, row) for every held-out row of so many examples."""
+    def _held_out(self, examples: int, encoder: Encoder) -> list[tuple[tuple[str, ...], Document]]:
+        """(QK pattern and side of `data.holdout`, row) for every held-out row of so many examples."""
         rows = []
         for task in synthetic_tasks.TASKS.values():
             scored = len(synthetic_tasks.generate(task, 1, seed=0, examples=examples)[0].scored)
             count = -(-self.section.answers_per_task // scored)
             for row in synthetic_tasks.generate(task, count, seed=0, examples=examples, split="held-out"):
                 document = encoder.document([(e.prompt, e.answer) for e in row.examples])
-                rows.append((task.qk, _keep_scored(document, row)))
+                side = ("held-out" if task.id in self.held_out_tasks else "seen",) if self.held_out_tasks else ()
+                rows.append(((task.qk, *side, "all"), _keep_scored(document, row)))
         return rows
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -86,9 +89,9 @@ class HeldOutAccuracy(TrainerCallback):
 
     @torch.no_grad()
     def measure(
-        self, model: PreTrainedModel, rows: list[tuple[str, Document]], batch_size: int = 16
+        self, model: PreTrainedModel, rows: list[tuple[tuple[str, ...], Document]], batch_size: int = 16
     ) -> dict[str, float]:
-        """Share of scored answers whose every token is the most likely one, per QK pattern and over all."""
+        """Share of scored answers whose every token is the most likely one, in each part that a row counts in."""
         right: dict[str, list[bool]] = defaultdict(list)
         rows = sorted(rows, key=lambda row: len(row[1].ids))
         with _evaluation_mode(model):
@@ -96,10 +99,10 @@ class HeldOutAccuracy(TrainerCallback):
                 chosen = rows[start : start + batch_size]
                 batch = pad([document for _, document in chosen], self.pad, answers_only=True)
                 guesses = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits.argmax(-1).cpu()
-                for (pattern, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
-                    right[pattern] += _answers_right(guess[:-1], labels[1:])
-        everything = [hit for hits in right.values() for hit in hits]
-        return {p: sum(hits) / len(hits) for p, hits in right.items()} | {"all": sum(everything) / len(everything)}
+                for (parts, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
+                    for part in parts:
+                        right[part] += _answers_right(guess[:-1], labels[1:])
+        return {part: sum(hits) / len(hits) for part, hits in sorted(right.items(), key=lambda at: at[0] == "all")}
 
 
 class HeldOutText(TrainerCallback):

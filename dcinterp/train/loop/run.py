@@ -29,7 +29,7 @@ from dcinterp.support.progress import Progress, silent, without_bars
 from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
 from dcinterp.train.control.resume import check_resumable, differences, record
 from dcinterp.train.control.run_lock import lock_run
-from dcinterp.train.data.batches import Batches, DataSource, is_no_padding
+from dcinterp.train.data.batches import Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.data_source import open_data_source, resolve_steps
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -180,8 +180,8 @@ def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: M
         return HeldOutImages(config.evaluation, data_source, metrics)
     if isinstance(data_source, PuzzleSource):
         return HeldOutPuzzle(config.evaluation, data_source, metrics)
-    assert data_source.tokenizer is not None
-    return HeldOutAccuracy(config.evaluation, data_source.tokenizer, metrics)
+    assert isinstance(data_source, TaskSource)
+    return HeldOutAccuracy(config.evaluation, data_source, metrics)
 
 
 class _RestoreRunning(TrainerCallback):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -73,6 +74,17 @@ def test_a_run_leaves_model_tokenizer_config_and_metrics(whole):
         "all",
     }
     assert metrics[-1]["tokens"] > 0
+
+
+def test_held_out_combinations_are_measured_by_themselves(tmp_path):
+    config = tiny(tmp_path / "run")
+    held = ("same-person:city->country", "the-other-object:obj->superclass")
+    train(replace(config, data=replace(config.data, holdout=held)))
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]["1"]
+    assert list(last)[-1] == "all"
+    assert {"held-out", "seen"} < set(last)
+    low, high = sorted((last["held-out"], last["seen"]))
+    assert low <= last["all"] <= high
 
 
 def test_stopped_and_resumed_ends_with_the_same_weights(whole, tmp_path):
