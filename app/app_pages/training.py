@@ -112,6 +112,11 @@ def answers(place: str, source: str, draw: Any = view) -> None:
             "the part of the puzzle."
             if training.source(Path(source)) == "puzzle"
             else "how the question selects its fact (QK pattern); the thick line is over all."
+            + (
+                " *Held-out* are combinations that training left out, *seen* the tasks that it draws from."
+                if measured.has_sides
+                else ""
+            )
         ),
     )
 

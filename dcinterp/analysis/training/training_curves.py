@@ -5,6 +5,9 @@
 It reads the metrics.jsonl of a training run or of a shipped model and computes nothing. It does not show why a pattern
 was learnt when it was: the order of the documents (config.yaml, or training.yaml beside a shipped model) matters.
 
+Where a run leaves combinations of a pattern and a relation out (`data.holdout`), "held-out" and "seen" stand beside the
+patterns: those combinations, and the tasks that it is trained on.
+
 Identity that the tests assert: "all" is the mean of the patterns, weighted by their answers.
 
     curves = dcinterp.training_curves("dcformer++")
@@ -52,6 +55,11 @@ class TrainingCurves(Result):
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {"pattern": list(self.patterns), "examples": list(self.examples)}
         return names.get(axis)
+
+    @property
+    def has_sides(self) -> bool:
+        """Whether the run is measured on combinations that it left out, beside the patterns."""
+        return {"seen", "held-out"} < set(self.patterns)
 
     def learnt(self, level: float = 0.8) -> pd.DataFrame:
         """The first measurement at which each pattern was answered at `level` or better: one row per length of rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import plotly.graph_objects as go
 
 from dcinterp.analysis.training.training_curves import TrainingCurves
@@ -26,7 +28,7 @@ def plot(result: TrainingCurves, *, theme: str = "light", examples: int | None =
         raise UserError(f"This run measured rows of {', '.join(map(str, result.examples))} examples, not {examples}.")
     column = result.examples.index(examples)
     figure = go.Figure()
-    colours = iter(SERIES)
+    colours = cycle(SERIES)
     for number, pattern in enumerate(result.patterns):
         whole = pattern == "all"
         figure.add_scatter(

@@ -49,7 +49,8 @@ class Phase:
     examples: examples of a task in a row; several numbers are drawn from with equal chance, one number a batch.
     batch_size: rows in a batch, of all processes and accumulated gradients together.
     patterns: QK patterns to draw from, one named twice twice as often; all when empty.
-    tasks: of "tasks" and "questions", the tasks to draw from, by name ("task10"); overrides `patterns`.
+    tasks: of "tasks" and "questions", the tasks to draw from, by name ("task10"), less those of `data.holdout`;
+        overrides `patterns`.
     score: which tokens carry loss: "all", or "answer" for the words after each question.
     gaps: of "pairs", how many filler words may stand between the two parts.
     fillers: of "pairs", the words that may stand between the two parts; a few words of the tasks when empty.
@@ -144,7 +145,7 @@ class DataSection:
     seed: of everything that is drawn.
     phases: stretches of training, one after the other.
     holdout: of tasks, combinations PATTERN:RELATION that no phase draws from, such as "same-person:city->country"; what
-        is measured on them is called "held-out", and on all others "seen".
+        is measured on them is called "held-out", and on the tasks that phases draw from "seen".
     """
 
     seed: int = 0

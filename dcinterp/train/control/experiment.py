@@ -237,7 +237,9 @@ class Experiment:
 
 def open_at_an_edge(arms: Sequence[str]) -> str:
     """Why a verdict is open that would go against arms whose best value is at an edge of the search."""
-    return f"**open**, as {' and '.join(f'*{arm}*' for arm in arms)} may do better with a value beyond those searched"
+    *first, last = (f"*{arm}*" for arm in arms)
+    named = f"{', '.join(first)} and {last}" if first else last
+    return f"**open**, as {named} may do better with a value beyond those searched"
 
 
 def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Experiment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 import synthetic_tasks
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.train.config.recipe import DataSection, Phase
+from dcinterp.train.data.task_choice import TaskSides, choose_tasks
 from synthetic_tasks.lexicon import NAMES
 
 T = TypeVar("T")
@@ -104,15 +105,12 @@ class Batches(Dataset[dict[str, Tensor]]):
 
 
 class TaskSource:
-    """Documents of the synthetic tasks, in the tokenizer of the tasks.
+    """Documents of the synthetic tasks, in the tokenizer of the tasks; none of tasks that are held out."""
 
-    holdout: combinations "PATTERN:RELATION" whose tasks no phase draws from.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, holdout: tuple[str, ...] = ()) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, sides: TaskSides | None = None) -> None:
         self.tokenizer: PreTrainedTokenizerFast | None = tokenizer
         self.encoder = Encoder(tokenizer)
-        self.held_out_tasks = frozenset(task.id for task in tasks_of(holdout))
+        self.sides = sides or TaskSides()
         self.fields = {
             "vocab_size": len(tokenizer),
             "max_position_embeddings": tokenizer.model_max_length,
@@ -126,37 +124,11 @@ class TaskSource:
 
     def batch(self, draw: Draw, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
         random = Random(f"{draw.seed}:{draw.step}")
-        documents = SOURCES[draw.phase.source](self._without_held_out(draw.phase), random, self.encoder)
+        documents = SOURCES[draw.phase.source](self.sides.keep(draw.phase), random, self.encoder)
         return pad(documents[part::parts], self.encoder.pad, answers_only=draw.phase.score == "answer")
 
     def digest(self) -> str:
         return ""
-
-    def _without_held_out(self, phase: Phase) -> Phase:
-        """The phase with the tasks that it draws from by name, without those that are held out."""
-        if not self.held_out_tasks or phase.source not in DEFAULT_PATTERNS:
-            return phase
-        drawn = [task.id for task in choose_tasks(phase)]
-        left = tuple(name for name in drawn if name not in self.held_out_tasks)
-        if not left:
-            raise UserError(f"A phase draws from {', '.join(drawn)} alone, all of which data.holdout holds out.")
-        return replace(phase, tasks=left)
-
-
-def tasks_of(holdout: tuple[str, ...]) -> tuple[synthetic_tasks.Task, ...]:
-    """The tasks of combinations such as "same-person:city->country", by `synthetic_tasks.recombination_split`.
-
-    Raises:
-        UserError: one is no combination of the tasks, or a part of one would be in no other task.
-    """
-    pairs = [tuple(each.split(":", 1)) for each in holdout]
-    for each, pair in zip(holdout, pairs, strict=True):
-        if len(pair) != 2:
-            raise UserError(f"data.holdout takes PATTERN:RELATION, such as same-person:city->country, not {each!r}.")
-    try:
-        return synthetic_tasks.recombination_split([(p[0], p[1]) for p in pairs]).test if pairs else ()
-    except ValueError as error:
-        raise UserError(f"data.holdout: {error}.") from error
 
 
 class Encoder:
@@ -181,32 +153,6 @@ class Encoder:
             ids = ids + question + reply + line_end
             answers += [False] * len(question) + [True] * len(reply) + [False] * len(line_end)
         return Document(tuple(ids), tuple(answers))
-
-
-DEFAULT_PATTERNS: Mapping[str, tuple[str, ...]] = {"tasks": (), "questions": ("same-person", "same-object")}
-"""Of the sources that draw from tasks, the QK patterns where a phase names none; all when empty."""
-
-
-def choose_tasks(phase: Phase) -> list[synthetic_tasks.Task]:
-    """The tasks a phase draws from: those it names, else those of its patterns, else those of `DEFAULT_PATTERNS`.
-
-    Raises:
-        UserError: a task or a pattern is unknown.
-    """
-    everything = synthetic_tasks.TASKS
-    for name in phase.tasks:
-        if name not in everything:
-            raise UserError(f"The config names an unknown task {name!r}; {nearest(name, everything)}")
-    if phase.tasks:
-        return [everything[name] for name in phase.tasks]
-    known = {task.qk for task in everything.values()}
-    for pattern in phase.patterns:
-        if pattern not in known:
-            raise UserError(f"The config names an unknown QK pattern {pattern!r}; {nearest(pattern, known)}")
-    default = DEFAULT_PATTERNS[phase.source]
-    if not phase.patterns:
-        return [task for task in everything.values() if not default or task.qk in default]
-    return [task for pattern in phase.patterns for task in everything.values() if task.qk == pattern]
 
 
 def task_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
@@ -286,7 +232,8 @@ SOURCES: Mapping[str, Callable[[Phase, Random, Encoder], list[Document]]] = {
     "pairs": pair_documents,
     "questions": question_documents,
 }
-"""Where documents come from: a new source is one function and one line here (and its name in `Phase.source`)."""
+"""Where documents come from: a new source is one function and one line here (and its name in `Phase.source`; where it
+draws from tasks, also in `DEFAULT_PATTERNS`)."""
 
 
 def pad(documents: list[Document], pad_id: int, *, answers_only: bool) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig
 from dcinterp.train.data.batches import SOURCES, Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.train.data.task_choice import sides_of
 from dcinterp.train.data.text import TextSource
 from dcinterp.train.data.tokenizer import save_tokenizer
 from dcinterp.train.loop.trainer import processes
@@ -26,6 +27,7 @@ Tokenizer = PreTrainedTokenizerFast | None
 
 
 def _tasks(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
+    sides = sides_of(section)
     folder = output / "tokenizer"
     made = processes().is_main_process
     tokenizer = save_tokenizer(folder, CONTEXT) if made else PreTrainedTokenizerFast.from_pretrained(folder)
@@ -34,7 +36,7 @@ def _tasks(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
             "The model to start from does not read the words of the tasks as tokens; train it on text (--text), or "
             "start from a model that was trained on the tasks."
         )
-    return TaskSource(tokenizer, section.holdout)
+    return TaskSource(tokenizer, sides)
 
 
 def _text(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
@@ -83,6 +85,8 @@ def open_data_source(config: TrainConfig, output: Path, words: Tokenizer = None)
         raise UserError(
             f"The phases read {' and '.join(names) or 'nothing'}; a model has one tokenizer, so choose one."
         )
+    if config.data.holdout and names[0] != "tasks":
+        raise UserError(f"data.holdout leaves out tasks, and this run reads {names[0]}; take it out of the config.")
     if config.model.start and names[0] == "images":
         raise UserError("A run that starts from a model (model.start) reads text or tasks, not images; leave one out.")
     if config.model.start and words is None:

@@ -12,9 +12,10 @@ from torch import Tensor
 import synthetic_tasks
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import TrainConfig, read_config
-from dcinterp.train.data.batches import NOT_SCORED, Encoder, shuffle_index, tasks_of
+from dcinterp.train.data.batches import NOT_SCORED, Encoder, shuffle_index
 from dcinterp.train.data.data_source import data_source_name
 from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.train.data.task_choice import held_out_tasks
 from dcinterp.train.data.text import TextSource
 
 Scored = tuple[Int[Tensor, "1 pos"], Int[Tensor, " pos"]]
@@ -22,7 +23,8 @@ Scored = tuple[Int[Tensor, "1 pos"], Int[Tensor, " pos"]]
 
 
 def held_out_documents(run: str | Path, count: int) -> list[Scored]:
-    """Held-out documents of a run, the same whenever it is asked: of a puzzle the part that training is about.
+    """Held-out documents of a run, the same whenever it is asked: of a puzzle the part that training is about, of tasks
+    those of no combination that `data.holdout` leaves out.
 
     Args:
         run: the output folder of `dcinterp train`.
@@ -58,8 +60,8 @@ def _tasks(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
     from transformers import PreTrainedTokenizerFast
 
     encoder = Encoder(PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"))
-    held_out = tasks_of(config.data.holdout)
-    tasks, found = [task for task in synthetic_tasks.TASKS.values() if task not in held_out], []
+    left_out = held_out_tasks(config.data.holdout)
+    tasks, found = [task for task in synthetic_tasks.TASKS.values() if task.id not in left_out], []
     for number in range(count):
         row = synthetic_tasks.generate(tasks[number % len(tasks)], 1, number, examples=2, split="held-out")[0]
         document = encoder.document([(example.prompt, example.answer) for example in row.examples])

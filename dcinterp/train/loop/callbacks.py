@@ -58,14 +58,19 @@ class Metrics:
                 file.write(json.dumps(values) + "\n")
 
 
+OVER_PATTERNS = ("seen", "held-out", "all")
+"""What is measured on tasks of several QK patterns; it stands after these, in this order."""
+
+
 class HeldOutAccuracy(TrainerCallback):
     """Exact match on rows of held-out examples, per QK pattern, every so many steps.
 
-    Where combinations are held out (`data.holdout`), also on those ("held-out") and on the others ("seen").
+    Where combinations are left out (`data.holdout`), also on those ("held-out") and on the tasks that phases draw from
+    ("seen").
     """
 
     def __init__(self, section: EvaluationSection, data_source: TaskSource, metrics: Metrics) -> None:
-        self.section, self.metrics, self.held_out_tasks = section, metrics, data_source.held_out_tasks
+        self.section, self.metrics, self.sides = section, metrics, data_source.sides
         encoder = data_source.encoder
         self.pad = encoder.pad
         self.rows = {number: self._held_out(number, encoder) for number in section.examples}
@@ -78,8 +83,7 @@ class HeldOutAccuracy(TrainerCallback):
             count = -(-self.section.answers_per_task // scored)
             for row in synthetic_tasks.generate(task, count, seed=0, examples=examples, split="held-out"):
                 document = encoder.document([(e.prompt, e.answer) for e in row.examples])
-                side = ("held-out" if task.id in self.held_out_tasks else "seen",) if self.held_out_tasks else ()
-                rows.append(((task.qk, *side, "all"), _keep_scored(document, row)))
+                rows.append(((task.qk, *self.sides.of(task.id), "all"), _keep_scored(document, row)))
         return rows
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -102,7 +106,8 @@ class HeldOutAccuracy(TrainerCallback):
                 for (parts, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
                     for part in parts:
                         right[part] += _answers_right(guess[:-1], labels[1:])
-        return {part: sum(hits) / len(hits) for part, hits in sorted(right.items(), key=lambda at: at[0] == "all")}
+        order = sorted(right, key=lambda part: OVER_PATTERNS.index(part) if part in OVER_PATTERNS else -1)
+        return {part: sum(right[part]) / len(right[part]) for part in order}
 
 
 class HeldOutText(TrainerCallback):

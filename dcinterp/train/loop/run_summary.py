@@ -76,7 +76,8 @@ def describe_data(data: DataSection) -> str:
         return data.images.path or data.images.dataset or "scikit-learn's handwritten digits"
     if source == "puzzle":
         return f"the puzzle {data.puzzle.name!r}"
-    return "the synthetic tasks"
+    less = len(set(data.holdout))
+    return "the synthetic tasks" + (f" without {less} combination{'s' * (less > 1)}" if less else "")
 
 
 def _name_packages(packages: Sequence[str]) -> str:

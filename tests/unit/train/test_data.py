@@ -19,7 +19,6 @@ from dcinterp.train.data.batches import (
     TaskSource,
     pad,
     shuffle_index,
-    tasks_of,
 )
 
 
@@ -79,32 +78,6 @@ def test_tasks_come_from_the_training_part_only(tokenizer):
     assert not texts & held_out
     facts = [text.split(">.")[0] for text in texts]
     assert any(text.startswith("<") for text in facts)
-
-
-@pytest.mark.parametrize("source", ["tasks", "questions"])
-def test_no_phase_draws_from_combinations_that_are_held_out(tokenizer, source):
-    holdout = ("same-person:city->country", "the-other-object:obj->superclass")
-    phase = Phase(source=source, steps=1, batch_size=150, examples=(1,))
-    batch = Batches(DataSection(phases=(phase,), holdout=holdout), TaskSource(tokenizer, holdout))[0]
-    found = set()
-    for ids in batch["input_ids"]:
-        first = tokenizer.decode(ids[ids != tokenizer.pad_token_id]).strip().split("\n")[0]
-        solved = synthetic_tasks.solve(first)
-        found.add(solved.task.family)
-    assert ("same-person", "city->country") not in found
-    assert ("the-other-object", "obj->superclass") not in found
-    assert ("same-object", "city->country") in found
-
-
-def test_a_phase_of_held_out_tasks_alone_and_unknown_combinations_are_refused(tokenizer):
-    held = "same-person:city->country"
-    named = tuple(task.id for task in tasks_of((held,)))
-    with pytest.raises(UserError, match=r"all of which data\.holdout holds out"):
-        Batches(DataSection(phases=(Phase(steps=1, tasks=named),)), TaskSource(tokenizer, (held,)))[0]
-    with pytest.raises(UserError, match=r"data\.holdout takes PATTERN:RELATION, .* not 'same-person'"):
-        TaskSource(tokenizer, ("same-person",))
-    with pytest.raises(UserError, match=r"data\.holdout: no task combines 'same-person' with 'flies'"):
-        TaskSource(tokenizer, ("same-person:flies",))
 
 
 def test_questions_ask_about_every_fact(tokenizer):
