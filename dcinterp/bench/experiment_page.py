@@ -71,7 +71,8 @@ def page_of(experiment: Experiment, picture: str) -> str:
     text += _section("Hypotheses", verdicts(experiment))
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])
     text += f"## {_capital(primary.meaning)}\n\n![A point for every seed, and the mean of each arm]({picture})\n\n"
-    text += f"Seeds {_ranges(primary.seeds)}. {HOW}{SHARES.format(at=experiment.solved_at) if primary.share else ''}"
+    which = f"Seed{'s' * (len(primary.seeds) != 1)} {_ranges(primary.seeds)}"
+    text += f"{which}. {HOW}{SHARES.format(at=experiment.solved_at) if primary.share else ''}"
     text += f"{SIZES}\n\n{table_of(primary, experiment.solved_at)}\n"
     text += compute_section(experiment, compute_picture(picture))
     for each in found[1:]:
@@ -186,7 +187,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         says = "one seed: no verdict"
     return (
         f"**{hypothesis.name}** ({of}{arm} minus {of and 'that of '}{baseline} is above zero, {found.meaning}): "
-        f"{_interval(mean, low, high, sign='+')} over {len(found.seeds)} seeds; {says}."
+        f"{_interval(mean, low, high, sign='+')} over {_seeds(found.seeds)}; {says}."
     )
 
 
@@ -290,6 +291,10 @@ def _number(value: object, form: str) -> str:
 
 def _section(title: str, sentences: Sequence[str]) -> str:
     return f"## {title}\n\n" + "\n".join(f"- {each}" for each in sentences) + "\n\n" if sentences else ""
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} seed{'s' * (len(seeds) != 1)}"
 
 
 def _ranges(seeds: Sequence[int]) -> str:
