@@ -101,6 +101,8 @@ class ArmComparison(Result):
 
     def warnings(self) -> list[str]:
         few = [f"There are {len(self.seeds)} seeds; intervals of so few rest on how values scatter in general."]
+        if len(self.seeds) == 1:
+            few = ["There is one seed, so there are no intervals."]
         short = [f"{len(self.seeds)} of {self.planned} seeds have a run of every arm; what is shown is interim."]
         return (few if len(self.seeds) < 5 else []) + (short if len(self.seeds) < self.planned else [])
 

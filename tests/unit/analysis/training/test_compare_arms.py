@@ -50,6 +50,14 @@ def test_only_seeds_with_a_run_of_every_arm_count_and_verdicts_wait_for_all(tmp_
     assert "interim, 2 of 3 seeds: no verdict" in verdicts(experiment)[0]
 
 
+def test_of_one_seed_nothing_is_said_in_the_plural(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, float("nan")], "composed": [0.3, 0.4]})
+    assert "There is one seed, so there are no intervals." in dcinterp.compare_arms(str(folder)).warnings()
+    experiment = read_experiment(folder)
+    assert verdicts(experiment)[0].endswith("over 1 seed; interim, 1 of 2 seeds: no verdict.")
+    assert "\n\nSeed 0. A difference is taken" in page_of(experiment, "picture.svg")
+
+
 def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_experiment):
     runs = {"plain": [0.3, 0.4, 0.5, 0.35], "same": [0.4, 0.3, 0.45, 0.4], "more": [0.6, 0.7, 0.81, 0.66]}
     for number, (arm, says) in enumerate((("same", "**open**"), ("more", "**supported**"))):
