@@ -104,21 +104,14 @@ def answers(place: str, source: str, draw: Any = view) -> None:
     except UserError:
         st.caption("The first measurement is still to come.")
         return
-    draw(
-        measured,
-        place,
-        caption="Share of held-out questions whose whole answer is the most likely one, by "
-        + (
-            "the part of the puzzle."
-            if training.source(Path(source)) == "puzzle"
-            else "how the question selects its fact (QK pattern); the thick line is over all."
-            + (
-                " *Held-out* are combinations that training left out, *seen* the tasks that it draws from."
-                if measured.has_sides
-                else ""
-            )
-        ),
-    )
+    caption = "Share of held-out questions whose whole answer is the most likely one, by "
+    if training.source(Path(source)) == "puzzle":
+        caption += "the part of the puzzle."
+    else:
+        caption += "how the question selects its fact (QK pattern); the thick line is over all."
+        if measured.has_sides:
+            caption += " *Held-out* are combinations that training left out, *seen* the tasks that it draws from."
+    draw(measured, place, caption=caption)
 
 
 def state(now: training.Run) -> None:

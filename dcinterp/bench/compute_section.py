@@ -6,9 +6,10 @@ import math
 from statistics import fmean
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
+from dcinterp.bench.verdict_words import verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, open_at_an_edge, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 
 TEXT = """
 ## Compute for the same loss
@@ -81,9 +82,8 @@ def multiplier_verdict(experiment: Experiment) -> str:
         max(float(each.multiplier_high[0]) for each in fits),
     )
     side = (low > 1) - (high < 1)
-    says = ("**open**", "**supported**", "**refuted**: it is below 1")[side]
-    if edge := experiment.costlier_at_an_edge(experiment.multiplier, side):
-        says = open_at_an_edge(edge)
+    edge = experiment.costlier_at_an_edge(experiment.multiplier, side)
+    says = verdict_words(side, refuted="it is below 1", at_an_edge=edge)
     if len(fit.seeds) < len(experiment.seeds):
         says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: no verdict"
     return (

@@ -11,9 +11,10 @@ from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.compute_section import compute_section, multiplier_verdict
+from dcinterp.bench.verdict_words import verdict_words
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, open_at_an_edge, read_table
+from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, read_table
 
 MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
@@ -178,9 +179,8 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     side = _side(mean, low, high)
-    says = ("**open**", "**supported**", "**refuted**: the difference has the other sign")[side]
-    if edge := experiment.worse_at_an_edge(hypothesis, side):
-        says = open_at_an_edge(edge)
+    edge = experiment.worse_at_an_edge(hypothesis, side)
+    says = verdict_words(side, refuted="the difference has the other sign", at_an_edge=edge)
     if len(found.seeds) < found.planned:
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):

@@ -100,9 +100,11 @@ class ArmComparison(Result):
         return found
 
     def warnings(self) -> list[str]:
-        few = [f"There are {len(self.seeds)} seeds; intervals of so few rest on how values scatter in general."]
-        if len(self.seeds) == 1:
-            few = ["There is one seed, so there are no intervals."]
+        few = [
+            "There is one seed, so there are no intervals."
+            if len(self.seeds) == 1
+            else f"There are {len(self.seeds)} seeds; intervals of so few rest on how values scatter in general."
+        ]
         short = [f"{len(self.seeds)} of {self.planned} seeds have a run of every arm; what is shown is interim."]
         return (few if len(self.seeds) < 5 else []) + (short if len(self.seeds) < self.planned else [])
 

@@ -235,13 +235,6 @@ class Experiment:
         return [self.run(FINAL, arm, chosen[arm], seed) for seed in self.seeds for arm in self.arms]
 
 
-def open_at_an_edge(arms: Sequence[str]) -> str:
-    """Why a verdict is open that would go against arms whose best value is at an edge of the search."""
-    *first, last = (f"*{arm}*" for arm in arms)
-    named = f"{', '.join(first)} and {last}" if first else last
-    return f"**open**, as {named} may do better with a value beyond those searched"
-
-
 def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Experiment:
     """The experiment of a folder (or of its experiment.yaml), checked.
 

@@ -11,15 +11,7 @@ from transformers import PreTrainedTokenizerFast
 import synthetic_tasks
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase
-from dcinterp.train.data.batches import (
-    NOT_SCORED,
-    SOURCES,
-    Batches,
-    Encoder,
-    TaskSource,
-    pad,
-    shuffle_index,
-)
+from dcinterp.train.data.batches import NOT_SCORED, SOURCES, Batches, Encoder, TaskSource, pad, shuffle_index
 
 
 @pytest.fixture(scope="module")

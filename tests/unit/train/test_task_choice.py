@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 import synthetic_tasks
 from dcinterp.support.errors import UserError
-from dcinterp.train.config.recipe import DataSection, EvaluationSection, ModelSection, Phase, TrainConfig
+from dcinterp.train.config.recipe import DataSection, EvaluationSection, ModelSection, Phase, TrainConfig, write_config
 from dcinterp.train.data.batches import Batches
 from dcinterp.train.data.data_source import open_data_source
 from dcinterp.train.data.held_out import held_out_documents
@@ -17,8 +17,6 @@ from dcinterp.train.loop.run_summary import describe_data
 
 HOLDOUT = ("same-person:city->country", "the-other-object:obj->superclass")
 FAMILIES = {("same-person", "city->country"), ("the-other-object", "obj->superclass")}
-
-
 COPIES = tuple(task.id for task in synthetic_tasks.TASKS.values() if task.family == ("same-person", "copy"))
 
 
@@ -63,8 +61,6 @@ def test_a_row_counts_on_the_side_of_its_task(tmp_path):
 
 
 def test_documents_for_analyses_are_none_of_those(tmp_path):
-    from dcinterp.train.config.recipe import write_config
-
     config = run_of()
     tokenizer = open_data_source(config, tmp_path).tokenizer
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
