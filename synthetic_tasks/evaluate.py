@@ -44,7 +44,8 @@ def evaluate(
 
     Args:
         model: a TransformerLens bridge, a transformers causal LM, or any function from token ids [row, pos] to
-            logits [row, pos, vocab] (or to an object with `.logits`). Hooks on a bridge act.
+            logits [row, pos, vocab] (or to an object with `.logits`). Hooks on a bridge act; where its
+            `cfg.default_prepend_bos` is False, nothing is put before a row.
         rows: generated or read; `read_jsonl(path)` reads a file of the released format
         tokenizer: needed unless the model is a bridge, which brings its own
         batch_size: rows per forward pass; memory is batch_size x longest row x vocabulary x 4 bytes for the logits
@@ -70,7 +71,7 @@ def evaluate(
     if tokenizer is None:
         raise ValueError("this model has no tokenizer; pass tokenizer=...")
     name = name or model_name(model)
-    encodings, asked = encode_rows(rows, tokenizer, context_length(model))
+    encodings, asked = encode_rows(rows, tokenizer, context_length(model), opens_texts(model))
     store = Store(folder, fingerprint(model, rows, name)) if folder is not None else None
     done = store.load() if store else {}
     todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
@@ -96,12 +97,29 @@ def evaluate(
     return result
 
 
+def opens_texts(model: Any) -> bool:
+    """Whether texts get the special tokens that the tokenizer adds by itself: not if a bridge says it reads none.
+
+    TransformerLens makes every tokenizer put a first token before a text; a model that was trained without one reads a
+    word that it never saw there.
+    """
+    return bool(getattr(getattr(model, "cfg", None), "default_prepend_bos", True)) or not is_bridge(model)
+
+
+def is_bridge(model: Any) -> bool:
+    """Whether a model is a TransformerLens bridge."""
+    return hasattr(model, "original_model")
+
+
 def encode_rows(
-    rows: Sequence[Row], tokenizer: Any, context: int | None
+    rows: Sequence[Row], tokenizer: Any, context: int | None, special: bool = True
 ) -> tuple[list[Encoding], list[list[Question]]]:
-    """Token ids of every row and its questions; ValueError if a row does not fit the context."""
+    """Token ids of every row and its questions; ValueError if a row does not fit the context.
+
+    special: whether rows get the special tokens that the tokenizer adds by itself.
+    """
     answers = Answers(tokenizer)
-    encodings = [encode(tokenizer, row.prompt) for row in rows]
+    encodings = [encode(tokenizer, row.prompt, special) for row in rows]
     longest = max(len(encoding.ids) for encoding in encodings)
     if context is not None and longest > context:
         raise ValueError(
@@ -131,11 +149,11 @@ def score_batch(
 def evaluating(model: Any) -> Iterator[Forward]:
     """A forward function of ids and mask for any kind of model, in evaluation mode while it is used."""
     device = next((parameter.device for parameter in getattr(model, "parameters", lambda: iter(()))()), "cpu")
-    is_bridge = hasattr(model, "original_model")
-    is_transformers = hasattr(model, "config") and hasattr(model, "generate") and not is_bridge
+    bridged = is_bridge(model)
+    is_transformers = hasattr(model, "config") and hasattr(model, "generate") and not bridged
 
     def forward(ids: Any, mask: Any) -> Any:
-        if is_bridge:
+        if bridged:
             return model(ids.to(device), return_type="logits")
         if is_transformers:
             return model(input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False).logits

@@ -56,24 +56,24 @@ class Question:
     alternatives: tuple[tuple[int, ...], ...]
 
 
-def encode(tokenizer: Any, text: str) -> Encoding:
-    """Encode with special tokens as the tokenizer adds them by itself.
+def encode(tokenizer: Any, text: str, special: bool = True) -> Encoding:
+    """Encode with special tokens as the tokenizer adds them by itself, or without them.
 
     Works for fast transformers tokenizers, for those of the `tokenizers` library, and for slow ones that can be
     aligned by encoding prefixes.
     """
     if hasattr(tokenizer, "is_fast"):
         if tokenizer.is_fast:
-            encoded = tokenizer(text, return_offsets_mapping=True)
+            encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=special)
             return Encoding(list(encoded["input_ids"]), [tuple(pair) for pair in encoded["offset_mapping"]])
-        return encode_slowly(tokenizer, text)
-    encoded = tokenizer.encode(text)
+        return encode_slowly(tokenizer, text, special)
+    encoded = tokenizer.encode(text, add_special_tokens=special)
     return Encoding(list(encoded.ids), list(encoded.offsets))
 
 
-def encode_slowly(tokenizer: Any, text: str) -> Encoding:
+def encode_slowly(tokenizer: Any, text: str, special: bool = True) -> Encoding:
     """Encode without offsets: a token belongs to the word whose prefix of the text first contains it."""
-    ids = list(tokenizer(text)["input_ids"])
+    ids = list(tokenizer(text, add_special_tokens=special)["input_ids"])
     plain = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     lead = next((at for at in range(len(ids) - len(plain) + 1) if ids[at : at + len(plain)] == plain), 0)
     offsets: list[tuple[int, int]] = [(0, 0)] * lead

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -193,6 +194,35 @@ def test_a_bridge_is_called_with_its_own_tokenizer_and_hooks(rows: list[Row], wo
             return oracle(ids)
 
     assert evaluate(Bridge(), rows[:2]).accuracy == 1
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_bridge_that_opens_no_text_gets_no_first_token(rows: list[Row], byte_tokenizer, opens: bool) -> None:
+    """TransformerLens makes its tokenizer add one, which a model of ours never saw in training."""
+    first = set()
+
+    class Bridge:
+        original_model = torch.nn.Linear(1, 1)
+        tokenizer = byte_tokenizer
+        cfg = SimpleNamespace(default_prepend_bos=opens)
+
+        def __call__(self, ids, return_type: str):
+            first.update(ids[:, 0].tolist())
+            return oracle(ids)
+
+    assert evaluate(Bridge(), rows[:2]).accuracy == 1
+    assert (first == {byte_tokenizer.bos_token_id}) == opens
+    assert encode_slowly(byte_tokenizer, "Who?", opens).ids == encode(byte_tokenizer, "Who?", opens).ids
+    backend = byte_tokenizer.backend_tokenizer
+    assert encode(backend, "Who?", opens).ids == encode(byte_tokenizer, "Who?", opens).ids
+
+
+def test_the_shipped_model_reads_what_it_was_trained_on(shipped, rows: list[Row]) -> None:
+    record = evaluate(shipped, rows[:1]).to_dataframe().iloc[-1]
+    before = rows[0].prompt[: rows[0].prompt.rindex(" " + record["answer"])]
+    logprobs = shipped(shipped.to_tokens(before, prepend_bos=False))[0, -1].detach().log_softmax(-1)
+    at = shipped.to_single_token(record["answer"])
+    assert record["logprob"] == pytest.approx(float(logprobs[at]), abs=1e-4)
 
 
 def test_training_mode_comes_back(rows: list[Row], neox, word_tokenizer) -> None:
