@@ -1,0 +1,95 @@
+"""How models of the experiment answer each combination of a pattern and a relation that their training left out.
+
+    python experiments/recombination_tasks/by_combination.py
+
+reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
+by_combination.csv, and prints the table, which is also at the end of the experiment's page (more-by-combination.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+import synthetic_tasks
+from dcinterp.analysis.answers.task_accuracy import task_accuracy
+from dcinterp.bench.trained_models import measure_missing
+from dcinterp.checkpoints.load import load
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import Experiment, read_experiment
+
+HERE = Path(__file__).parent
+TABLE, TEXT_FILE = "by_combination.csv", "more-by-combination.md"
+FINDING = ("the-other-object", "same-object")
+"""Patterns that ask who: the relation says which fact is meant."""
+
+TEXT = """## Each combination by itself
+
+The questions of the primary measure, apart for the five combinations that training left out, with means over {seeds}
+seeds. *what is said* is the mean of the tasks whose relation makes the answer, *who* that of the tasks which ask who,
+whose relation says which fact is meant. Nothing is concluded from one of them. *random fact* is the right relation of a
+random fact, *odd fact* that of the fact which is unlike the others, where there is one; neither reads the question.
+
+    python experiments/recombination_tasks/by_combination.py
+
+{table}
+"""
+
+
+def measure(experiment: Experiment, model: Path) -> list[dict[str, Any]]:
+    """A row for each task left out: the share of right answers, and of two ways to answer without the question."""
+    held_out = synthetic_tasks.recombination_split(
+        [tuple(each.split(":", 1)) for each in experiment.config["data"]["holdout"]]
+    ).test
+    answers = experiment.config["evaluation"]["answers_per_task"]
+    numbers = ",".join(task.id.removeprefix("task") for task in held_out)
+    found = task_accuracy(load(str(model)), tasks=numbers, rows=answers, examples=1, batch_size=64)
+    names = {task.id: ":".join(task.family) for task in held_out}
+    return [
+        {
+            "task": each["task"],
+            "combination": names[each["task"]],
+            "right": round(each["accuracy"], 5),
+            "random fact": round(each["fact_unif"], 5),
+            "odd fact": round(each["odd_one_out"], 5),
+        }
+        for _, each in found.table("task").iterrows()
+    ]
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """Means of the arms for each combination and for the two kinds of tasks, as Markdown."""
+    who = rows["combination"].str.split(":").str[0].isin(FINDING)
+    groups = {name: rows["combination"] == name for name in experiment.config["data"]["holdout"]}
+    groups |= {"what is said": ~who, "who": who, "all": who | ~who}
+    lines = []
+    for name, chosen in groups.items():
+        of = rows[chosen]
+        arms = [f"{of.loc[of['arm'] == arm, 'right'].mean():.3f}" for arm in experiment.arms]
+        lines.append([name, *arms, *(f"{of[column].mean():.2f}" for column in ("random fact", "odd fact"))])
+    table = markdown_table(["tasks", *experiment.arms, "random fact", "odd fact"], lines)
+    return TEXT.format(seeds=rows["seed"].nunique(), table=table)
+
+
+def main(
+    table: Annotated[Path, typer.Option(help="The table of this measurement.")] = HERE / TABLE,
+) -> None:
+    """Measure the models that are missing, and print the table."""
+    experiment = read_experiment(HERE)
+    rows = measure_missing(
+        experiment,
+        list(experiment.arms),
+        table,
+        lambda arm, model: measure(experiment, model),
+        lambda line: typer.echo(line, err=True),
+    )
+    text = summary(rows, experiment)
+    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
