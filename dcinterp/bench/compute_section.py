@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
-from dcinterp.bench.verdict_words import verdict_words
+from dcinterp.bench.verdict_words import FEW, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
@@ -17,9 +17,10 @@ TEXT = """
 ![A point for every run, and the mean of each family's lines]({picture})
 
 The multiplier is the FLOPs of {base} over those of {other} at the same loss, along the sizes and lengths of training
-that were run. *By lines*: a line of log loss on log FLOPs for each family and seed, through all sizes. *By pieces*:
-straight pieces from size to size instead, which a curve does not put off. Brackets are 95 % intervals over seeds
-(Student's t of its logarithm).
+that were run: {arms}. *By lines*: a line of log loss on log FLOPs for each family and seed, through all sizes.
+*By pieces*: straight pieces from size to size instead, which a curve does not put off. Brackets are 95 % intervals over
+seeds (Student's t of its logarithm). Only the first row, the lowest loss, is tested: the others are made of the same
+runs and are no further evidence, also where an interval leaves out 1.
 
     {command} --over seeds
     {command} --over seeds --through pieces
@@ -32,8 +33,8 @@ How far the mean of a size is from the mean line:
 
 {residuals}
 
-Without `--over seeds`, with one line through all runs of a family, which takes each of them to scatter by itself:
-{pooled}
+Besides, and no hypothesis: without `--over seeds`, with one line through all runs of a family, which takes each of them
+to scatter by itself, and at the lowest loss of these lines, which not every run need have reached. {pooled}
 """
 
 
@@ -88,8 +89,14 @@ def multiplier_verdict(experiment: Experiment) -> str:
         says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: no verdict"
     return (
         f"{asks}, at {float(fit.loss[0]):.3f}, the lowest loss that both families reached in every seed): by lines "
-        f"{_times(fit, 0)}, by pieces {_times(fits[1], 0)} over {len(fit.seeds)} seeds; {says}."
+        f"{_times(fit, 0)}, by pieces {_times(fits[1], 0)} over {len(fit.seeds)} seeds{_by_seed(fits)}; {says}."
     )
+
+
+def _by_seed(fits: list[ScalingFit]) -> str:
+    """What each seed gives at the lowest loss, where seeds are few."""
+    ways = (", ".join(f"{each:.2f}" for each in fit.by_seed) for fit in fits)
+    return f" (one by one {' and '.join(ways)})" if len(fits[0].seeds) < FEW else ""
 
 
 def compute_section(experiment: Experiment, picture: str) -> str:
@@ -100,7 +107,7 @@ def compute_section(experiment: Experiment, picture: str) -> str:
     rows = [[f"{float(fit.loss[at]):.3f}", _times(fit, at), _times(pieces, at)] for at in range(len(fit.loss))]
     slopes = "; that of ".join(
         f"{family} falls as compute to the power of -{fit.exponent[at]:.4f} "
-        f"[{fit.exponent_low[at]:.4f}, {fit.exponent_high[at]:.4f}]"
+        f"[-{fit.exponent_high[at]:.4f}, -{fit.exponent_low[at]:.4f}]"
         for at, family in enumerate(fit.families)
     )
     measure, name = next(iter(experiment.measures.items()))
@@ -109,12 +116,21 @@ def compute_section(experiment: Experiment, picture: str) -> str:
         picture=picture,
         base=fit.families[0],
         other=fit.families[1],
+        arms=_arms(experiment, fit),
         command=command,
         multipliers=markdown_table([name, "multiplier, by lines", "by pieces"], rows),
         slopes=f"The loss of {slopes}.",
         residuals=_residuals(fit),
         pooled=pooled.sentence(),
     )
+
+
+def _arms(experiment: Experiment, fit: ScalingFit) -> str:
+    """The arms of both families, by compute."""
+    table = read_table(experiment)
+    table = table[table["stage"] == FINAL].sort_values("flops")
+    of = ((family, table.loc[table["family"] == family, "arm"].unique()) for family in fit.families)
+    return "; ".join(f"{family} is {', '.join(f'*{arm}*' for arm in arms)}" for family, arms in of)
 
 
 def _residuals(fit: ScalingFit) -> str:

@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.compute_section import compute_section, multiplier_verdict
-from dcinterp.bench.verdict_words import verdict_words
+from dcinterp.bench.verdict_words import FEW, verdict_words
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, read_table
@@ -38,7 +38,8 @@ To see whether the differences come again, give other seeds, and a table of thei
 
 HOW = (
     "A difference is taken seed by seed, between runs that draw the same data in the same order and start from "
-    "weights of their own; brackets are 95 % intervals over seeds, of each difference by itself. "
+    "weights of their own; brackets are 95 % intervals over seeds, of each difference by itself. Where the values of "
+    "seeds are skewed, an interval reaches further on that side; with few seeds that end is hardly known. "
 )
 SHARES = (
     "The mean of an accuracy has none: where runs either learn a thing or do not, a few of them say too little about "
@@ -185,9 +186,11 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):
         says = "one seed: no verdict"
+    each = ", ".join(f"{one:+.3f}" for one in found.by_seed(hypothesis.arms, hypothesis.baselines).tolist())
+    few = f" (one by one {each})" if 1 < len(found.seeds) < FEW else ""
     return (
         f"**{hypothesis.name}** ({of}{arm} minus {of and 'that of '}{baseline} is above zero, {found.meaning}): "
-        f"{_interval(mean, low, high, sign='+')} over {_seeds(found.seeds)}; {says}."
+        f"{_interval(mean, low, high, sign='+')} over {_seeds(found.seeds)}{few}; {says}."
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+FEW = 5
+"""Of fewer seeds a page gives what each of them has."""
+
 
 def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = ()) -> str:
     """Supported, refuted or open.

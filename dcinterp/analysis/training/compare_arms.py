@@ -79,8 +79,12 @@ class ArmComparison(Result):
 
     def between(self, arms: Sequence[str], baselines: Sequence[str], level: float = 0.95) -> tuple[float, float, float]:
         """(mean, low, high) over seeds of the mean of some arms minus that of others."""
+        return _mean(self.by_seed(arms, baselines), (-1.0, 1.0) if self.share else None, level)
+
+    def by_seed(self, arms: Sequence[str], baselines: Sequence[str]) -> Float[Tensor, " seed"]:
+        """The mean of some arms minus that of others, of every seed."""
         over, under = (self.values[[self.arms.index(arm) for arm in side]].mean(0) for side in (arms, baselines))
-        return _mean(over - under, (-1.0, 1.0) if self.share else None, level)
+        return over - under
 
     def sentences(self) -> list[str]:
         """For every arm but the baseline, its difference in words."""

@@ -55,8 +55,8 @@ class ScalingFit(Result):
 
     families [base, other]; exponent and coefficient per family with a 95 % interval (`low`, `high`), in log space:
     log L = log_coefficient - exponent log C. multiplier [at] with its interval. Points are in `points`, as
-    (family, FLOPs, loss). seeds: those that the intervals are over; none where they are over runs. measure: the column
-    of the loss.
+    (family, FLOPs, loss). seeds: those that the intervals are over; none where they are over runs. by_seed: the
+    multiplier of each of them at the lowest loss. measure: the column of the loss.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -83,6 +83,7 @@ class ScalingFit(Result):
     multiplier_high: Float[Tensor, " at"]
     seeds: tuple[int, ...] = ()
     measure: str = "loss"
+    by_seed: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         # A file may hold lines that no runs have: what is drawn takes their exponential.
@@ -112,8 +113,8 @@ class ScalingFit(Result):
         remark = "" if low > 1 or high < 1 else "; the interval includes 1, so no difference is shown"
         over = f" over {len(self.seeds)} seeds" if self.seeds else ""
         return (
-            f"At a loss of {float(self.loss[0]):.4g}, {other} reaches what {base} reaches with "
-            f"{float(self.multiplier[0]):.2f} times its compute (95 % interval{over} {low:.2f} to {high:.2f}){remark}."
+            f"At a loss of {float(self.loss[0]):.4g}, {base} needs {float(self.multiplier[0]):.2f} times the compute "
+            f"of {other} (95 % interval{over} {low:.2f} to {high:.2f}){remark}."
         )
 
     def warnings(self) -> list[str]:
@@ -232,6 +233,7 @@ def _over_seeds(table: pd.DataFrame, families: tuple[str, str], through: Through
         multiplier_low=torch.from_numpy(low),
         multiplier_high=torch.from_numpy(high),
         seeds=tuple(seeds),
+        by_seed=tuple(np.exp(log_flops[0] - log_flops[1])[:, 0].tolist()),
     )
 
 

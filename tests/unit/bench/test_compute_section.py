@@ -59,9 +59,10 @@ def planted(tmp_path: Path) -> Callable[..., Experiment]:
 @pytest.mark.parametrize(
     ("multipliers", "says"),
     [
-        ([1.5, 1.6, 1.7], "by lines 1.60 [1.37, 1.87], by pieces 1.60 [1.37, 1.87] over 3 seeds; **supported**."),
-        ([0.7, 0.8, 1.5], "over 3 seeds; **open**."),
-        ([0.6, 0.62, 0.61], "over 3 seeds; **refuted**: it is below 1."),
+        ([1.5, 1.6, 1.7], "by lines 1.60 [1.37, 1.87], by pieces 1.60 [1.37, 1.87] over 3 seeds"),
+        ([1.5, 1.6, 1.7], "; **supported**."),
+        ([0.7, 0.8, 1.5], "; **open**."),
+        ([0.6, 0.62, 0.61], "; **refuted**: it is below 1."),
     ],
 )
 def test_a_planted_multiplier_is_judged_by_its_interval(planted, multipliers, says):
@@ -91,7 +92,9 @@ def test_the_page_has_the_lines_and_their_figure(planted):
     assert "(small-compute.svg)" in text
     assert text.count("| 1.60 [1.37, 1.87] | 1.60 [1.37, 1.87] |") == 9
     assert "| dcformer++ | +0.00% | +0.00% | +0.00% |" in text.replace("-0.00%", "+0.00%")
-    assert "transformer++ falls as compute to the power of -0.0500" in text
+    assert "transformer++ falls as compute to the power of -0.0500 [-0.0500, -0.0500]" in text
+    assert "transformer++ is *plain 8*, *plain 16*, *plain 24*; dcformer++ is *all 8*, *all 16*, *all 24*" in text
+    assert "over 3 seeds (one by one 1.50, 1.60, 1.70 and 1.50, 1.60, 1.70)" in text
 
 
 def test_without_all_seeds_there_is_no_verdict(planted):

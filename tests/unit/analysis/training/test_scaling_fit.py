@@ -34,7 +34,7 @@ def test_planted_laws_come_back_exactly():
     assert fit.exponent == pytest.approx((0.05, 0.05))
     assert fit.multiplier.tolist() == pytest.approx([1.8] * len(fit.loss))
     assert fit.multiplier_low.tolist() == pytest.approx([1.8] * len(fit.loss))
-    assert "1.80 times its compute" in fit.sentence()
+    assert "transformer++ needs 1.80 times the compute of dcformer++" in fit.sentence()
 
 
 def test_a_multiplier_that_grows_with_compute():
@@ -164,7 +164,7 @@ def test_from_the_table_of_a_sweep(tmp_path):
     figure = tmp_path / "figure.html"
     ran = CliRunner().invoke(verbs, ["scaling", str(tmp_path / "results.csv"), "--figure", str(figure)])
     assert ran.exit_code == 0, ran.output
-    assert "1.70 times its compute" in ran.output
+    assert "1.70 times the compute of" in ran.output
     assert "plotly" in figure.read_text()
 
 
