@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
@@ -91,7 +92,9 @@ def test_a_result_of_0_1_loads_and_draws(name):
 
 
 @pytest.mark.parametrize("name", [name for name, told in RESULTS.items() if told["reproducible"]])
-def test_a_result_of_0_1_replays(here, name):
+def test_a_result_of_0_1_replays(here, monkeypatch, name):
+    if name == "task_accuracy":  # 0.1 put a first token before the rows, which the models never saw in training
+        monkeypatch.setattr(import_module("synthetic_tasks.evaluate"), "opens_texts", lambda model: True)
     report = dcinterp.replay(FIXTURE / "results" / name)
     assert report.changed == ()
     assert not report.weights_changed
