@@ -103,7 +103,7 @@ def opens_texts(model: Any) -> bool:
     TransformerLens makes every tokenizer put a first token before a text; a model that was trained without one reads a
     word that it never saw there.
     """
-    return bool(getattr(getattr(model, "cfg", None), "default_prepend_bos", True)) or not is_bridge(model)
+    return not is_bridge(model) or bool(getattr(getattr(model, "cfg", None), "default_prepend_bos", True))
 
 
 def is_bridge(model: Any) -> bool:

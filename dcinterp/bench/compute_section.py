@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
-from dcinterp.bench.verdict_words import FEW, verdict_words
+from dcinterp.bench.verdict_words import one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
@@ -87,16 +87,11 @@ def multiplier_verdict(experiment: Experiment) -> str:
     says = verdict_words(side, refuted="it is below 1", at_an_edge=edge)
     if len(fit.seeds) < len(experiment.seeds):
         says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: no verdict"
+    few = one_by_one(*(each.by_seed for each in fits), form=".2f")
     return (
         f"{asks}, at {float(fit.loss[0]):.3f}, the lowest loss that both families reached in every seed): by lines "
-        f"{_times(fit, 0)}, by pieces {_times(fits[1], 0)} over {len(fit.seeds)} seeds{_by_seed(fits)}; {says}."
+        f"{_times(fit, 0)}, by pieces {_times(fits[1], 0)} over {len(fit.seeds)} seeds{few}; {says}."
     )
-
-
-def _by_seed(fits: list[ScalingFit]) -> str:
-    """What each seed gives at the lowest loss, where seeds are few."""
-    ways = (", ".join(f"{each:.2f}" for each in fit.by_seed) for fit in fits)
-    return f" (one by one {' and '.join(ways)})" if len(fits[0].seeds) < FEW else ""
 
 
 def compute_section(experiment: Experiment, picture: str) -> str:

@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.compute_section import compute_section, multiplier_verdict
-from dcinterp.bench.verdict_words import FEW, verdict_words
+from dcinterp.bench.verdict_words import one_by_one, verdict_words
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, read_table
@@ -186,8 +186,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):
         says = "one seed: no verdict"
-    each = ", ".join(f"{one:+.3f}" for one in found.by_seed(hypothesis.arms, hypothesis.baselines).tolist())
-    few = f" (one by one {each})" if 1 < len(found.seeds) < FEW else ""
+    few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
     return (
         f"**{hypothesis.name}** ({of}{arm} minus {of and 'that of '}{baseline} is above zero, {found.meaning}): "
         f"{_interval(mean, low, high, sign='+')} over {_seeds(found.seeds)}{few}; {says}."

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 FEW = 5
-"""Of fewer seeds a page gives what each of them has."""
+
+
+def one_by_one(*ways: Sequence[float], form: str) -> str:
+    """What each seed has, in brackets, where a page gives it: of two seeds or more, and fewer than `FEW`."""
+    said = " and ".join(", ".join(f"{each:{form}}" for each in way) for way in ways)
+    return f" (one by one {said})" if 1 < len(ways[0]) < FEW else ""
 
 
 def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = ()) -> str:

@@ -20,6 +20,7 @@ from dcinterp.bench.trained_models import measure_missing
 from dcinterp.checkpoints.load import load
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "by_combination.csv", "more-by-combination.md"
@@ -41,17 +42,14 @@ random fact, *odd fact* that of the fact which is unlike the others, where there
 
 def measure(experiment: Experiment, model: Path) -> list[dict[str, Any]]:
     """A row for each task left out: the share of right answers, and of two ways to answer without the question."""
-    held_out = synthetic_tasks.recombination_split(
-        [tuple(each.split(":", 1)) for each in experiment.config["data"]["holdout"]]
-    ).test
+    held_out = held_out_tasks(tuple(experiment.config["data"]["holdout"]))
     answers = experiment.config["evaluation"]["answers_per_task"]
-    numbers = ",".join(task.id.removeprefix("task") for task in held_out)
+    numbers = ",".join(name.removeprefix("task") for name in sorted(held_out))
     found = task_accuracy(load(str(model)), tasks=numbers, rows=answers, examples=1, batch_size=64)
-    names = {task.id: ":".join(task.family) for task in held_out}
     return [
         {
             "task": each["task"],
-            "combination": names[each["task"]],
+            "combination": ":".join(synthetic_tasks.TASKS[each["task"]].family),
             "right": round(each["accuracy"], 5),
             "random fact": round(each["fact_unif"], 5),
             "odd fact": round(each["odd_one_out"], 5),

@@ -59,10 +59,13 @@ def planted(tmp_path: Path) -> Callable[..., Experiment]:
 @pytest.mark.parametrize(
     ("multipliers", "says"),
     [
-        ([1.5, 1.6, 1.7], "by lines 1.60 [1.37, 1.87], by pieces 1.60 [1.37, 1.87] over 3 seeds"),
-        ([1.5, 1.6, 1.7], "; **supported**."),
-        ([0.7, 0.8, 1.5], "; **open**."),
-        ([0.6, 0.62, 0.61], "; **refuted**: it is below 1."),
+        ([1.5, 1.6, 1.7], "by lines 1.60 [1.37, 1.87], by pieces 1.60 [1.37, 1.87] over 3 seeds (one by one "),
+        ([1.5, 1.6, 1.7], "over 3 seeds (one by one 1.50, 1.60, 1.70 and 1.50, 1.60, 1.70); **supported**."),
+        ([0.7, 0.8, 1.5], "over 3 seeds (one by one 0.70, 0.80, 1.50 and 0.70, 0.80, 1.50); **open**."),
+        (
+            [0.6, 0.62, 0.61],
+            "over 3 seeds (one by one 0.60, 0.62, 0.61 and 0.60, 0.62, 0.61); **refuted**: it is below 1.",
+        ),
     ],
 )
 def test_a_planted_multiplier_is_judged_by_its_interval(planted, multipliers, says):
