@@ -72,7 +72,7 @@ def evaluate(
         raise ValueError("this model has no tokenizer; pass tokenizer=...")
     name = name or model_name(model)
     encodings, asked = encode_rows(rows, tokenizer, context_length(model), opens_texts(model))
-    store = Store(folder, fingerprint(model, rows, name)) if folder is not None else None
+    store = Store(folder, fingerprint(model, rows, encodings, name)) if folder is not None else None
     done = store.load() if store else {}
     todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
     pad_id = getattr(tokenizer, "pad_token_id", None) or 0
@@ -219,11 +219,12 @@ def context_length(model: Any) -> int | None:
     return length if isinstance(length, int) and length > 0 else None
 
 
-def fingerprint(model: Any, rows: Sequence[Row], name: str) -> str:
-    """A hash of the rows and of a sample of every weight: an evaluation is only continued with the same of both."""
+def fingerprint(model: Any, rows: Sequence[Row], encodings: Sequence[Encoding], name: str) -> str:
+    """A hash of rows, of the ids they are read as and of a sample of every weight: all three must be as they were."""
     digest = blake2b(name.encode(), digest_size=12)
-    for row in rows:
+    for row, encoding in zip(rows, encodings, strict=True):
         digest.update(row.text.encode())
+        digest.update(repr(list(encoding.ids)).encode())
     inner = getattr(model, "original_model", model)
     for parameter in getattr(inner, "parameters", lambda: iter(()))():
         digest.update(repr((tuple(parameter.shape), parameter.detach().flatten()[:4].tolist())).encode())
@@ -266,7 +267,7 @@ class Store:
         lines = self.path.read_text(encoding="utf-8").split("\n")
         if _json(lines[0]) != {"fingerprint": self.print}:
             raise ValueError(
-                f"{self.folder} holds an unfinished evaluation of another model or other rows; "
+                f"{self.folder} holds an unfinished evaluation of another model, other rows or other tokens; "
                 f"choose another folder or delete {self.path.name} in it"
             )
         # Every whole line ends with a newline, so the last piece is empty or cut off.

@@ -254,7 +254,7 @@ def test_an_interrupted_evaluation_goes_on(rows: list[Row], neox, word_tokenizer
     with (tmp_path / "unfinished.jsonl").open("a") as file:
         file.write('[\n{"place": 9}\n{"place": 9, "records": [{"row": 3}]}\n')  # damaged
         file.write('{"place": 11, "rec')  # as a crash in the middle of writing leaves it
-    with pytest.raises(ValueError, match="another model or other rows"):
+    with pytest.raises(ValueError, match="another model, other rows"):
         evaluate(neox, rows[1:], tokenizer=word_tokenizer, folder=tmp_path)
     forwards = []
     neox.register_forward_pre_hook(lambda *_: forwards.append(1))
@@ -267,6 +267,22 @@ def test_an_interrupted_evaluation_goes_on(rows: list[Row], neox, word_tokenizer
     assert seen == [8, 10, 12]
     assert resumed.to_dataframe().equals(whole.to_dataframe())
     assert not (tmp_path / "unfinished.jsonl").exists()
+
+
+def test_rows_read_as_other_tokens_are_not_gone_on_with(rows: list[Row], byte_tokenizer, tmp_path) -> None:
+    class Bridge:
+        original_model = torch.nn.Linear(1, 1)
+        tokenizer = byte_tokenizer
+        cfg = SimpleNamespace(default_prepend_bos=True)
+
+        def __call__(self, ids, return_type: str):
+            return oracle(ids)
+
+    with pytest.raises(Stop):
+        evaluate(Bridge(), rows, batch_size=2, folder=tmp_path, progress=stop_after(1))
+    Bridge.cfg.default_prepend_bos = False
+    with pytest.raises(ValueError, match="other tokens"):
+        evaluate(Bridge(), rows, batch_size=2, folder=tmp_path)
 
 
 def test_results_are_saved_and_loaded(rows: list[Row], neox, word_tokenizer, tmp_path) -> None:
