@@ -10,7 +10,7 @@ patched as a whole, exactly, from prompts that differ in one thing from those th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.circuit_pairs import read_pairs
+from dcinterp.mechanism.circuit_pairs import Pair, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others
 from dcinterp.mechanism.faithfulness import measure_circuits
@@ -77,17 +77,34 @@ def pooled_shares(
     Returns:
         No rows where the model prefers the answer to the other prompt's in less than `PREFERS` of a change's prompts.
     """
+    return pair_shares(bridge, {change: read_pairs(bridge, list(asked))[0] for change, asked in prompts.items()}, like)
+
+
+def pair_shares(
+    bridge: Bridge,
+    pairs: Mapping[str, Sequence[Pair]],
+    like: Mapping[str, str] | None = None,
+    groups_of: Callable[[str], Sequence[str]] = lambda edge: (group_of(edge),),
+) -> list[dict[str, Any]]:
+    """`pooled_shares` of pairs that are made already.
+
+    Args:
+        bridge, like: as there.
+        pairs: of every change.
+        groups_of: the groups of an edge; an edge of several is patched with each.
+    """
     run, found = CircuitRun(bridge), {}
     no_units = not bridge.original_model.config.intermediate_size
-    groups = [group for group in dict.fromkeys(map(group_of, run.graph.names)) if not (no_units and "MLP" in group)]
+    groups_by_edge = [groups_of(edge) for edge in run.graph.names]
+    named = dict.fromkeys(group for groups in groups_by_edge for group in groups)
+    groups = [group for group in named if not (no_units and "MLP" in group)]
     kept = torch.ones(2 + len(groups), run.graph.size)
     kept[1] = 0
-    for number, edge in enumerate(run.graph.names):
-        if (group := group_of(edge)) in groups:
+    for number, own in enumerate(groups_by_edge):
+        for group in set(own) & set(groups):
             kept[2 + groups.index(group), number] = 0
-    for change, asked in prompts.items():
-        pairs, _ = read_pairs(bridge, list(asked))
-        found[change] = measure_circuits(run, pairs, Others(run, pairs, "counterfactual"), kept, batch_size=64)
+    for change, asked in pairs.items():
+        found[change] = measure_circuits(run, asked, Others(run, asked, "counterfactual"), kept, batch_size=64)
     if min(float((m[0] > 0).float().mean()) for m in found.values()) < PREFERS:
         return []
     means, rows = {change: m.mean(1) for change, m in found.items()}, []

@@ -17,12 +17,11 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from scipy.stats import binomtest
 
-from dcinterp.bench.pooled_edges import PREFERS, mean_and_range, two_decimals
+from dcinterp.bench.pooled_edges import PREFERS, mean_and_range
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.bench.sign_verdict import least_models, sign_verdict
 from dcinterp.bench.trained_models import folder_option, measure_missing
-from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
@@ -89,11 +88,6 @@ def error_rate(experiment: Experiment) -> float:
     return 0.05 / len(sizes(experiment))
 
 
-def least_models(error: float) -> int:
-    """Models without which nothing is concluded: with fewer no sign test can agree."""
-    return next(n for n in range(1, 99) if binomtest(n, n).pvalue <= error)
-
-
 def shares_of(rows: pd.DataFrame, arm: str, part: str) -> pd.DataFrame:
     """[seed, group]: the share of the letter's effect in the models of an arm that could be asked on a part."""
     own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
@@ -114,14 +108,7 @@ def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
         return f"{about}: interim, {trained} of {len(experiment.seeds)} seeds; no verdict."
     if len(shares) < least:
         return f"{about}: {of} could be asked; fewer than {least}, so nothing is concluded."
-    apart = (shares[ROUTE] - shares[OTHER]).to_numpy(copy=True)
-    low, high = (float(end) for end in bootstrap_interval(apart, level=1 - error))
-    above = int((apart > 0).sum())
-    signs = binomtest(above, len(apart)).pvalue <= error
-    says = "**supported**" if signs and low > 0 else "**refuted**" if signs and high < 0 else "**open**"
-    interval = f"{apart.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
-    each = ", ".join(two_decimals(value, "+") for value in sorted(apart))
-    return f"{about}: {interval} over {of}, above zero in {above} of them; {says}. Model by model, in order: {each}."
+    return f"{about}: {sign_verdict(shares[ROUTE] - shares[OTHER], of, error)}"
 
 
 def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Sequence[str]) -> str:

@@ -1,0 +1,233 @@
+"""By which ways models that learnt the 74 tasks carry what is asked for and what is said, seed by seed.
+
+    python experiments/recombination_tasks/circuits.py
+
+reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
+circuits.csv, and prints the answer to M of the protocol and the tables beside it, which are also at the end of the
+experiment's page (more-circuits.md).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+import synthetic_tasks
+from dcinterp.bench.pooled_edges import (
+    EXPLAINED,
+    NOTHING,
+    arm_tables,
+    arms_alike,
+    change_list,
+    group_of,
+    mean_and_range,
+    pair_shares,
+    two_decimals,
+)
+from dcinterp.bench.sign_verdict import least_models, sign_verdict
+from dcinterp.bench.trained_models import measure_missing
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.checkpoints.load import load
+from dcinterp.mechanism.circuit_pairs import read_pairs
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.data.task_choice import held_out_tasks
+
+HERE = Path(__file__).parent
+TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
+ARMS = ("DCMHA", "plain")
+"""Those whose tables are shown; the table of the measurement has all."""
+EXAMPLES, SEED = 128, 11
+ORDINALS = "ordinals seen"
+PERSONS, OBJECTS = ("same-person", "the-other-person"), ("same-object", "the-other-object")
+KINDS = {"persons": PERSONS, "objects": OBJECTS, "ordinals": (*PERSONS, "different-in-set")}
+PARTS = ("persons seen", "persons held-out", "objects seen", "objects held-out", ORDINALS)
+CHANGES = {
+    "relation": "the question says *before* instead of *after*, or the other way round",
+    "question": "the question names another person (another item, where a name is the answer)",
+    "source": "the fact that is asked for has another item (another name, where a name is the answer)",
+}
+RELATION, *BOTH = CHANGES
+ROUTE, OTHER, MIXED = "all -> weights", "all -> queries", "mixed heads"
+
+TEXT = """## By which ways the models answer
+
+A composed model mixes its heads by dynamic weights, made from the tokens. In the puzzle of `recombination_heads` what
+was found went into those after the softmax, where plain models make queries of it. In the shipped composed model of
+these tasks some of the relation does, where *before* and *after* exchange places: more of this goes into the weights
+than into the queries, and in the shipped plain model it goes into the queries. That was found by looking at these two.
+Here the protocol asked it of fresh models, before any of them was looked into.
+
+    python experiments/recombination_tasks/circuits.py
+    python experiments/recombination_tasks/circuits.py --model dcformer++    # and transformer++: those two
+
+{verdict}
+{means}
+
+Asked are models that answer {at:.0%} of the tasks seen in training, with facts that training never shows. Each part has
+{examples} questions (the last twice as many), as far as there is another prompt of as many tokens with another answer:
+
+- *persons*: what a person has, or the other one has; another *question* is of the former alone, but for a few;
+- *objects*: who has it, or who has not; another *question* is of the former alone;
+- *ordinals*: days, years and the like: what comes just before or after the one that is meant; all seen in training.
+
+*seen* and *held-out* are tasks seen in training and those left out. Models are chosen by what they learnt, so this is
+said of models that learnt the tasks, and not of an arm.
+
+{changes}
+
+{explained}
+
+Groups are wider here: *tokens* is the embedding, *layers* the heads and MLPs of earlier layers, *all* both, and all
+layers where it stands with a kind of reader. *{mixed}* are all terms of the composition that are not a head's own
+pattern, together and by layer and stage. No hypothesis is about the tables.
+
+{arms}
+"""
+
+
+def ways(edge: str) -> tuple[str, ...]:
+    """The groups of an edge: from the tokens or from earlier layers into what, and the sums over layers."""
+    group = group_of(edge)
+    if " -> " not in group:
+        layer, stage, branch = group.split()
+        return () if branch == "skip" else (f"{layer} {stage} {MIXED}", MIXED)
+    source, target = group.split(" -> ")
+    if target == "logits":
+        return (group,)
+    if target.startswith("MLP"):
+        return (f"all -> {target}",)
+    what = {"query": "queries", "key": "keys", "value": "values"}.get(target.split()[-1], "weights")
+    return (f"{'tokens' if source == 'embedding' else 'layers'} -> {target}", f"all -> {what}")
+
+
+def tasks_of(experiment: Experiment, part: str) -> list[str]:
+    """The numbers of the tasks of a part."""
+    kind, side = part.split()
+    held_out = held_out_tasks(tuple(experiment.config["data"]["holdout"]))
+    return [
+        task.id.removeprefix("task")
+        for task in synthetic_tasks.TASKS.values()
+        if task.qk in KINDS[kind]
+        and (task.id in held_out) == (side == "held-out")
+        and (part != ORDINALS or task.relation.startswith("ordinal"))
+    ]
+
+
+def changes_of(part: str) -> list[str]:
+    """What is changed in the questions of a part."""
+    return [RELATION, BOTH[1]] if part == ORDINALS else BOTH
+
+
+def measure(experiment: Experiment, solved: pd.Series, arm: str, model: Path) -> list[dict[str, Any]]:
+    """A row for every part, change and group: its share; one row alone of a model that is not asked.
+
+    solved: the share of right answers on tasks seen in training, of every run.
+    """
+    seen = {"right": solved[model.parent.name]}
+    if seen["right"] < experiment.solved_at:
+        return [seen]
+    bridge = load(str(model))
+    found = [seen | {"part": part} | row for part in PARTS for row in shares(experiment, bridge, part)]
+    return found or [seen]
+
+
+def shares(experiment: Experiment, bridge: Bridge, part: str) -> list[dict[str, Any]]:
+    """A row for every change and group: its share in one model on one part."""
+    examples = EXAMPLES * (1 + (part == ORDINALS))
+    text = f"{','.join(tasks_of(experiment, part))} n={examples} seed={SEED} split=held-out"
+    pairs = {change: read_pairs(bridge, text, change)[0] for change in changes_of(part)}
+    return pair_shares(bridge, pairs, groups_of=ways)
+
+
+def asked_shares(rows: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """[seed, group]: the shares that M is about, in the models of an arm that could be asked."""
+    own = rows[(rows["arm"] == arm) & (rows["part"] == ORDINALS) & (rows["change"] == RELATION)]
+    return own.pivot_table(index="seed", columns="group", values="share")
+
+
+def verdict(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The hypothesis about the DCMHA models, as a line of Markdown."""
+    trained, least = rows.loc[rows["arm"] == ARMS[0], "seed"].nunique(), least_models(0.05)
+    found = asked_shares(rows, ARMS[0])
+    of = f"{len(found)} of {trained} models"
+    about = (
+        f"- **M** (in {ARMS[0]}, on `{ORDINALS}`, of the effect of another *{RELATION}*, the share of *{ROUTE}* minus "
+        f"that of *{OTHER}* is above zero)"
+    )
+    if trained < len(experiment.seeds):
+        return f"{about}: interim, {trained} of {len(experiment.seeds)} seeds; no verdict."
+    if len(found) < least:
+        return f"{about}: {of} could be asked; fewer than {least}, so nothing is concluded."
+    return f"{about}: {sign_verdict(found[ROUTE] - found[OTHER], of)}"
+
+
+def means(rows: pd.DataFrame, arm: str) -> str:
+    """The two shares that M is about in one arm, as a line of Markdown."""
+    found = asked_shares(rows, arm)
+    said = [f"*{way}* {mean_and_range(found[way])}" for way in (ROUTE, OTHER) if way in found]
+    return f"- {arm}, {len(found)} models: {', '.join(said) or 'none could be asked'}."
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The answer and the tables, as Markdown."""
+    told, of = [], {}
+    for arm in ARMS:
+        asked = rows[rows["arm"] == arm].dropna(subset=["share"])
+        if not len(asked):
+            continue
+        of[arm] = asked[asked["part"] == ORDINALS], asked[asked["part"] != ORDINALS]
+        tables = [arm_tables(own, changes_of(own["part"].iloc[0])) for own in of[arm] if len(own)]
+        told.append(f"### {arm}\n\n" + "\n\n".join(tables))
+    if len(of) == len(ARMS):
+        pair = " and one of ".join(of)
+        alike = [
+            f"on `{one['part'].iloc[0]}` by {arms_alike(one, other, changes_of(one['part'].iloc[0]))}"
+            for one, other in zip(*of.values(), strict=True)
+            if len(one) and len(other)
+        ]
+        told.append(f"The shares of a model of {pair} correlate {', '.join(alike)}, on the groups that both have.")
+    return TEXT.format(
+        verdict=verdict(rows, experiment),
+        means="\n".join(means(rows, arm) for arm in experiment.arms),
+        at=experiment.solved_at,
+        examples=EXAMPLES,
+        changes=change_list(CHANGES),
+        explained=EXPLAINED,
+        mixed=MIXED,
+        arms="\n\n".join(told),
+    )
+
+
+def one_table(rows: list[dict[str, Any]]) -> str:
+    """The shares of one model on one part, as Markdown."""
+    found = pd.DataFrame(rows).pivot_table(index="group", columns="change", values="share", sort=False)
+    shown = found[(found.abs() >= NOTHING).any(axis=1) | found.index.isin((ROUTE, OTHER))]
+    cells = [[group, *map(two_decimals, values)] for group, values in zip(shown.index, shown.to_numpy(), strict=True)]
+    return markdown_table(["edges", *found.columns], cells)
+
+
+def main(
+    table: Annotated[Path, typer.Option(help="The table of this measurement.")] = HERE / TABLE,
+    model: Annotated[str, typer.Option(help="A model to print the shares of on the ordinals, and no more.")] = "",
+) -> None:
+    """Measure the models that are missing, and print the tables."""
+    experiment = read_experiment(HERE)
+    if model:
+        typer.echo(one_table(shares(experiment, load(model), ORDINALS)))
+        return
+    runs = read_table(experiment)
+    solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
+    said = partial(typer.echo, err=True)
+    rows = measure_missing(experiment, list(experiment.arms), table, partial(measure, experiment, solved), said)
+    text = summary(rows, experiment)
+    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
