@@ -24,6 +24,8 @@ from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.control.experiment import digests, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
+HELD_OUT = {f"task{number}" for number in (4, 5, 18, 19, 32, 33, 54, 55, 68, 69)}
+"""Tasks that `recombination_tasks` trains no model on."""
 FOLDER = Path(__file__).parents[2] / "experiments"
 
 
@@ -299,6 +301,44 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
     option = folder_option(folder, FOLDER / "recombination_heads")
     options = {"options": option} if option else {}
     assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
+
+
+@pytest.mark.parametrize(
+    ("edge", "groups"),
+    [
+        ("embedding -> L0H1.q", ("tokens -> L0 query", "all -> queries")),
+        ("MLP 0 -> L2H1.v", ("layers -> L2 value", "all -> values")),
+        ("L0H1 -> L1 post weights", ("layers -> L1 post weights", "all -> weights")),
+        ("embedding -> L1 pre weights", ("tokens -> L1 pre weights", "all -> weights")),
+        ("L1H0 -> L1H1 (post qp)", ("L1 post mixed heads", "mixed heads")),
+        ("L1H0 -> L1H0 (pre skip)", ()),
+        ("L0H1 -> MLP 1", ("all -> MLP 1",)),
+        ("L1H1 -> logits", ("L1 -> logits",)),
+    ],
+)
+def test_the_ways_of_the_tasks_pool_edges_by_reader(edge, groups):
+    assert script("recombination_tasks", "circuits").ways(edge) == groups
+
+
+def test_the_relation_is_asked_of_six_of_six_models():
+    module, experiment = script("recombination_tasks", "circuits"), read_experiment(FOLDER / "recombination_tasks")
+    for part in module.PARTS:
+        numbers = {f"task{number}" for number in module.tasks_of(experiment, part)}
+        assert bool(numbers & HELD_OUT) == (numbers <= HELD_OUT) == part.endswith("held-out")
+
+    def of(apart: list[float]) -> str:
+        rows = [
+            {"seed": seed, "part": module.ORDINALS, "change": module.RELATION, "group": group, "share": share}
+            for seed, each in enumerate(apart)
+            for group, share in ((module.ROUTE, 0.2 + each), (module.OTHER, 0.2))
+        ]
+        rows += [{"seed": seed} for seed in range(len(apart), 6)]
+        return module.verdict(pd.DataFrame(rows).assign(arm="DCMHA"), experiment)
+
+    assert "above zero in 6 of them; **supported**" in of([0.1, 0.12, 0.09, 0.11, 0.1, 0.1])
+    assert "above zero in 5 of them; **open**" in of([0.1, 0.12, 0.09, 0.11, 0.1, -0.01])
+    assert "above zero in 0 of them; **refuted**" in of([-0.1, -0.12, -0.09, -0.11, -0.1, -0.1])
+    assert of([0.1] * 5).endswith("5 of 6 models could be asked; fewer than 6, so nothing is concluded.")
 
 
 def test_every_page_of_an_experiment_is_in_the_contents():
