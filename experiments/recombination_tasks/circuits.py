@@ -44,7 +44,7 @@ ARMS = ("DCMHA", "plain")
 EXAMPLES, SEED = 128, 11
 ORDINALS = "ordinals seen"
 PERSONS, OBJECTS = ("same-person", "the-other-person"), ("same-object", "the-other-object")
-KINDS = {"persons": PERSONS, "objects": OBJECTS, "ordinals": (*PERSONS, "different-in-set")}
+KINDS = {"persons": PERSONS, "objects": OBJECTS, "ordinals": ("different-in-set",)}
 PARTS = ("persons seen", "persons held-out", "objects seen", "objects held-out", ORDINALS)
 CHANGES = {
     "relation": "the question says *before* instead of *after*, or the other way round",
@@ -60,7 +60,8 @@ A composed model mixes its heads by dynamic weights, made from the tokens. In th
 was found went into those after the softmax, where plain models make queries of it. In the shipped composed model of
 these tasks some of the relation does, where *before* and *after* exchange places: more of this goes into the weights
 than into the queries, and in the shipped plain model it goes into the queries. That was found by looking at these two.
-Here the protocol asked it of fresh models, before any of them was looked into.
+Here the protocol asked it of fresh models, before any of them was looked into. It is of more and less: what else the
+relation goes by, such as the MLPs, is in the tables.
 
     python experiments/recombination_tasks/circuits.py
     python experiments/recombination_tasks/circuits.py --model dcformer++    # and transformer++: those two
@@ -73,7 +74,8 @@ Asked are models that answer {at:.0%} of the tasks seen in training, with facts 
 
 - *persons*: what a person has, or the other one has; another *question* is of the former alone, but for a few;
 - *objects*: who has it, or who has not; another *question* is of the former alone;
-- *ordinals*: days, years and the like: what comes just before or after the one that is meant; all seen in training.
+- *ordinals*: days, years and the like of a set: what comes just before or after the one that differs; training shows
+  both.
 
 *seen* and *held-out* are tasks seen in training and those left out. Models are chosen by what they learnt, so this is
 said of models that learnt the tasks, and not of an arm.
@@ -83,8 +85,10 @@ said of models that learnt the tasks, and not of an arm.
 {explained}
 
 Groups are wider here: *tokens* is the embedding, *layers* the heads and MLPs of earlier layers, *all* both, and all
-layers where it stands with a kind of reader. *{mixed}* are all terms of the composition that are not a head's own
-pattern, together and by layer and stage. No hypothesis is about the tables.
+layers where it stands with a kind of reader. *{mixed}* are all terms that composition adds, its gates of a head's own
+pattern included, together and by layer and stage; their weights are the prompt's own. No hypothesis is about these
+tables.
+*before* and *after* are the last word, where the answer is read, so that little of this need go by other positions.
 
 {arms}
 """
@@ -102,7 +106,8 @@ def ways(edge: str) -> tuple[str, ...]:
     if target.startswith("MLP"):
         return (f"all -> {target}",)
     what = {"query": "queries", "key": "keys", "value": "values"}.get(target.split()[-1], "weights")
-    return (f"{'tokens' if source == 'embedding' else 'layers'} -> {target}", f"all -> {what}")
+    named = (f"{'tokens' if source == 'embedding' else 'layers'} -> {target}", f"all -> {what}")
+    return (*named, f"all -> {target.split(' ', 1)[1]}") if what == "weights" else named
 
 
 def tasks_of(experiment: Experiment, part: str) -> list[str]:
@@ -224,6 +229,7 @@ def main(
     solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
     said = partial(typer.echo, err=True)
     rows = measure_missing(experiment, list(experiment.arms), table, partial(measure, experiment, solved), said)
+    rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
     text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)

@@ -308,8 +308,8 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
     [
         ("embedding -> L0H1.q", ("tokens -> L0 query", "all -> queries")),
         ("MLP 0 -> L2H1.v", ("layers -> L2 value", "all -> values")),
-        ("L0H1 -> L1 post weights", ("layers -> L1 post weights", "all -> weights")),
-        ("embedding -> L1 pre weights", ("tokens -> L1 pre weights", "all -> weights")),
+        ("L0H1 -> L1 post weights", ("layers -> L1 post weights", "all -> weights", "all -> post weights")),
+        ("embedding -> L1 pre weights", ("tokens -> L1 pre weights", "all -> weights", "all -> pre weights")),
         ("L1H0 -> L1H1 (post qp)", ("L1 post mixed heads", "mixed heads")),
         ("L1H0 -> L1H0 (pre skip)", ()),
         ("L0H1 -> MLP 1", ("all -> MLP 1",)),
