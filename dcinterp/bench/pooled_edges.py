@@ -130,7 +130,8 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
         body = [[group, *(cells.loc[group, change] for change in changes)] for group in shown]
         right = f", right in {own[part].min():.2f} to {own[part].max():.2f} of its questions" if part in own else ""
         table = markdown_table(["edges", *changes], body)
-        text += f"On `{part}`, {own['seed'].nunique()} models{right}:\n\n{table}\n\n"
+        models = own["seed"].nunique()
+        text += f"On `{part}`, {models} model{'s' if models > 1 else ''}{right}:\n\n{table}\n\n"
     alike = []
     for change in changes:
         wide = _by_seed(rows, change)

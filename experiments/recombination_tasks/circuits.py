@@ -86,9 +86,9 @@ said of models that learnt the tasks, and not of an arm.
 
 Groups are wider here: *tokens* is the embedding, *layers* the heads and MLPs of earlier layers, *all* both, and all
 layers where it stands with a kind of reader. *{mixed}* are all terms that composition adds, its gates of a head's own
-pattern included, together and by layer and stage; their weights are the prompt's own. No hypothesis is about these
+pattern included, together and by layer and stage; their weights are the prompt's own. *before* and *after* are the
+last word, where the answer is read, so that little of this need go by other positions. No hypothesis is about these
 tables.
-*before* and *after* are the last word, where the answer is read, so that little of this need go by other positions.
 
 {arms}
 """
