@@ -345,7 +345,9 @@ def test_the_relation_is_asked_of_six_of_six_models():
     assert "above zero in 6 of them; **supported**" in of([0.1, 0.12, 0.09, 0.11, 0.1, 0.1])
     assert "above zero in 5 of them; **open**" in of([0.1, 0.12, 0.09, 0.11, 0.1, -0.01])
     assert "above zero in 0 of them; **refuted**" in of([-0.1, -0.12, -0.09, -0.11, -0.1, -0.1])
-    assert of([0.1] * 5).endswith("5 of 6 models could be asked; fewer than 6, so nothing is concluded.")
+    assert of([0.1] * 5).endswith(
+        "5 of 6 models could be asked, above zero in 5 of them; fewer than 6, so nothing is concluded."
+    )
 
 
 def test_every_page_of_an_experiment_is_in_the_contents():
