@@ -224,7 +224,7 @@ def fingerprint(model: Any, rows: Sequence[Row], encodings: Sequence[Encoding], 
     digest = blake2b(name.encode(), digest_size=12)
     for row, encoding in zip(rows, encodings, strict=True):
         digest.update(row.text.encode())
-        digest.update(repr(list(encoding.ids)).encode())
+        digest.update(repr(encoding.ids).encode())
     inner = getattr(model, "original_model", model)
     for parameter in getattr(inner, "parameters", lambda: iter(()))():
         digest.update(repr((tuple(parameter.shape), parameter.detach().flatten()[:4].tolist())).encode())

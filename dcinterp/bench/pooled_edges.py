@@ -96,13 +96,12 @@ def pair_shares(
     run, found = CircuitRun(bridge), {}
     no_units = not bridge.original_model.config.intermediate_size
     groups_by_edge = [groups_of(edge) for edge in run.graph.names]
-    named = dict.fromkeys(group for groups in groups_by_edge for group in groups)
-    groups = [group for group in named if not (no_units and "MLP" in group)]
+    named = dict.fromkeys(group for own in groups_by_edge for group in own)
+    groups = {group: row for row, group in enumerate((g for g in named if not (no_units and "MLP" in g)), start=2)}
     kept = torch.ones(2 + len(groups), run.graph.size)
     kept[1] = 0
     for number, own in enumerate(groups_by_edge):
-        for group in set(own) & set(groups):
-            kept[2 + groups.index(group), number] = 0
+        kept[[groups[group] for group in own if group in groups], number] = 0
     for change, asked in pairs.items():
         found[change] = measure_circuits(run, asked, Others(run, asked, "counterfactual"), kept, batch_size=64)
     if min(float((m[0] > 0).float().mean()) for m in found.values()) < PREFERS:
@@ -114,6 +113,12 @@ def pair_shares(
             share = round(float((m[0] - without) / (whole[0] - whole[1])), 5)
             rows.append({"change": change, "group": group, "share": share})
     return rows
+
+
+def shares_of(rows: pd.DataFrame, arm: str, part: str, change: str) -> pd.DataFrame:
+    """[seed, group]: the shares of a change's effect in the models of an arm that could be asked on a part."""
+    own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == change)]
+    return own.pivot_table(index="seed", columns="group", values="share")
 
 
 def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:

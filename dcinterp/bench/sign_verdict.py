@@ -14,19 +14,32 @@ def least_models(error: float) -> int:
     return next(n for n in range(1, 99) if binomtest(n, n).pvalue <= error)
 
 
-def sign_verdict(apart: pd.Series, of: str, error: float = 0.05) -> str:
-    """The verdict on "above zero", which needs both the interval of the mean and a sign test, in Markdown.
+def sign_verdict(
+    shares: pd.DataFrame, way: str, other: str, *, trained: int, seeds: int, error: float = 0.05, signs: bool = False
+) -> str:
+    """The verdict on "the share of one way minus that of another is above zero", in Markdown.
+
+    It needs both the interval of the mean and a sign test; there is none before all seeds are trained, nor with fewer
+    than `least_models`.
 
     Args:
-        apart: the difference in each model, at least `least_models(error)` of them.
-        of: which models these are, in words.
-        error: what each of the two may err.
+        shares: [seed, group] of `shares_of`, of the models that could be asked.
+        way, other: the two groups.
+        trained, seeds: how many models there are, and how many there will be.
+        error: what each of the two tests may err.
+        signs: whether to count the signs where there are too few models.
     """
-    values = apart.to_numpy(copy=True)
+    if trained < seeds:
+        return f"interim, {trained} of {seeds} seeds; no verdict."
+    paired = shares.reindex(columns=[way, other])
+    values = (paired[way] - paired[other]).to_numpy(copy=True)
+    of, above = f"{len(values)} of {trained} models", int((values > 0).sum())
+    if len(values) < (least := least_models(error)):
+        counted = f", above zero in {above} of them" if signs else ""
+        return f"{of} could be asked{counted}; fewer than {least}, so nothing is concluded."
     low, high = (float(end) for end in bootstrap_interval(values, level=1 - error))
-    above = int((values > 0).sum())
-    signs = binomtest(above, len(values)).pvalue <= error
-    says = "**supported**" if signs and low > 0 else "**refuted**" if signs and high < 0 else "**open**"
+    agree = binomtest(above, len(values)).pvalue <= error
+    says = "**supported**" if agree and low > 0 else "**refuted**" if agree and high < 0 else "**open**"
     interval = f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
     each = ", ".join(two_decimals(value, "+") for value in sorted(values))
     return f"{interval} over {of}, above zero in {above} of them; {says}. Model by model, in order: {each}."

@@ -18,7 +18,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.bench.pooled_edges import PREFERS, mean_and_range
+from dcinterp.bench.pooled_edges import PREFERS, mean_and_range, shares_of
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.bench.sign_verdict import least_models, sign_verdict
 from dcinterp.bench.trained_models import folder_option, measure_missing
@@ -88,34 +88,24 @@ def error_rate(experiment: Experiment) -> float:
     return 0.05 / len(sizes(experiment))
 
 
-def shares_of(rows: pd.DataFrame, arm: str, part: str) -> pd.DataFrame:
-    """[seed, group]: the share of the letter's effect in the models of an arm that could be asked on a part."""
-    own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == CHANGE)]
-    return own.pivot_table(index="seed", columns="group", values="share")
-
-
 def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     """The hypothesis about the DCMHA models of one size, as a line of Markdown.
 
     rows: of `question_shares`, of all arms.
     """
     arm, part, error = f"{FAMILIES[0]} {size}", experiment.solved_by.split()[-1], error_rate(experiment)
-    shares = shares_of(rows, arm, part)
-    trained, least = rows.loc[rows["arm"] == arm, "seed"].nunique(), least_models(error)
-    of = f"{len(shares)} of {trained} models"
-    about = f"- **M{size}** (in {arm}, on `{part}`, the share of *{ROUTE}* minus that of *{OTHER}* is above zero)"
-    if trained < len(experiment.seeds):
-        return f"{about}: interim, {trained} of {len(experiment.seeds)} seeds; no verdict."
-    if len(shares) < least:
-        return f"{about}: {of} could be asked; fewer than {least}, so nothing is concluded."
-    return f"{about}: {sign_verdict(shares[ROUTE] - shares[OTHER], of, error)}"
+    shares, trained = shares_of(rows, arm, part, CHANGE), rows.loc[rows["arm"] == arm, "seed"].nunique()
+    found = sign_verdict(shares, ROUTE, OTHER, trained=trained, seeds=len(experiment.seeds), error=error)
+    return (
+        f"- **M{size}** (in {arm}, on `{part}`, the share of *{ROUTE}* minus that of *{OTHER}* is above zero): {found}"
+    )
 
 
 def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Sequence[str]) -> str:
     """A column for every arm: how many models were asked, and what each way carries."""
     heads, columns = ["to"], []
     for arm, number in trained.items():
-        shares = shares_of(rows, arm, part)
+        shares = shares_of(rows, arm, part, CHANGE)
         heads.append(f"{arm}: {len(shares)} of {number}")
         columns.append([mean_and_range(shares[route]) if route in shares else "" for route in routes])
     places = map(_place, routes)
@@ -129,7 +119,7 @@ def _place(route: str) -> str:
 
 def largest_of(rows: pd.DataFrame, arm: str, part: str, routes: Sequence[str]) -> str:
     """In how many models of an arm which way has the largest share, as a line of Markdown."""
-    shares = shares_of(rows, arm, part)
+    shares = shares_of(rows, arm, part, CHANGE)
     counted = shares[[route for route in routes if route in shares]].idxmax(axis=1).value_counts()
     return f"- {arm}: " + ", ".join(f"{_place(route)} in {number}" for route, number in counted.items())
 

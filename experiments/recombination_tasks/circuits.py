@@ -9,7 +9,6 @@ experiment's page (more-circuits.md).
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +25,10 @@ from dcinterp.bench.pooled_edges import (
     group_of,
     mean_and_range,
     pair_shares,
+    shares_of,
     two_decimals,
 )
-from dcinterp.bench.sign_verdict import least_models, sign_verdict
+from dcinterp.bench.sign_verdict import sign_verdict
 from dcinterp.bench.trained_models import measure_missing
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
@@ -43,15 +43,18 @@ ARMS = ("DCMHA", "plain")
 """Those whose tables are shown; the table of the measurement has all."""
 EXAMPLES, SEED = 128, 11
 ORDINALS = "ordinals seen"
-PERSONS, OBJECTS = ("same-person", "the-other-person"), ("same-object", "the-other-object")
-KINDS = {"persons": PERSONS, "objects": OBJECTS, "ordinals": ("different-in-set",)}
+KINDS = {
+    "persons": ("same-person", "the-other-person"),
+    "objects": ("same-object", "the-other-object"),
+    "ordinals": ("different-in-set",),
+}
 PARTS = ("persons seen", "persons held-out", "objects seen", "objects held-out", ORDINALS)
 CHANGES = {
     "relation": "the question says *before* instead of *after*, or the other way round",
     "question": "the question names another person (another item, where a name is the answer)",
     "source": "the fact that is asked for has another item (another name, where a name is the answer)",
 }
-RELATION, *BOTH = CHANGES
+RELATION, QUESTION, SOURCE = CHANGES
 ROUTE, OTHER, MIXED = "all -> weights", "all -> queries", "mixed heads"
 
 TEXT = """## By which ways the models answer
@@ -126,10 +129,10 @@ def tasks_of(experiment: Experiment, part: str) -> list[str]:
 
 def changes_of(part: str) -> list[str]:
     """What is changed in the questions of a part."""
-    return [RELATION, BOTH[1]] if part == ORDINALS else BOTH
+    return [RELATION if part == ORDINALS else QUESTION, SOURCE]
 
 
-def measure(experiment: Experiment, solved: pd.Series, arm: str, model: Path) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, solved: pd.Series, model: Path) -> list[dict[str, Any]]:
     """A row for every part, change and group: its share; one row alone of a model that is not asked.
 
     solved: the share of right answers on tasks seen in training, of every run.
@@ -138,11 +141,11 @@ def measure(experiment: Experiment, solved: pd.Series, arm: str, model: Path) ->
     if seen["right"] < experiment.solved_at:
         return [seen]
     bridge = load(str(model))
-    found = [seen | {"part": part} | row for part in PARTS for row in shares(experiment, bridge, part)]
+    found = [seen | {"part": part} | row for part in PARTS for row in measure_part(experiment, bridge, part)]
     return found or [seen]
 
 
-def shares(experiment: Experiment, bridge: Bridge, part: str) -> list[dict[str, Any]]:
+def measure_part(experiment: Experiment, bridge: Bridge, part: str) -> list[dict[str, Any]]:
     """A row for every change and group: its share in one model on one part."""
     examples = EXAMPLES * (1 + (part == ORDINALS))
     text = f"{','.join(tasks_of(experiment, part))} n={examples} seed={SEED} split=held-out"
@@ -150,33 +153,25 @@ def shares(experiment: Experiment, bridge: Bridge, part: str) -> list[dict[str, 
     return pair_shares(bridge, pairs, groups_of=ways)
 
 
-def asked_shares(rows: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """[seed, group]: the shares that M is about, in the models of an arm that could be asked."""
-    own = rows[(rows["arm"] == arm) & (rows["part"] == ORDINALS) & (rows["change"] == RELATION)]
-    return own.pivot_table(index="seed", columns="group", values="share")
-
-
 def verdict(rows: pd.DataFrame, experiment: Experiment) -> str:
     """The hypothesis about the DCMHA models, as a line of Markdown."""
-    trained, least = rows.loc[rows["arm"] == ARMS[0], "seed"].nunique(), least_models(0.05)
-    found = asked_shares(rows, ARMS[0])
-    apart = found[ROUTE] - found[OTHER] if ROUTE in found else pd.Series(dtype=float)
-    of = f"{len(found)} of {trained} models"
-    about = (
-        f"- **M** (in {ARMS[0]}, on `{ORDINALS}`, of the effect of another *{RELATION}*, the share of *{ROUTE}* minus "
-        f"that of *{OTHER}* is above zero)"
+    found = sign_verdict(
+        shares_of(rows, ARMS[0], ORDINALS, RELATION),
+        ROUTE,
+        OTHER,
+        trained=rows.loc[rows["arm"] == ARMS[0], "seed"].nunique(),
+        seeds=len(experiment.seeds),
+        signs=True,
     )
-    if trained < len(experiment.seeds):
-        return f"{about}: interim, {trained} of {len(experiment.seeds)} seeds; no verdict."
-    if len(found) < least:
-        signs = f"above zero in {int((apart > 0).sum())} of them"
-        return f"{about}: {of} could be asked, {signs}; fewer than {least}, so nothing is concluded."
-    return f"{about}: {sign_verdict(apart, of)}"
+    return (
+        f"- **M** (in {ARMS[0]}, on `{ORDINALS}`, of the effect of another *{RELATION}*, the share of *{ROUTE}* minus "
+        f"that of *{OTHER}* is above zero): {found}"
+    )
 
 
 def means(rows: pd.DataFrame, arm: str) -> str:
     """The two shares that M is about in one arm, as a line of Markdown."""
-    found = asked_shares(rows, arm)
+    found = shares_of(rows, arm, ORDINALS, RELATION)
     said = [f"*{way}* {mean_and_range(found[way])}" for way in (ROUTE, OTHER) if way in found]
     return f"- {arm}, {len(found)} models: {', '.join(said) or 'none could be asked'}."
 
@@ -226,12 +221,17 @@ def main(
     """Measure the models that are missing, and print the tables."""
     experiment = read_experiment(HERE)
     if model:
-        typer.echo(one_table(shares(experiment, load(model), ORDINALS)))
+        typer.echo(one_table(measure_part(experiment, load(model), ORDINALS)))
         return
     runs = read_table(experiment)
     solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
-    said = partial(typer.echo, err=True)
-    rows = measure_missing(experiment, list(experiment.arms), table, partial(measure, experiment, solved), said)
+    rows = measure_missing(
+        experiment,
+        list(experiment.arms),
+        table,
+        lambda arm, model: measure(experiment, solved, model),
+        lambda line: typer.echo(line, err=True),
+    )
     rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
     text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
