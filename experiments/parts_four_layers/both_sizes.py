@@ -1,0 +1,69 @@
+"""What each arm is worth with two layers (`experiments/parts`) and with four, side by side.
+
+    python experiments/parts_four_layers/both_sizes.py
+
+reads the two tables of runs and prints the differences from plain, which are also at the end of the experiment's page
+(more.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import typer
+
+from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
+from dcinterp.bench.experiment_page import interval_text
+from dcinterp.support.text import markdown_table
+
+HERE = Path(__file__).parent
+TEXT_FILE = "more.md"
+
+TEXT = """## Beside two layers
+
+Each arm minus *{baseline}*, in bits a byte (below zero is better), with two layers, as in `parts`, and with four, as
+above. The sizes also differ in the length of a row, in how many rows are a step, and in the rates tried. Nothing is
+concluded from one row of this table. The orders of the {composing} arms that compose, by these differences, have a
+Spearman correlation of {alike:.2f}.
+
+    python experiments/parts_four_layers/both_sizes.py
+
+{table}
+"""
+
+
+def alike(two: ArmComparison, four: ArmComparison, arms: list[str]) -> float:
+    """Spearman's correlation, over arms, of the differences from the baseline at two sizes."""
+    ranks = [pd.Series([float(each.difference[each.arms.index(arm)]) for arm in arms]).rank() for each in (two, four)]
+    return float(ranks[0].corr(ranks[1]))
+
+
+def summary(two: ArmComparison, four: ArmComparison) -> str:
+    """The differences of all arms but the baseline at both sizes, and how alike their order is, as Markdown."""
+    others = [arm for arm in four.arms if arm != four.baseline]
+    rows = []
+    for arm in others:
+        row = [arm]
+        for each in (two, four):
+            at = each.arms.index(arm)
+            row.append(interval_text(each.difference[at], each.difference_low[at], each.difference_high[at], sign="+"))
+        rows.append(row)
+    composing = [arm for arm in others if not arm.startswith(four.baseline)]
+    return TEXT.format(
+        baseline=four.baseline,
+        composing=len(composing),
+        alike=alike(two, four, composing),
+        table=markdown_table(["arm", "two layers", "four layers"], rows),
+    )
+
+
+def main() -> None:
+    """Print the table, and keep it for the page."""
+    text = summary(compare_arms(str(HERE.parent / "parts")), compare_arms(str(HERE)))
+    (HERE / TEXT_FILE).write_text(text, encoding="utf-8")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
