@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -72,6 +73,7 @@ def train_there(config: str, log: str, folder: str, stop: str) -> str:
     _let_orphan_end(Path(folder))
     if Path(stop).exists():
         return STOPPED
+    before = Path(log).stat().st_size if Path(log).is_file() else 0
     with Path(log).open("ab") as file:
         command = [sys.executable, "-m", "dcinterp", "train", config, "--resume"]
         child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment())
@@ -79,7 +81,11 @@ def train_there(config: str, log: str, folder: str, stop: str) -> str:
             if Path(stop).exists():
                 child.terminate()
             time.sleep(POLL_SECONDS)
-    return "" if code == 0 else _last_words(Path(log)) or f"ended with code {code}; see {log}"
+    if code < 0:
+        killed = signal.Signals(-code).name
+        hint = ", as where memory runs out" if killed == "SIGKILL" else ""
+        return STOPPED if Path(stop).exists() else f"was killed ({killed}{hint}); see {log}"
+    return "" if code == 0 else _last_words(Path(log), before) or f"ended with code {code}; see {log}"
 
 
 def _let_orphan_end(folder: Path) -> None:
@@ -89,9 +95,10 @@ def _let_orphan_end(folder: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _last_words(log: Path) -> str:
-    """What a run said when it ended: its own sentence, or the last line."""
-    lines = [line for line in re.split(r"[\r\n]+", log.read_text(errors="replace")) if line.strip()]
+def _last_words(log: Path, before: int) -> str:
+    """What a run said when it ended, after the bytes of earlier attempts: its own sentence, or the last line."""
+    text = log.read_bytes()[before:].decode(errors="replace")
+    lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
     said = next((line for line in reversed(lines) if line.startswith("dcinterp: ")), lines[-1] if lines else "")
     return said.removeprefix("dcinterp: ").strip()
 

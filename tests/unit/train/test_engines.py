@@ -104,3 +104,17 @@ def test_an_engine_that_is_not_there_is_named(engine, says, monkeypatch):
     monkeypatch.setattr("dcinterp.support.cluster.CONNECT_SECONDS", 1.0)
     with pytest.raises(UserError, match=says), open_engine(engine, 1):
         pass
+
+
+def test_a_run_that_is_killed_says_so_and_not_what_an_earlier_attempt_said(tmp_path, monkeypatch):
+    config, log = tmp_path / "a.yaml", tmp_path / "a.log"
+    config.write_text("{}")
+    log.write_text("dcinterp: stopped at step 500 (Ctrl-C); --resume goes on\n")
+    places = (str(config), str(log), str(tmp_path), str(tmp_path / "stop"))
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    assert train_there(*places) == f"ended with code 1; see {log}"
+    script = tmp_path / "killed"
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(script))
+    assert train_there(*places) == f"was killed (SIGKILL, as where memory runs out); see {log}"
