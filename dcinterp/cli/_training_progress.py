@@ -32,6 +32,8 @@ def show_progress(description: str, *, lines: TextIO) -> Iterator[Progress]:
 
         def show(done: int, total: int, message: str = "") -> None:
             bar.set_postfix_str(message, refresh=False)
+            if done < bar.n:  # another count begins, as after a search
+                bar.reset(total)
             bar.total = total
             if done > bar.n:
                 bar.update(done - bar.n)

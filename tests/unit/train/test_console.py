@@ -65,6 +65,19 @@ def test_lines_are_seldom_and_the_last_is_always_there(monkeypatch):
     assert [line.split()[1] for line in stream.getvalue().splitlines()] == ["40", "80", "100"]
 
 
+def test_a_bar_begins_again_where_another_count_begins(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with _training_progress.show_progress("run", lines=terminal) as progress:
+        progress(48, 48, "search")
+        progress(1, 80, "final")
+    assert " 1/80" in terminal.getvalue()
+    assert "48/80" not in terminal.getvalue()
+
+
 def test_all_of_it_fits_into_a_terminal_of_80_columns():
     message = ", loss 10.916, 11,977 tokens/s, 0:00:02 left"
     fields = {"desc": "step", "percentage": 57, "bar": "###", "n_fmt": "9999", "total_fmt": "9999", "postfix": message}
