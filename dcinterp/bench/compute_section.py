@@ -42,11 +42,16 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
     """The fit that the experiment's `multiplier` asks for, of its primary measure.
 
     Raises:
-        UserError: an arm has no run, or the runs support no fit.
+        UserError: an arm has no run, the runs support no fit, or the table has runs that do not count.
     """
     assert experiment.multiplier is not None
     table, measure = read_table(experiment), next(iter(experiment.measures))
     ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
+    if other := sorted(set(ended["name"]) - set(experiment.counted(table)["name"])):
+        raise UserError(
+            f"{experiment.table} has {len(other)} runs of other seeds, or of values that the search did not choose, "
+            f"such as {other[0]}; `dcinterp scaling` would read them too, so take their rows out."
+        )
     if missing := [arm for arm in experiment.arms if arm not in set(ended["arm"])]:
         raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
     return scaling_fit(

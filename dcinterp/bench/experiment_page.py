@@ -14,7 +14,15 @@ from dcinterp.bench.compute_section import compute_section, multiplier_verdict
 from dcinterp.bench.verdict_words import one_by_one, verdict_words
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import TUNING, Claim, Experiment, Hypothesis, read_table
+from dcinterp.train.control.experiment import (
+    TUNING,
+    Claim,
+    Experiment,
+    Hypothesis,
+    read_table,
+    value_text,
+    values_text,
+)
 
 MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
@@ -54,8 +62,7 @@ def comparisons(experiment: Experiment) -> list[ArmComparison]:
 
 
 def _compared(experiment: Experiment, measure: str | None, baseline: str | None = None) -> ArmComparison:
-    own = experiment.table.parent == experiment.folder and experiment.table.name == "results.csv"
-    table = None if own else str(experiment.table)
+    table = None if experiment.has_own_table else str(experiment.table)
     return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=table)
 
 
@@ -164,8 +171,13 @@ def _corrected(experiment: Experiment, about: Sequence[tuple[Hypothesis, ArmComp
 
 
 def _side(_: float, low: float, high: float) -> int:
-    """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero or there is none."""
-    return (low > 0) - (high < 0)
+    """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero, has no width, or is none."""
+    return 0 if _without_width(low, high) else (low > 0) - (high < 0)
+
+
+def _without_width(low: float, high: float) -> bool:
+    """Whether values were the same in all seeds, up to rounding: such an interval says nothing of others."""
+    return high - low < 1e-12
 
 
 def _concluded(experiment: Experiment, hypothesis: Hypothesis, mean: float, low: float, high: float) -> int:
@@ -186,6 +198,8 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
     elif math.isnan(low):
         says = "one seed: no verdict"
+    elif _without_width(low, high) and abs(mean) > 1e-12:
+        says = "the same in all seeds, so that there is no interval: no verdict"
     few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
     return (
         f"**{hypothesis.name}** ({of}{arm} minus {of and 'that of '}{baseline} is above zero, {found.meaning}): "
@@ -198,7 +212,7 @@ def search_notes(experiment: Experiment) -> list[str]:
     if not experiment.tuning_keys:
         return []
     tried = "; ".join(
-        f"{key.split('.')[-1]} {', '.join(f'{v:g}' for v in vs)}" for key, vs in experiment.tuning_keys.items()
+        f"{key.split('.')[-1]} {', '.join(map(value_text, vs))}" for key, vs in experiment.tuning_keys.items()
     )
     seeds = len(experiment.tuning_seeds)
     which = "every arm" if not experiment.tuned_as else "every arm with a search of its own"
@@ -220,7 +234,7 @@ def search_tables(experiment: Experiment) -> str:
         return ""
     table, values = read_table(experiment), experiment.searched()
     chosen, runs = experiment.choose(table), table.set_index("name")
-    head = ["arm", *(", ".join(f"{key.split('.')[-1]} {each:g}" for key, each in one.items()) for one in values)]
+    head = ["arm", *map(values_text, values)]
     seeds = experiment.tuning_seeds
     whose = "Means over the search's own seeds" if len(seeds) > 1 else "By the search's own seed"
     text = (
@@ -262,9 +276,11 @@ def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
 def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:
     """The primary measure among the runs that solved what training asks."""
     by = _compared(experiment, experiment.solved_by)
+    both = [seed for seed in primary.seeds if seed in by.seeds]
+    of, solved = ([each.seeds.index(seed) for seed in both] for each in (primary, by))
     rows = []
     for at, arm in enumerate(primary.arms):
-        values = primary.values[at][by.values[at] >= experiment.solved_at]
+        values = primary.values[at][of][by.values[at][solved] >= experiment.solved_at]
         rows.append([arm, str(len(values)), f"{float(values.mean()):.3f}" if len(values) else "none"])
     title = f"Among the runs with {experiment.solved_at:.0%} or more: {by.meaning}"
     table = markdown_table(["arm", "runs", f"mean of {primary.meaning}"], rows)

@@ -80,7 +80,7 @@ def show(
         print_results_json(found)
         return
     for each in found:
-        typer.echo(f"{each.meaning}\n\n{table_of(each)}\n")
+        typer.echo("\n\n".join([each.meaning, table_of(each), *each.warnings()]) + "\n")
 
 
 @app.command()

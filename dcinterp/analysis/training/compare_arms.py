@@ -33,18 +33,18 @@ from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import Experiment, read_experiment, read_table, values_text
 
 
 @dataclass(frozen=True)
 class ArmComparison(Result):
     """The measure of every run, its mean for each arm, and each arm minus the baseline.
 
-    values [arm, seed] are of the seeds of which every arm has a run; `planned` is how many there should be. low, high
-    bound the mean, difference_low and difference_high the difference, at 95 %; the baseline's own difference is 0. Of
-    accuracies the mean has no interval (NaN): runs that either learn a thing or do not are two heaps, and an interval
-    from ten of them misses the rare heap. parameters (all but embeddings) and flops (of training)
-    are those of a run of the arm. `tuned` says what the search chose.
+    values [arm, seed] are of the seeds of which every arm has a run; `planned` is how many there should be (of a
+    repetition, as many as the experiment has, or more). low, high bound the mean, difference_low and difference_high
+    the difference, at 95 %; the baseline's own difference is 0. Of accuracies the mean has no interval (NaN): runs that
+    either learn a thing or do not are two heaps, and an interval from ten of them misses the rare heap. parameters (all
+    but embeddings) and flops (of training) are those of a run of the arm. `tuned` says what the search chose.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -145,7 +145,7 @@ def compare_arms(
     share = measure.startswith("accuracy") or measure.endswith("accuracy")
     means = [_mean(row, None) if not share else (float(row.mean()), math.nan, math.nan) for row in values]
     apart = [_mean(row, (-1.0, 1.0) if share else None) for row in values - values[arms.index(baseline)]]
-    facts = rows.groupby("arm")[["parameters", "flops"]].mean().reindex(arms)
+    facts = rows.reindex(columns=["arm", "parameters", "flops"]).groupby("arm").mean().reindex(arms)
     mean, low, high = (torch.tensor(column) for column in zip(*means, strict=True))
     difference, difference_low, difference_high = (torch.tensor(column) for column in zip(*apart, strict=True))
     return ArmComparison(
@@ -155,7 +155,7 @@ def compare_arms(
         baseline=baseline,
         arms=tuple(arms),
         seeds=tuple(int(seed) for seed in wide.columns),
-        planned=len(read.seeds) if table is None else wide.shape[1],
+        planned=len(read.seeds) if read.has_own_table else max(len(read.seeds), rows["recipe.seed"].nunique()),
         tuned=tuple(_tuned(read, rows, arm) for arm in arms),
         share=share,
         values=values,
@@ -172,17 +172,10 @@ def compare_arms(
 
 def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:
     """The final runs that count: of every arm at the values that the search chose."""
-    table = read_table(experiment)
-    rows = table[(table["stage"] == FINAL) & (table["status"] == "done")] if len(table) else table
-    if not len(rows):
-        raise UserError(
-            f"No run of {experiment.folder} has ended yet; start them with: dcinterp experiment run {experiment.folder}"
-        )
+    rows = experiment.counted(read_table(experiment))
     if measure not in rows:
         raise UserError(f"The table of {experiment.folder} has no column {measure!r}; {nearest(measure, rows.columns)}")
-    seeds, chosen = sorted(set(rows["recipe.seed"].astype(int))), experiment.choose(table)
-    names = {experiment.run(FINAL, arm, values, seed).name for arm, values in chosen.items() for seed in seeds}
-    return rows[rows["name"].isin(names)].dropna(subset=[measure])
+    return rows.dropna(subset=[measure])
 
 
 def _mean(values: Tensor, bounds: tuple[float, float] | None, level: float = 0.95) -> tuple[float, float, float]:
@@ -193,4 +186,4 @@ def _mean(values: Tensor, bounds: tuple[float, float] | None, level: float = 0.9
 def _tuned(experiment: Experiment, rows: pd.DataFrame, arm: str) -> str:
     """What the search chose for an arm, such as "learning_rate 0.002"."""
     first = rows[rows["arm"] == arm].iloc[0]
-    return ", ".join(f"{key.split('.')[-1]} {first[key]:g}" for key in experiment.tuning_keys)
+    return values_text({key: first[key] for key in experiment.tuning_keys})

@@ -332,7 +332,7 @@ def build_config(tree: dict[str, Any], overrides: list[str] | None = None) -> Tr
     Raises:
         UserError: a key is unknown, or a value is of the wrong kind.
     """
-    tree = _copy(tree)
+    tree = unshared(tree)
     for override in overrides or []:
         apply_override(tree, override)
     sections = _build(TrainConfig, {key: value for key, value in tree.items() if key != "recipe"}, "")
@@ -379,8 +379,11 @@ def write_config(config: TrainConfig, path: str | Path) -> None:
     aside.replace(path)
 
 
-def _copy(value: Any) -> Any:
-    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+def unshared(value: Any) -> Any:
+    """A copy of a tree of keys and values in which no two places are one object, as YAML's aliases are."""
+    if isinstance(value, dict):
+        return {key: unshared(inner) for key, inner in value.items()}
+    return [unshared(inner) for inner in value] if isinstance(value, list) else value
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:

@@ -47,6 +47,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress
 from dcinterp.train.config.recipe import find_config, own_folders, read_tree
 from dcinterp.train.control.engines import LOCAL
+from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
 
 FILE = "experiment.yaml"
@@ -65,7 +66,10 @@ KEYS = (
     "limits",
     "output",
 )
+TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best")
+RATES = "recipe.learning_rate: [0.001, 0.002]"
 SEEDED = ("recipe.seed", "data.seed")
+LOCK = ".experiment"
 TUNING, FINAL = "tuning", "final"
 AS = "tuned_as"
 ADDED: tuple[dict[str, Any], ...] = (
@@ -166,6 +170,51 @@ class Experiment:
             for values in self.searched()
         ]
 
+    @property
+    def has_own_table(self) -> bool:
+        """Whether the table is results.csv beside the file, and not that of a repetition."""
+        return self.table.resolve() == (self.folder / TABLE).resolve()
+
+    def counted(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The reported runs that count: those that ended, of every arm at the values that the search chose.
+
+        They are of the seeds that the file names; in the table of a repetition, of all seeds.
+
+        Raises:
+            UserError: no run has ended, a run of the search is missing, or one that counts was made with another
+                config.
+        """
+        rows = table[(table["stage"] == FINAL) & (table["status"] == "done")] if len(table) else table
+        if not len(rows):
+            raise UserError(
+                f"No run of {self.folder} has ended yet; start them with: dcinterp experiment run {self.folder}"
+            )
+        there = sorted(set(rows["recipe.seed"].astype(int)))
+        seeds = [seed for seed in there if seed in self.seeds or not self.has_own_table]
+        chosen = self.choose(table)
+        runs = {
+            run.name: run for arm in self.arms for seed in seeds for run in [self.run(FINAL, arm, chosen[arm], seed)]
+        }
+        rows = rows[rows["name"].isin(runs)]
+        self._require_config([runs[name] for name in rows["name"]], rows)
+        return rows
+
+    def _require_config(self, runs: Sequence[SweepRun], table: pd.DataFrame) -> None:
+        """Refuse rows of these runs that were made with another config; rows without a digest are believed.
+
+        Raises:
+            UserError: there is such a row.
+        """
+        if "digest" not in table:
+            return
+        made = table.set_index("name")["digest"].dropna()
+        for run in runs:
+            if run.name in made.index and made.loc[run.name] not in digests(run):
+                raise UserError(
+                    f"{self.table} has a run {run.name!r} that was made with another config; take its row out, or "
+                    "give another --table."
+                )
+
     def choose(self, table: pd.DataFrame) -> dict[str, dict[str, Any]]:
         """The best values of every arm, by the rows of its tuning runs.
 
@@ -195,7 +244,9 @@ class Experiment:
     def chosen_at_an_edge(self, table: pd.DataFrame) -> list[str]:
         """The arms whose best value is the lowest or the highest that was searched: one beyond may be better."""
         ends: dict[str, tuple[Any, Any]] = {
-            key: (min(tried), max(tried)) for key, tried in self.tuning_keys.items() if len(tried) > 1
+            key: (min(tried), max(tried))
+            for key, tried in self.tuning_keys.items()
+            if len(tried) > 1 and all(type(each) in (int, float) for each in tried)
         }
         chosen = self.choose(table)
         return [arm for arm in self.arms if any(chosen[arm][key] in both for key, both in ends.items())]
@@ -222,7 +273,8 @@ class Experiment:
         if not self.measure_best or not side:
             return []
         table, family = read_table(self), multiplier.base if side > 0 else multiplier.other
-        of_family = set(table.loc[table["family"] == family, "arm"])
+        counted = self.counted(table)
+        of_family = set(counted.loc[counted["family"] == family, "arm"])
         return [arm for arm in self.chosen_at_an_edge(table) if arm in of_family]
 
     def searched(self) -> list[dict[str, Any]]:
@@ -257,8 +309,27 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     arms, tuning = tree["arms"], tree.get("tuning") or {}
     if not isinstance(arms, list) or not all(isinstance(arm, dict) and "name" in arm for arm in arms):
         raise UserError(f"The arms of {file} must be a list such as `- {{name: plain, model.preset: ...}}`.")
-    if not isinstance(tuning, dict) or not isinstance(tree["measures"], dict):
-        raise UserError(f"`tuning` and `measures` of {file} must hold keys and values.")
+    solved = tree.get("solved") or {}
+    for key, value in {"config": tree.get("config") or {}, "tuning": tuning, "measures": tree["measures"]}.items():
+        if not isinstance(value, dict):
+            raise UserError(f"`{key}` of {file} must hold keys and values.")
+    for key in tuning:
+        if key not in TUNING_KEYS:
+            raise UserError(f"Unknown key {key!r} under `tuning` in {file}; {nearest(str(key), TUNING_KEYS)}")
+    if (
+        not isinstance(solved, dict)
+        or not set(solved) <= {"by", "at"}
+        or type(solved.get("at", 0.95)) not in (int, float)
+    ):
+        raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")
+    for key in ("about", "limits"):
+        if not isinstance(tree.get(key) or [], list):
+            raise UserError(f"`{key}` of {file} must be a list of sentences.")
+    searched_keys = tuning.get("keys") or {}
+    if not isinstance(searched_keys, dict) or not all(isinstance(v, list) and v for v in searched_keys.values()):
+        raise UserError(f"`keys` under `tuning` of {file} must hold lists of values, such as `{RATES}`.")
+    if not isinstance(tuning.get("config") or {}, dict):
+        raise UserError(f"`config` under `tuning` of {file} must hold keys and values.")
     names = [file_name(str(arm["name"])) for arm in arms]
     for name in names:
         if "," in name or names.count(name) > 1:
@@ -279,7 +350,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         config=tree.get("config") or {},
         arms={str(arm["name"]): {str(k): v for k, v in arm.items() if k not in ("name", AS)} for arm in arms},
         tuned_as=tuned_as,
-        tuning_keys={str(key): list(values) for key, values in (tuning.get("keys") or {}).items()},
+        tuning_keys={str(key): [_number_or_text(each) for each in values] for key, values in searched_keys.items()},
         tuning_seeds=searched,
         tuning_config={str(key): value for key, value in (tuning.get("config") or {}).items()},
         tuned_by=str(tuning.get("by", "loss")),
@@ -290,8 +361,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         hypotheses=hypotheses,
         claim=_claim(file, tree.get("claim"), [each.name for each in hypotheses]),
         multiplier=_multiplier(file, tree.get("multiplier")),
-        solved_by=str((tree.get("solved") or {}).get("by", "")),
-        solved_at=float((tree.get("solved") or {}).get("at", 0.95)),
+        solved_by=str(solved.get("by", "")),
+        solved_at=float(solved.get("at", 0.95)),
         about=tuple(map(str, tree.get("about") or ())),
         limits=tuple(map(str, tree.get("limits") or ())),
         output=Path(tree.get("output") or f"runs/{file.parent.name}") / (_mark(table) if table else ""),
@@ -333,22 +404,39 @@ def run_experiment(
         engine: where the runs run, as `run_sweep` has it.
 
     Raises:
-        UserError: other seeds would join the experiment's own table, or were tuned on; or a row of the table was made
-            with another config.
+        UserError: other seeds would join the experiment's own table, or were tuned on; a row of the table was made
+            with another config; another process runs the experiment into this table; or runs failed (then the others
+            ended, and are in the table).
     """
-    if seeds and experiment.table == experiment.folder / TABLE:
+    if seeds and experiment.has_own_table:
         raise UserError("Other seeds need a table of their own, since the file says which are reported; give --table.")
     if set(seeds) & set(experiment.tuning_seeds):
         raise UserError(f"{sorted(set(seeds) & set(experiment.tuning_seeds))} are seeds of the search; give others.")
     experiment = replace(experiment, seeds=seeds or experiment.seeds)
     run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine)
-    run(experiment.tuning_runs(), TUNING)
-    return run(experiment.final_runs(read_table(experiment)), FINAL)
+    experiment.output.mkdir(parents=True, exist_ok=True)
+    with lock_run(experiment.output, file=LOCK, way_out="give another --table"):
+        run(experiment.tuning_runs(), TUNING)
+        return run(experiment.final_runs(read_table(experiment)), FINAL)
 
 
 def read_table(experiment: Experiment) -> pd.DataFrame:
-    """The rows of the runs that are finished; no rows without a table."""
-    return pd.read_csv(experiment.table) if experiment.table.is_file() else pd.DataFrame()
+    """The rows of the runs that are finished; no rows without a table.
+
+    Raises:
+        UserError: the file is no table of runs.
+    """
+    if not experiment.table.is_file():
+        return pd.DataFrame()
+    # Names such as 1 or None, and digests such as 38e177, are text.
+    text = dict.fromkeys(("stage", "arm", "name", "status", "family", "digest"), str)
+    try:
+        table = pd.read_csv(experiment.table, dtype=text, keep_default_na=False, na_values=[""])
+    except ValueError as error:  # no text, no columns, or lines that do not fit together
+        raise UserError(f"{experiment.table} is not a valid table ({error}); give one of this command.") from error
+    if missing := [column for column in ("stage", "arm", "name", "status") if column not in table]:
+        raise UserError(f"{experiment.table} has no column {missing[0]!r}; give a table of `dcinterp experiment run`.")
+    return table
 
 
 def _run_missing(
@@ -356,12 +444,7 @@ def _run_missing(
 ) -> pd.DataFrame:
     before = read_table(experiment)
     done = before[before["status"] == "done"].set_index("name") if len(before) else before
-    for run in runs:
-        if run.name in done.index and done.loc[run.name, "digest"] not in digests(run):
-            raise UserError(
-                f"{experiment.table} has a run {run.name!r} that was made with another config; take its row out, or "
-                "give another --table."
-            )
+    experiment._require_config(runs, before)
     missing = tuple(run for run in runs if run.name not in done.index)
 
     def write_finished(done: int, total: int, message: str = "") -> None:
@@ -370,8 +453,16 @@ def _run_missing(
             progress(done, total, message)
 
     if missing:
-        run_sweep(Sweep(experiment.output / stage, missing, jobs), progress=write_finished, engine=engine)
+        place = experiment.output / stage
+        rows = run_sweep(Sweep(place, missing, jobs), progress=write_finished, engine=engine)
         _join(experiment, stage, missing)
+        failed = rows[rows["status"] == "failed"]
+        if len(failed):
+            first = failed.iloc[0]
+            raise UserError(
+                f"{len(failed)} of {len(missing)} runs failed, such as {first['name']} ({first['message']}). The "
+                f"others are kept in {experiment.table}, and the logs are in {place}."
+            )
     return read_table(experiment)
 
 
@@ -411,14 +502,14 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     if not made.is_file():
         return
     rows = pd.read_csv(made)
-    rows = rows[rows["status"] == "done"].drop(columns=["message"])
+    digests = {run.name: digest(run) for run in runs}
+    rows = rows[(rows["status"] == "done") & rows["name"].isin(digests)].drop(columns=["message"])
     if not len(rows):
         return
     before = read_table(experiment)
     arms = {file_name(arm): arm for arm in experiment.arms}
     rows.insert(0, "arm", [arms[name.split(",")[1]] for name in rows["name"]])
     rows.insert(0, "stage", stage)
-    digests = {run.name: digest(run) for run in runs}
     rows["digest"] = [digests[name] for name in rows["name"]]
     kept = before[~before["name"].isin(rows["name"])] if len(before) else before
     aside = experiment.table.with_name(f".{experiment.table.name}")
@@ -434,10 +525,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """
     found: list[int] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit() or int(last or first) - int(first) > 9999:
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not first.isdigit() or not last.isdigit() or not 0 <= int(last) - int(first) <= 9999:
             raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
-        found += range(int(first), int(last or first) + 1)
+        found += range(int(first), int(last) + 1)
+    if text.strip() and not found:
+        raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
     return tuple(dict.fromkeys(found))
 
 
@@ -451,6 +545,8 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
         over, under = (
             tuple(map(str, side if isinstance(side, list) else [side])) for side in (each["arm"], each["baseline"])
         )
+        if not over or not under:
+            raise UserError(f"The hypothesis {each['name']!r} of {file} needs an arm and a baseline.")
         for arm in over + under:
             if arm not in arms:
                 raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
@@ -464,7 +560,8 @@ def _claim(file: Path, given: Any, names: list[str]) -> Claim | None:
     if not isinstance(given, dict) or not {"says", "needs"} <= set(given) <= {"says", "needs", "same"}:
         raise UserError(f"`claim` of {file} needs `says` and `needs`, and may have `same`, such as {{S1: 0.03}}.")
     needs, same = given["needs"], given.get("same") or {}
-    if not isinstance(needs, list) or not isinstance(same, dict):
+    numbers = isinstance(same, dict) and all(type(most) in (int, float) for most in same.values())
+    if not isinstance(needs, list) or not needs or not numbers:
         raise UserError(
             f"`needs` of the claim of {file} must be a list such as [H1, H2], and `same` such as {{S1: 0.03}}."
         )
@@ -494,7 +591,27 @@ def _tuned_as(file: Path, arms: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
+def values_text(values: Mapping[str, Any]) -> str:
+    """Values of a search in words, such as "learning_rate 0.002, compose_rank 2"."""
+    return ", ".join(f"{key.split('.')[-1]} {value_text(value)}" for key, value in values.items())
+
+
+def value_text(value: Any) -> str:
+    """A value of a search in words: a number without zeros at its end, or the text."""
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _number_or_text(value: Any) -> Any:
+    """A value of a search, where YAML reads 1e-3 as text and a person means the number."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def _numbers(file: Path, values: Any) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise UserError(f"The seeds of {file} must be a list of whole numbers, such as [0, 1, 2].")
+    if len(set(values)) < len(values):
+        raise UserError(f"The seeds of {file} have one twice; name each once.")
     return tuple(values)

@@ -39,8 +39,13 @@ class LockHolder:
 
 
 @contextmanager
-def lock_run(folder: Path) -> Iterator[Progress]:
+def lock_run(folder: Path, *, file: str = FILE, way_out: str = "choose another output folder") -> Iterator[Progress]:
     """Hold the lock of `folder` while the block runs; yield the progress callback that writes how far the run is.
+
+    Args:
+        folder: of the run.
+        file: the name of the lock in it, where a folder holds more than one run.
+        way_out: what else to do where another process has it.
 
     Raises:
         UserError: another process trains there, or nothing can be written there.
@@ -49,7 +54,7 @@ def lock_run(folder: Path) -> Iterator[Progress]:
         yield silent
         return
     try:
-        handle = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(folder / file, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
@@ -57,7 +62,7 @@ def lock_run(folder: Path) -> Iterator[Progress]:
             f"Nothing can be written to {folder} ({error.strerror}); choose another output folder."
         ) from error
     try:
-        _take(handle, folder)
+        _take(handle, folder, way_out)
         written = 0.0
 
         def publish(done: int, total: int, message: str = "") -> None:
@@ -89,7 +94,7 @@ def lock_holder(folder: Path) -> LockHolder | None:
     return None
 
 
-def _take(handle: int, folder: Path) -> None:
+def _take(handle: int, folder: Path, way_out: str) -> None:
     # `lock_holder` takes the lock for an instant, too.
     for _ in range(20):
         try:
@@ -101,9 +106,7 @@ def _take(handle: int, folder: Path) -> None:
         else:
             return
     other = _read(os.pread(handle, WIDTH, 0))
-    raise UserError(
-        f"Process {other.process} is training in {folder} now; stop it there, or choose another output folder."
-    )
+    raise UserError(f"Process {other.process} is training in {folder} now; stop it there, or {way_out}.")
 
 
 def _read(text: bytes) -> LockHolder:

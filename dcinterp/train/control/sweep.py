@@ -21,7 +21,6 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -43,6 +42,7 @@ from dcinterp.train.config.recipe import (
     read_config,
     read_tree,
     set_key,
+    unshared,
     write_config,
 )
 from dcinterp.train.control.engines import LOCAL, open_engine, train_there
@@ -224,9 +224,10 @@ def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any
         UserError: the config is not valid; the message names the run.
     """
     name = file_name(title) or "run"
-    tree = deepcopy(base)
+    # Copies that share nothing: a later key may go into an earlier one's value, and YAML's aliases are one object.
+    tree = unshared(base)
     for key, value in keys.items():
-        set_key(tree, key, value)
+        set_key(tree, key, unshared(value))
     try:
         config = build_config(tree)
     except UserError as error:

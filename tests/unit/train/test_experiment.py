@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,14 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import experiment as experiment_module
 from dcinterp.train.control import sweep
-from dcinterp.train.control.experiment import parse_seeds, read_experiment, run_experiment
+from dcinterp.train.control.experiment import (
+    parse_seeds,
+    read_experiment,
+    read_table,
+    run_experiment,
+    values_text,
+)
+from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.loop.run import train
 
 TREE = {
@@ -169,6 +177,25 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"tuning": {"keys": {"recipe.learning_rate": [1.0]}}}, "no seeds"),
         ({"tuning": {"best": "higest"}}, "lowest or highest"),
         ({"tuning": {"measure_best": "most"}}, "`measure_best` of .* is 'most'; it is lowest or highest"),
+        ({"tuning": {"measure_bets": "lowest"}}, "measure_best"),
+        ({"tuning": {"keys": {"recipe.learning_rate": 0.001}, "seeds": [100]}}, "must hold lists of values"),
+        ({"tuning": {"keys": {"recipe.learning_rate": []}, "seeds": [100]}}, "must hold lists of values"),
+        ({"tuning": {"config": "base.yaml"}}, "`config` under `tuning` of .* must hold keys and values"),
+        ({"config": "base.yaml"}, "`config` of .* must hold keys and values"),
+        ({"solved": 0.95}, "`solved` of .* must be a column and a share"),
+        ({"solved": {"by": "accuracy 1 seen", "at": "most"}}, "`solved` of .* must be a column and a share"),
+        ({"about": "one sentence"}, "`about` of .* must be a list"),
+        ({"limits": 5}, "`limits` of .* must be a list"),
+        ({"seeds": [0, 0, 1]}, "one twice"),
+        ({"hypotheses": [{"name": "H1", "arm": [], "baseline": "plain"}]}, "needs an arm and a baseline"),
+        ({"claim": {"says": "it helps", "needs": []}}, "must be a list such as"),
+        (
+            {
+                "hypotheses": [{"name": "H1", "arm": "talking heads", "baseline": "plain"}],
+                "claim": {"says": "it helps", "needs": ["H1"], "same": {"H1": "low"}},
+            },
+            "`same` such as",
+        ),
         ({"measure": {}}, "measures"),
         ({"hypotheses": [{"name": "H1", "arm": "plane", "baseline": "plain"}]}, "plain"),
         ({"claim": {"says": "it helps"}}, "needs `says` and `needs`"),
@@ -186,5 +213,96 @@ def test_what_is_wrong_with_the_file_is_named(folder, change, says):
 def test_seeds_are_written_as_ranges_or_lists():
     assert parse_seeds("10-12,3") == (10, 11, 12, 3)
     assert parse_seeds("") == ()
-    with pytest.raises(UserError, match="names no seeds"):
-        parse_seeds("all")
+    for text in ("all", "19-10", "10-", "-3", ",", "1-2-3"):
+        with pytest.raises(UserError, match="names no seeds"):
+            parse_seeds(text)
+
+
+def test_values_of_a_search_are_numbers_where_a_person_means_them(folder):
+    tuning = TREE["tuning"] | {"keys": {"recipe.learning_rate": ["5e-4", "1e-3", "2e-3"]}}
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE | {"tuning": tuning}))
+    experiment = read_experiment(folder)
+    for best, edge in ((0.001, []), (0.002, list(experiment.arms)), (0.0005, list(experiment.arms))):
+        rows = [
+            {"name": run.name, "status": "done", "loss": abs(run.config.recipe.learning_rate - best)}
+            for run in experiment.tuning_runs()
+        ]
+        assert experiment.chosen_at_an_edge(pd.DataFrame(rows)) == edge
+    tuning = TREE["tuning"] | {"keys": {"model.changes.compose": ["static", "dynamic"]}}
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE | {"arms": [{"name": "a"}], "tuning": tuning}))
+    words = read_experiment(folder)
+    rows = [{"name": run.name, "status": "done", "loss": 1.0} for run in words.tuning_runs()]
+    assert words.chosen_at_an_edge(pd.DataFrame(rows)) == [], "words have no ends"
+    assert values_text({"model.changes.compose": "static", "recipe.learning_rate": 0.0020}) == (
+        "compose static, learning_rate 0.002"
+    )
+
+
+def test_a_run_does_not_change_the_values_of_others(folder):
+    tuning = TREE["tuning"] | {"config": {"model.changes.hidden_size": 16}}
+    arms = [{"name": "plain", "model.changes": TREE["config"]["model"]["changes"]}]
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE | {"arms": arms, "tuning": tuning}))
+    experiment = read_experiment(folder)
+    sizes = [experiment.run(stage, "plain", {}, 0).config.model.changes["hidden_size"] for stage in ("tuning", "final")]
+    assert sizes == [16, 8]
+
+
+def test_names_and_digests_of_a_table_are_text(folder):
+    lines = ["stage,arm,name,status,digest,loss", "final,1,a,done,381082e177193957,0.5", "final,None,b,done,7e5,"]
+    (folder / "results.csv").write_text("\n".join(lines))
+    table = read_table(read_experiment(folder))
+    assert table["arm"].tolist() == ["1", "None"]
+    assert table["digest"].tolist() == ["381082e177193957", "7e5"]
+    assert table["loss"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("", "is not a valid table"), ("name,status\na,done\n", "has no column 'stage'")]
+)
+def test_what_is_no_table_of_runs_is_refused(folder, text, says):
+    (folder / "results.csv").write_text(text)
+    with pytest.raises(UserError, match=says):
+        read_table(read_experiment(folder))
+
+
+def test_runs_that_fail_are_named_and_the_others_kept(folder, monkeypatch):
+    def launch(config, log, folder, stop):
+        if "final,plain" in config:
+            return "The loss is not finite at step 2."
+        train(read_config(config), resume=True)
+        return ""
+
+    monkeypatch.setattr(sweep, "train_there", launch)
+    experiment = read_experiment(folder)
+    with pytest.raises(
+        UserError, match=r"1 of 2 runs failed, such as final,plain.* \(The loss is not finite at step 2"
+    ):
+        run_experiment(experiment)
+    kept = read_table(experiment)
+    assert kept.loc[kept["stage"] == "final", "arm"].tolist() == ["talking heads"]
+
+
+def test_one_process_at_a_time_runs_an_experiment(folder):
+    experiment = read_experiment(folder)
+    experiment.output.mkdir(parents=True)
+    with (
+        lock_run(experiment.output, file=experiment_module.LOCK),
+        pytest.raises(UserError, match=f"Process {os.getpid()} is training in .*, or give another --table"),
+    ):
+        run_experiment(experiment)
+
+
+def test_rows_that_another_process_wrote_are_left_alone(folder, launched):
+    experiment = read_experiment(folder)
+    place = experiment.output / "tuning"
+    place.mkdir(parents=True)
+    pd.DataFrame([{"name": "tuning,other,seed=9", "status": "done", "message": ""}]).to_csv(place / "results.csv")
+    run = experiment.tuning_runs()[0]
+    experiment_module._join(experiment, "tuning", [run])
+    assert not experiment.table.exists()
+
+
+def test_its_own_table_is_known_by_any_path(folder):
+    again = read_experiment(folder, table=(folder / "results.csv").absolute())
+    with pytest.raises(UserError, match="give --table"):
+        run_experiment(again, seeds=(7,))

@@ -12,7 +12,7 @@ import dcinterp
 from dcinterp.bench.experiment_page import page_of, search_tables, table_of, verdicts
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import read_experiment
+from dcinterp.train.control.experiment import digest, read_experiment, read_table
 
 
 def test_a_difference_is_that_of_the_means_and_its_interval_that_of_the_pairs(tmp_path, write_experiment):
@@ -48,6 +48,63 @@ def test_only_seeds_with_a_run_of_every_arm_count_and_verdicts_wait_for_all(tmp_
     assert any("2 of 3 seeds" in warning for warning in found.warnings())
     experiment = read_experiment(folder)
     assert "interim, 2 of 3 seeds: no verdict" in verdicts(experiment)[0]
+
+
+def test_only_seeds_that_the_file_names_count_in_its_own_table(tmp_path, write_experiment):
+    runs = {"plain": [0.1, 0.2, 0.15], "composed": [0.3, 0.41, 0.36]}
+    folder = write_experiment(tmp_path / "e", runs)
+    file = folder / "experiment.yaml"
+    tree = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump(tree | {"seeds": [0, 1, 10]}, sort_keys=False))
+    found = dcinterp.compare_arms(str(folder))
+    assert (found.seeds, found.planned) == ((0, 1), 3)
+    again = tmp_path / "again.csv"
+    (folder / "results.csv").rename(again)
+    found = dcinterp.compare_arms(str(folder), table=str(again))
+    assert (found.seeds, found.planned) == ((0, 1, 2), 3), "the seeds of a repetition are its own"
+    file.write_text(yaml.safe_dump(tree | {"seeds": list(range(20, 30))}, sort_keys=False))
+    found = dcinterp.compare_arms(str(folder), table=str(again))
+    assert any("3 of 10 seeds" in warning for warning in found.warnings())
+    assert "interim, 3 of 10 seeds" in verdicts(read_experiment(folder, table=again))[0]
+
+
+def test_runs_of_another_config_are_not_compared(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.41]})
+    experiment = read_experiment(folder)
+    table = read_table(experiment)
+    runs = {run.name: run for run in experiment.tuning_runs() + experiment.final_runs(table)}
+    table["digest"] = [digest(runs[name]) for name in table["name"]]
+    table.to_csv(folder / "results.csv", index=False)
+    assert dcinterp.compare_arms(str(folder)).seeds == (0, 1)
+    file = folder / "experiment.yaml"
+    file.write_text(file.read_text().replace("steps: 2", "steps: 500"))
+    with pytest.raises(UserError, match="was made with another config"):
+        dcinterp.compare_arms(str(folder))
+
+
+def test_what_is_the_same_in_all_seeds_has_no_verdict(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.25, 0.5, 0.125], "more": [0.375, 0.625, 0.25]})
+    assert "; the same in all seeds, so that there is no interval: no verdict" in verdicts(read_experiment(folder))[0]
+    runs = {"plain": [0.1] * 5, "a": [0.1] * 5, "b": [0.1] * 5, "c": [0.1] * 5}
+    folder = write_experiment(tmp_path / "rounding", runs)
+    tree = yaml.safe_load((folder / "experiment.yaml").read_text())
+    tree["hypotheses"] = [{"name": "H1", "arm": ["a", "b", "c"], "baseline": "plain"}]
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    assert verdicts(read_experiment(folder))[0].endswith("**open**.")
+
+
+def test_a_table_without_sizes_or_with_a_measure_missing_is_shown_as_far_as_it_goes(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, 0.15], "composed": [0.3, 0.41, 0.36]})
+    table = pd.read_csv(folder / "results.csv").drop(columns=["parameters", "flops"])
+    table["accuracy 1 seen"] = table["accuracy 1 seen"].fillna(0.99)
+    table.loc[table["name"] == "final,plain,learning_rate=0.001,seed=0", "accuracy 1 seen"] = float("nan")
+    table.to_csv(folder / "results.csv", index=False)
+    tree = yaml.safe_load((folder / "experiment.yaml").read_text())
+    solved = {"solved": {"by": "accuracy 1 seen", "at": 0.95}}
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(tree | solved, sort_keys=False))
+    page = page_of(read_experiment(folder), "picture.svg")
+    assert "| plain | not known | not known |" in page
+    assert "| plain | 2 | 0.175 |" in page, "of the seeds that have both measures"
 
 
 def test_of_one_seed_nothing_is_said_in_the_plural(tmp_path, write_experiment):
