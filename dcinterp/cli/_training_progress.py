@@ -34,6 +34,7 @@ def show_progress(description: str, *, lines: TextIO) -> Iterator[Progress]:
             bar.set_postfix_str(message, refresh=False)
             if done < bar.n:  # another count begins, as after a search
                 bar.reset(total)
+                bar.n = done
             bar.total = total
             if done > bar.n:
                 bar.update(done - bar.n)
