@@ -350,6 +350,16 @@ def test_the_relation_is_asked_of_six_of_six_models():
     )
 
 
+def test_two_sizes_are_shown_side_by_side():
+    module = script("parts_four_layers", "both_sizes")
+    two, four = (dcinterp.compare_arms(str(FOLDER / name)) for name in ("parts", "parts_four_layers"))
+    text = module.summary(two, four)
+    assert text == (FOLDER / "parts_four_layers" / "more.md").read_text(encoding="utf-8")
+    arms = [arm for arm in four.arms if not arm.startswith("plain")]
+    assert module.alike(two, two, arms) == pytest.approx(1.0)
+    assert module.alike(two, dataclasses.replace(two, difference=-two.difference), arms) == pytest.approx(-1.0)
+
+
 def test_every_page_of_an_experiment_is_in_the_contents():
     """A second's check of what the whole site's build finds after a minute."""
     docs = FOLDER.parent / "docs"
