@@ -38,6 +38,7 @@ from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.ranges import Count
 from dcinterp.train.control.experiment import FINAL
+from dcinterp.train.control.sweep import read_results
 
 LOSSES = ("validation_loss", "loss")
 COLUMNS = ("family", "flops")
@@ -302,15 +303,7 @@ def _table(runs: str | list[tuple[str, float, float]], loss: str | None) -> tupl
     path = Path(runs)
     if not path.is_file():
         raise UserError(f"There is no table at {path}; give the results.csv of a sweep.")
-    try:
-        table = pd.read_csv(path)
-    except ValueError as error:  # no text, no columns, or lines that do not fit together
-        raise UserError(
-            f"{path} is not a valid table ({error}); give the results.csv that `dcinterp sweep` wrote."
-        ) from error
-    for column in COLUMNS:
-        if column not in table:
-            raise UserError(f"{path} has no column {column!r}; give the results.csv that `dcinterp sweep` wrote.")
+    table = read_results(path, COLUMNS, "give the results.csv that `dcinterp sweep` wrote")
     if "status" in table:
         table = table[table["status"] == "done"]
     if "stage" in table:

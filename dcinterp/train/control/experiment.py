@@ -48,7 +48,7 @@ from dcinterp.support.progress import Progress
 from dcinterp.train.config.recipe import find_config, own_folders, read_tree
 from dcinterp.train.control.engines import LOCAL
 from dcinterp.train.control.run_lock import lock_run
-from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, run_sweep
+from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make_run, read_results, run_sweep
 
 FILE = "experiment.yaml"
 KEYS = (
@@ -67,7 +67,6 @@ KEYS = (
     "output",
 )
 TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best")
-RATES = "recipe.learning_rate: [0.001, 0.002]"
 SEEDED = ("recipe.seed", "data.seed")
 LOCK = ".experiment"
 TUNING, FINAL = "tuning", "final"
@@ -190,11 +189,8 @@ class Experiment:
                 f"No run of {self.folder} has ended yet; start them with: dcinterp experiment run {self.folder}"
             )
         there = sorted(set(rows["recipe.seed"].astype(int)))
-        seeds = [seed for seed in there if seed in self.seeds or not self.has_own_table]
-        chosen = self.choose(table)
-        runs = {
-            run.name: run for arm in self.arms for seed in seeds for run in [self.run(FINAL, arm, chosen[arm], seed)]
-        }
+        seeds = tuple(seed for seed in there if seed in self.seeds or not self.has_own_table)
+        runs = {run.name: run for run in replace(self, seeds=seeds).final_runs(table)}
         rows = rows[rows["name"].isin(runs)]
         self._require_config([runs[name] for name in rows["name"]], rows)
         return rows
@@ -309,27 +305,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     arms, tuning = tree["arms"], tree.get("tuning") or {}
     if not isinstance(arms, list) or not all(isinstance(arm, dict) and "name" in arm for arm in arms):
         raise UserError(f"The arms of {file} must be a list such as `- {{name: plain, model.preset: ...}}`.")
-    solved = tree.get("solved") or {}
-    for key, value in {"config": tree.get("config") or {}, "tuning": tuning, "measures": tree["measures"]}.items():
-        if not isinstance(value, dict):
-            raise UserError(f"`{key}` of {file} must hold keys and values.")
-    for key in tuning:
-        if key not in TUNING_KEYS:
-            raise UserError(f"Unknown key {key!r} under `tuning` in {file}; {nearest(str(key), TUNING_KEYS)}")
-    if (
-        not isinstance(solved, dict)
-        or not set(solved) <= {"by", "at"}
-        or type(solved.get("at", 0.95)) not in (int, float)
-    ):
-        raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")
-    for key in ("about", "limits"):
-        if not isinstance(tree.get(key) or [], list):
-            raise UserError(f"`{key}` of {file} must be a list of sentences.")
-    searched_keys = tuning.get("keys") or {}
-    if not isinstance(searched_keys, dict) or not all(isinstance(v, list) and v for v in searched_keys.values()):
-        raise UserError(f"`keys` under `tuning` of {file} must hold lists of values, such as `{RATES}`.")
-    if not isinstance(tuning.get("config") or {}, dict):
-        raise UserError(f"`config` under `tuning` of {file} must hold keys and values.")
+    _require_kinds(file, tree)
+    solved, searched_keys = tree.get("solved") or {}, tuning.get("keys") or {}
     names = [file_name(str(arm["name"])) for arm in arms]
     for name in names:
         if "," in name or names.count(name) > 1:
@@ -430,13 +407,9 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
         return pd.DataFrame()
     # Names such as 1 or None, and digests such as 38e177, are text.
     text = dict.fromkeys(("stage", "arm", "name", "status", "family", "digest"), str)
-    try:
-        table = pd.read_csv(experiment.table, dtype=text, keep_default_na=False, na_values=[""])
-    except ValueError as error:  # no text, no columns, or lines that do not fit together
-        raise UserError(f"{experiment.table} is not a valid table ({error}); give one of this command.") from error
-    if missing := [column for column in ("stage", "arm", "name", "status") if column not in table]:
-        raise UserError(f"{experiment.table} has no column {missing[0]!r}; give a table of `dcinterp experiment run`.")
-    return table
+    give = "give a table of `dcinterp experiment run`"
+    needed = ("stage", "arm", "name", "status")
+    return read_results(experiment.table, needed, give, dtype=text, keep_default_na=False, na_values=[""])
 
 
 def _run_missing(
@@ -523,16 +496,41 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     Raises:
         UserError: it is neither.
     """
+    if not text.strip():
+        return ()
     found: list[int] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in [part.strip() for part in text.split(",") if part.strip()] or [text]:
         first, dash, last = part.partition("-")
         last = last if dash else first
         if not first.isdigit() or not last.isdigit() or not 0 <= int(last) - int(first) <= 9999:
             raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
         found += range(int(first), int(last) + 1)
-    if text.strip() and not found:
-        raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
     return tuple(dict.fromkeys(found))
+
+
+def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
+    """Refuse values that are not of the kind that their key needs, and unknown keys of the search."""
+    tuning, solved = tree.get("tuning") or {}, tree.get("solved") or {}
+    for key, value in {"config": tree.get("config") or {}, "tuning": tuning, "measures": tree["measures"]}.items():
+        if not isinstance(value, dict):
+            raise UserError(f"`{key}` of {file} must hold keys and values.")
+    for key in tuning:
+        if key not in TUNING_KEYS:
+            raise UserError(f"Unknown key {key!r} under `tuning` in {file}; {nearest(str(key), TUNING_KEYS)}")
+    if not isinstance(tuning.get("config") or {}, dict):
+        raise UserError(f"`config` under `tuning` of {file} must hold keys and values.")
+    searched = tuning.get("keys") or {}
+    if not isinstance(searched, dict) or not all(isinstance(values, list) and values for values in searched.values()):
+        raise UserError(
+            f"`keys` under `tuning` of {file} must hold lists of values, "
+            "such as `recipe.learning_rate: [0.001, 0.002]`."
+        )
+    known = isinstance(solved, dict) and set(solved) <= {"by", "at"}
+    if not known or type(solved.get("at", 0.95)) not in (int, float):
+        raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")
+    for key in ("about", "limits"):
+        if not isinstance(tree.get(key) or [], list):
+            raise UserError(f"`{key}` of {file} must be a list of sentences.")
 
 
 def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, ...]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -162,6 +162,28 @@ def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFram
     aside = sweep.output / f".{TABLE}"
     table.to_csv(aside, index=False)
     aside.replace(sweep.output / TABLE)
+    return table
+
+
+def read_results(path: Path, needed: Sequence[str], give: str, **options: Any) -> pd.DataFrame:
+    """The table of a file of results.
+
+    Args:
+        path: the file.
+        needed: columns that it must have.
+        give: what to do where it is no such table, for the end of the sentence.
+        options: of `pandas.read_csv`.
+
+    Raises:
+        UserError: it is no table, or a column is missing.
+    """
+    try:
+        table = pd.read_csv(path, **options)
+    except ValueError as error:  # no text, no columns, or lines that do not fit together
+        raise UserError(f"{path} is not a valid table ({error}); {give}.") from error
+    for column in needed:
+        if column not in table:
+            raise UserError(f"{path} has no column {column!r}; {give}.")
     return table
 
 
