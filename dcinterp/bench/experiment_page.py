@@ -128,7 +128,7 @@ def differences(experiment: Experiment, values: Mapping[str, pd.DataFrame]) -> d
         if measure in values:
             over, under = (values[measure][list(side)].mean(axis=1) for side in (each.arms, each.baselines))
             apart = torch.tensor((over - under).to_numpy())
-            found[each.name] = interval_text(apart.mean(), *bootstrap_interval(apart, bounds=(-1.0, 1.0)), sign="+")
+            found[each.name] = _interval(apart.mean(), *bootstrap_interval(apart, bounds=(-1.0, 1.0)), sign="+")
     return found
 
 
@@ -203,7 +203,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
     return (
         f"**{hypothesis.name}** ({of}{arm} minus {of and 'that of '}{baseline} is above zero, {found.meaning}): "
-        f"{interval_text(mean, low, high, sign='+')} over {_seeds(found.seeds)}{few}; {says}."
+        f"{_interval(mean, low, high, sign='+')} over {_seeds(found.seeds)}{few}; {says}."
     )
 
 
@@ -266,11 +266,16 @@ def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
     rows = []
     for at, arm in enumerate(found.arms):
         row = [arm, _number(found.parameters[at], ",.0f"), _number(found.flops[at], ".3g"), found.tuned[at]]
-        row += [interval_text(found.mean[at], found.low[at], found.high[at])]
-        apart = interval_text(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
-        row += ["" if arm == found.baseline else apart]
+        row += [_interval(found.mean[at], found.low[at], found.high[at])]
+        row += ["" if arm == found.baseline else difference_text(found, arm)]
         rows.append(row + ([_count(found.values[at] >= solved_at)] if found.share else []))
     return markdown_table(head, rows)
+
+
+def difference_text(found: ArmComparison, arm: str) -> str:
+    """How far an arm is from the baseline, with its interval."""
+    at = found.arms.index(arm)
+    return _interval(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
 
 
 def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:
@@ -295,7 +300,7 @@ def _count(reached: torch.Tensor) -> str:
     return f"{k} of {n} [{low:.0%}, {high:.0%}]"
 
 
-def interval_text(value: object, low: object, high: object, sign: str = "") -> str:
+def _interval(value: object, low: object, high: object, sign: str = "") -> str:
     """A number with its interval in brackets, or alone where the interval is NaN; `sign` is "+" to show plus signs."""
     middle, *ends = (float(each) for each in (value, low, high))  # type: ignore[arg-type]
     # An end that rounds to zero would not tell on which side of it the interval stops.

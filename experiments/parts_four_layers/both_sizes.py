@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import typer
+from scipy.stats import spearmanr
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
-from dcinterp.bench.experiment_page import interval_text
+from dcinterp.bench.experiment_page import difference_text
 from dcinterp.support.text import markdown_table
 
 HERE = Path(__file__).parent
@@ -35,20 +35,14 @@ Spearman correlation of {alike:.2f}.
 
 def alike(two: ArmComparison, four: ArmComparison, arms: list[str]) -> float:
     """Spearman's correlation, over arms, of the differences from the baseline at two sizes."""
-    ranks = [pd.Series([float(each.difference[each.arms.index(arm)]) for arm in arms]).rank() for each in (two, four)]
-    return float(ranks[0].corr(ranks[1]))
+    differences = [[float(each.difference[each.arms.index(arm)]) for arm in arms] for each in (two, four)]
+    return float(spearmanr(*differences).statistic)
 
 
 def summary(two: ArmComparison, four: ArmComparison) -> str:
     """The differences of all arms but the baseline at both sizes, and how alike their order is, as Markdown."""
     others = [arm for arm in four.arms if arm != four.baseline]
-    rows = []
-    for arm in others:
-        row = [arm]
-        for each in (two, four):
-            at = each.arms.index(arm)
-            row.append(interval_text(each.difference[at], each.difference_low[at], each.difference_high[at], sign="+"))
-        rows.append(row)
+    rows = [[arm, difference_text(two, arm), difference_text(four, arm)] for arm in others]
     composing = [arm for arm in others if not arm.startswith(four.baseline)]
     return TEXT.format(
         baseline=four.baseline,
