@@ -1,13 +1,16 @@
 """How models of the experiment answer each combination of a pattern and a relation that their training left out.
 
     python experiments/recombination_tasks/by_combination.py
+    python experiments/recombination_tasks/by_combination.py --folder experiments/recombination_tasks_two_heads
 
 reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
-by_combination.csv, and prints the table, which is also at the end of the experiment's page (more-by-combination.md).
+by_combination.csv of that folder, and prints the table, which is also at the end of the experiment's page
+(more-by-combination.md).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +19,7 @@ import typer
 
 import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
-from dcinterp.bench.trained_models import measure_missing
+from dcinterp.bench.trained_models import folder_option, measure_missing
 from dcinterp.checkpoints.load import load
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
@@ -34,13 +37,13 @@ seeds. *what is said* is the mean of the tasks whose relation makes the answer, 
 whose relation says which fact is meant. Nothing is concluded from one of them. *random fact* is the right relation of a
 random fact, *odd fact* that of the fact which is unlike the others, where there is one; neither reads the question.
 
-    python experiments/recombination_tasks/by_combination.py
+    python experiments/recombination_tasks/by_combination.py{options}
 
 {table}
 """
 
 
-def measure(experiment: Experiment, model: Path) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, _arm: str, model: Path) -> list[dict[str, Any]]:
     """A row for each task left out: the share of right answers, and of two ways to answer without the question."""
     held_out = held_out_tasks(tuple(experiment.config["data"]["holdout"]))
     answers = experiment.config["evaluation"]["answers_per_task"]
@@ -58,8 +61,11 @@ def measure(experiment: Experiment, model: Path) -> list[dict[str, Any]]:
     ]
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """Means of the arms for each combination and for the two kinds of tasks, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """Means of the arms for each combination and for the two kinds of tasks, as Markdown.
+
+    options: of the command that makes it again.
+    """
     who = rows["combination"].str.split(":").str[0].isin(FINDING)
     groups = {name: rows["combination"] == name for name in experiment.config["data"]["holdout"]}
     groups |= {"what is said": ~who, "who": who, "all": who | ~who}
@@ -69,22 +75,18 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         arms = [f"{of.loc[of['arm'] == arm, 'right'].mean():.3f}" for arm in experiment.arms]
         lines.append([name, *arms, *(f"{of[column].mean():.2f}" for column in ("random fact", "odd fact"))])
     table = markdown_table(["tasks", *experiment.arms, "random fact", "odd fact"], lines)
-    return TEXT.format(seeds=rows["seed"].nunique(), table=table)
+    return TEXT.format(seeds=rows["seed"].nunique(), options=options, table=table)
 
 
 def main(
-    table: Annotated[Path, typer.Option(help="The table of this measurement.")] = HERE / TABLE,
+    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
-    experiment = read_experiment(HERE)
-    rows = measure_missing(
-        experiment,
-        list(experiment.arms),
-        table,
-        lambda arm, model: measure(experiment, model),
-        lambda line: typer.echo(line, err=True),
-    )
-    text = summary(rows, experiment)
+    experiment, table = read_experiment(folder), table or folder / TABLE
+    measured = partial(measure, experiment)
+    rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
+    text = summary(rows, experiment, folder_option(folder, HERE))
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)
 

@@ -1,14 +1,16 @@
 """By which ways models that learnt the 74 tasks carry what is asked for and what is said, seed by seed.
 
     python experiments/recombination_tasks/circuits.py
+    python experiments/recombination_tasks/circuits.py --folder experiments/recombination_tasks_two_heads
 
 reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
-circuits.csv, and prints the answer to M of the protocol and the tables beside it, which are also at the end of the
-experiment's page (more-circuits.md).
+circuits.csv of that folder, and prints the answer to M of the protocol and the tables beside it, which are also at the
+end of the experiment's page (more-circuits.md). Its circuits.yaml says why M is asked, and which parts are.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,13 +36,13 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.support.text import markdown_table
+from dcinterp.train.config.recipe import read_tree
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
-TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
-ARMS = ("DCMHA", "plain")
-"""Those whose tables are shown; the table of the measurement has all."""
+TABLE, TEXT_FILE, ASKED = "circuits.csv", "more-circuits.md", "circuits.yaml"
+COMPOSED = "DCMHA"
 EXAMPLES, SEED = 128, 11
 ORDINALS = "ordinals seen"
 KINDS = {
@@ -48,7 +50,12 @@ KINDS = {
     "objects": ("same-object", "the-other-object"),
     "ordinals": ("different-in-set",),
 }
-PARTS = ("persons seen", "persons held-out", "objects seen", "objects held-out", ORDINALS)
+SAID = {
+    "persons": "what a person has, or the other one has; another *question* is of the former alone, but for a few",
+    "objects": "who has it, or who has not; another *question* is of the former alone",
+    "ordinals": "days, years and the like of a set: what comes just before or after the one that differs; training "
+    "shows both",
+}
 CHANGES = {
     "relation": "the question says *before* instead of *after*, or the other way round",
     "question": "the question names another person (another item, where a name is the answer)",
@@ -59,27 +66,15 @@ ROUTE, OTHER, MIXED = "all -> weights", "all -> queries", "mixed heads"
 
 TEXT = """## By which ways the models answer
 
-A composed model mixes its heads by dynamic weights, made from the tokens. In the puzzle of `recombination_heads` more
-of what was found went into those after the softmax than into the queries (supported with eight heads, open with two
-and four). In the shipped composed model of these tasks more of the relation goes into the weights than into the
-queries, where *before* and *after* exchange places, and in the shipped plain one it goes into the queries: seen in
-eight tasks, and the second command prints it of the four that are asked here. Of fresh models the protocol asked it
-before any of them was looked into. It is of more and less: what else the relation goes by, such as the MLPs, is in the
-tables.
-
-    python experiments/recombination_tasks/circuits.py
-    python experiments/recombination_tasks/circuits.py --model dcformer++    # and transformer++: those two
+{why}
 
 {verdict}
 {means}
 
-Asked are models that answer {at:.0%} of the tasks seen in training, with facts that training never shows. Each part has
-{examples} questions (the last twice as many), as far as there is another prompt of as many tokens with another answer:
+Asked are models that answer {at:.0%} of the tasks seen in training, with facts that training never shows.
+{number}, as far as there is another prompt of as many tokens with another answer:
 
-- *persons*: what a person has, or the other one has; another *question* is of the former alone, but for a few;
-- *objects*: who has it, or who has not; another *question* is of the former alone;
-- *ordinals*: days, years and the like of a set: what comes just before or after the one that differs; training shows
-  both.
+{kinds}
 
 *seen* and *held-out* are tasks seen in training and those left out. Models are chosen by what they learnt, so this is
 said of models that learnt the tasks, and not of an arm.
@@ -92,7 +87,7 @@ Groups are wider here: *tokens* is the embedding, *layers* the heads and MLPs of
 layers where it stands with a kind of reader. *{mixed}* are all terms that composition adds, its gates of a head's own
 pattern included, together and by layer and stage (*pre* and *post* the softmax); their weights are the prompt's own.
 *before* and *after* are the last word, where the answer is read, so that little of this need go by other positions. No
-hypothesis is about these tables. Those of *plain wider* are left out; its shares are in circuits.csv.
+hypothesis is about these tables.{left_out}
 
 {arms}
 """
@@ -132,7 +127,13 @@ def changes_of(part: str) -> list[str]:
     return [RELATION if part == ORDINALS else QUESTION, SOURCE]
 
 
-def measure(experiment: Experiment, solved: pd.Series, model: Path) -> list[dict[str, Any]]:
+def asked(experiment: Experiment) -> tuple[str, list[str]]:
+    """Why it is asked of an experiment, as Markdown, and of which parts."""
+    found = read_tree(experiment.folder / ASKED)
+    return found["why"], found["parts"]
+
+
+def measure(experiment: Experiment, solved: pd.Series, _arm: str, model: Path) -> list[dict[str, Any]]:
     """A row for every part, change and group: its share; one row alone of a model that is not asked.
 
     solved: the share of right answers on tasks seen in training, of every run.
@@ -141,7 +142,8 @@ def measure(experiment: Experiment, solved: pd.Series, model: Path) -> list[dict
     if seen["right"] < experiment.solved_at:
         return [seen]
     bridge = load(str(model))
-    found = [seen | {"part": part} | row for part in PARTS for row in measure_part(experiment, bridge, part)]
+    parts = asked(experiment)[1]
+    found = [seen | {"part": part} | row for part in parts for row in measure_part(experiment, bridge, part)]
     return found or [seen]
 
 
@@ -156,15 +158,15 @@ def measure_part(experiment: Experiment, bridge: Bridge, part: str) -> list[dict
 def verdict(rows: pd.DataFrame, experiment: Experiment) -> str:
     """The hypothesis about the DCMHA models, as a line of Markdown."""
     found = sign_verdict(
-        shares_of(rows, ARMS[0], ORDINALS, RELATION),
+        shares_of(rows, COMPOSED, ORDINALS, RELATION),
         ROUTE,
         OTHER,
-        trained=rows.loc[rows["arm"] == ARMS[0], "seed"].nunique(),
+        trained=rows.loc[rows["arm"] == COMPOSED, "seed"].nunique(),
         seeds=len(experiment.seeds),
         signs=True,
     )
     return (
-        f"- **M** (in {ARMS[0]}, on `{ORDINALS}`, of the effect of another *{RELATION}*, the share of *{ROUTE}* minus "
+        f"- **M** (in {COMPOSED}, on `{ORDINALS}`, of the effect of another *{RELATION}*, the share of *{ROUTE}* minus "
         f"that of *{OTHER}* is above zero): {found}"
     )
 
@@ -177,16 +179,17 @@ def means(rows: pd.DataFrame, arm: str) -> str:
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The answer and the tables, as Markdown."""
-    told, of = [], {}
-    for arm in ARMS:
-        asked = rows[rows["arm"] == arm].dropna(subset=["share"])
-        if not len(asked):
+    """The answer and the tables, as Markdown; those of the composed models and of the first arm are shown."""
+    why, parts = asked(experiment)
+    first, told, of = next(iter(experiment.arms)), [], {}
+    for arm in (COMPOSED, first):
+        shares = rows[rows["arm"] == arm].dropna(subset=["share"])
+        if not len(shares):
             continue
-        of[arm] = asked[asked["part"] == ORDINALS], asked[asked["part"] != ORDINALS]
+        of[arm] = shares[shares["part"] == ORDINALS], shares[shares["part"] != ORDINALS]
         tables = [arm_tables(own, changes_of(own["part"].iloc[0])) for own in of[arm] if len(own)]
         told.append(f"### {arm}\n\n" + "\n\n".join(tables))
-    if len(of) == len(ARMS):
+    if len(of) > 1:
         pair = " and one of ".join(of)
         alike = [
             f"on `{one['part'].iloc[0]}` by {arms_alike(one, other, changes_of(one['part'].iloc[0]))}"
@@ -194,14 +197,22 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
             if len(one) and len(other)
         ]
         told.append(f"The shares of a model of {pair} correlate {', '.join(alike)}, on the groups that both have.")
+    kinds = [kind for kind in SAID if any(part.startswith(kind) for part in parts)]
+    changes = {change for part in parts for change in changes_of(part)}
+    others = " and ".join(f"*{arm}*" for arm in experiment.arms if arm not in (COMPOSED, first))
     return TEXT.format(
+        why=why,
         verdict=verdict(rows, experiment),
         means="\n".join(means(rows, arm) for arm in experiment.arms),
         at=experiment.solved_at,
-        examples=EXAMPLES,
-        changes=change_list(CHANGES),
+        number=f"Each part has {EXAMPLES} questions (the last twice as many)"
+        if len(parts) > 1
+        else f"There are {2 * EXAMPLES} questions",
+        kinds="\n".join(f"- *{kind}*: {SAID[kind]}{';.'[kind == kinds[-1]]}" for kind in kinds),
+        changes=change_list({change: said for change, said in CHANGES.items() if change in changes}),
         explained=EXPLAINED,
         mixed=MIXED,
+        left_out=f" Those of {others} are left out; its shares are in circuits.csv." if others else "",
         arms="\n\n".join(told),
     )
 
@@ -215,23 +226,19 @@ def one_table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(
-    table: Annotated[Path, typer.Option(help="The table of this measurement.")] = HERE / TABLE,
+    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
     model: Annotated[str, typer.Option(help="A model to print the shares of on the ordinals, and no more.")] = "",
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    experiment = read_experiment(HERE)
+    experiment, table = read_experiment(folder), table or folder / TABLE
     if model:
         typer.echo(one_table(measure_part(experiment, load(model), ORDINALS)))
         return
     runs = read_table(experiment)
     solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
-    rows = measure_missing(
-        experiment,
-        list(experiment.arms),
-        table,
-        lambda arm, model: measure(experiment, solved, model),
-        lambda line: typer.echo(line, err=True),
-    )
+    measured = partial(measure, experiment, solved)
+    rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
     rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
     text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")

@@ -303,11 +303,14 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
     assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
 
 
+@pytest.mark.parametrize("asked", ["recombination_tasks"])
 @pytest.mark.parametrize("name", ["by_combination", "circuits"])
-def test_the_words_on_the_tasks_are_those_of_the_tables(name):
-    module, folder = script("recombination_tasks", name), FOLDER / "recombination_tasks"
+def test_the_words_on_the_tasks_are_those_of_the_tables(name, asked):
+    module, folder = script("recombination_tasks", name), FOLDER / asked
     rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
-    assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary(rows, experiment)
+    option = folder_option(folder, FOLDER / "recombination_tasks")
+    options = {"options": option} if option and name == "by_combination" else {}
+    assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +332,7 @@ def test_the_ways_of_the_tasks_pool_edges_by_reader(edge, groups):
 
 def test_the_relation_is_asked_of_six_of_six_models():
     module, experiment = script("recombination_tasks", "circuits"), read_experiment(FOLDER / "recombination_tasks")
-    for part in module.PARTS:
+    for part in module.asked(experiment)[1]:
         numbers = {f"task{number}" for number in module.tasks_of(experiment, part)}
         assert bool(numbers & HELD_OUT) == (numbers <= HELD_OUT) == part.endswith("held-out")
 
