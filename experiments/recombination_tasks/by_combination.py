@@ -22,13 +22,15 @@ from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.bench.trained_models import folder_option, measure_missing
 from dcinterp.checkpoints.load import load
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "by_combination.csv", "more-by-combination.md"
 FINDING = ("the-other-object", "same-object")
 """Patterns that ask who: the relation says which fact is meant."""
+ODD = 0.5
+"""Where the fact that is unlike the others is right less often, it is no better than a random one (1.00 or 0.33)."""
 
 TEXT = """## Each combination by itself
 
@@ -36,6 +38,8 @@ The questions of the primary measure, apart for the five combinations that train
 seeds. *what is said* is the mean of the tasks whose relation makes the answer, *who* that of the tasks which ask who,
 whose relation says which fact is meant. Nothing is concluded from one of them. *random fact* is the right relation of a
 random fact, *odd fact* that of the fact which is unlike the others, where there is one; neither reads the question.
+*odd fact no better* is the mean of the combinations in which that is no better than a random fact. The last row is of
+the {both} seeds in which every arm has {at:.0%} of the tasks seen, chosen by their outcome.
 
     python experiments/recombination_tasks/by_combination.py{options}
 
@@ -68,14 +72,29 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """
     who = rows["combination"].str.split(":").str[0].isin(FINDING)
     groups = {name: rows["combination"] == name for name in experiment.config["data"]["holdout"]}
-    groups |= {"what is said": ~who, "who": who, "all": who | ~who}
+    runs = read_table(experiment)
+    least = runs[runs["stage"] == FINAL].groupby("recipe.seed")[experiment.solved_by].min()
+    solved = rows["seed"].isin(least.index[least >= experiment.solved_at])
+    groups |= {
+        "what is said": ~who,
+        "who": who,
+        "odd fact no better": rows["odd fact"] < ODD,
+        "all": who | ~who,
+        "all, seeds where all arms learnt the tasks seen": solved,
+    }
     lines = []
     for name, chosen in groups.items():
         of = rows[chosen]
         arms = [f"{of.loc[of['arm'] == arm, 'right'].mean():.3f}" for arm in experiment.arms]
         lines.append([name, *arms, *(f"{of[column].mean():.2f}" for column in ("random fact", "odd fact"))])
     table = markdown_table(["tasks", *experiment.arms, "random fact", "odd fact"], lines)
-    return TEXT.format(seeds=rows["seed"].nunique(), options=options, table=table)
+    return TEXT.format(
+        seeds=rows["seed"].nunique(),
+        both=rows.loc[solved, "seed"].nunique(),
+        at=experiment.solved_at,
+        options=options,
+        table=table,
+    )
 
 
 def main(
