@@ -126,10 +126,23 @@ def differences(experiment: Experiment, values: Mapping[str, pd.DataFrame]) -> d
     for each in experiment.hypotheses:
         measure = each.measure or next(iter(experiment.measures))
         if measure in values:
-            over, under = (values[measure][list(side)].mean(axis=1) for side in (each.arms, each.baselines))
-            apart = torch.tensor((over - under).to_numpy())
-            found[each.name] = _interval(apart.mean(), *bootstrap_interval(apart, bounds=(-1.0, 1.0)), sign="+")
+            found[each.name] = share_difference(values[measure], each.arms, each.baselines)
     return found
+
+
+def share_difference(
+    values: pd.DataFrame, arms: Sequence[str], baselines: Sequence[str], bounds: tuple[float, float] = (-1.0, 1.0)
+) -> str:
+    """The mean of some arms minus that of others, with the 95 % interval over seeds.
+
+    Args:
+        values: [seed, arm], shares; or changes of shares, with their bounds.
+        arms, baselines: columns.
+        bounds: the least and the largest difference that there can be.
+    """
+    over, under = (values[list(side)].mean(axis=1) for side in (arms, baselines))
+    apart = torch.tensor((over - under).to_numpy())
+    return _interval(apart.mean(), *bootstrap_interval(apart, bounds=bounds), sign="+")
 
 
 def _claimed(experiment: Experiment, claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]) -> str:
