@@ -303,7 +303,7 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
     assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
 
 
-@pytest.mark.parametrize("asked", ["recombination_tasks"])
+@pytest.mark.parametrize("asked", ["recombination_tasks", "recombination_tasks_two_heads"])
 @pytest.mark.parametrize("name", ["by_combination", "circuits"])
 def test_the_words_on_the_tasks_are_those_of_the_tables(name, asked):
     module, folder = script("recombination_tasks", name), FOLDER / asked
