@@ -45,7 +45,7 @@ def test_a_circuit_is_clicked_noted_saved_exported_and_loaded(page, server, tmp_
     # Another visit, where the file brings all of it back.
     page.goto(f"{server}/circuit?prompts=4&edges_kept=18", timeout=90_000)
     expect(size).to_contain_text("With 18 of 1,774", timeout=90_000)
-    page.get_by_role("button", name="Load").click()
+    page.get_by_role("button", name="Load", exact=True).click()
     page.locator("input[type=file]").set_input_files(tmp_path / "save-circuit.json")
     expect(size).to_contain_text("With 34 of 1,774", timeout=90_000)
     expect(page.locator('.circuit .node.pinned[data-name="MLP 2"]')).to_have_count(1, timeout=90_000)
