@@ -25,8 +25,9 @@ def show_protocol() -> None:
 st.title("Experiments", anchor=False)
 st.markdown(
     "One example shows what can happen; an experiment shows how often. Each of these trains several kinds of model "
-    "(its *arms*) on the same documents, tunes all of them by the same search, and repeats them with many seeds. What "
-    "would count as an answer was written down before the first run. This page does not use the model in the sidebar."
+    "(its *arms*) on the same documents, tunes all of them by the same search or gives all one rate, and repeats them "
+    "with many seeds. What would count as an answer was written down before the first run. This page does not use the "
+    "model in the sidebar."
 )
 found = experiments.found()
 if not found:
