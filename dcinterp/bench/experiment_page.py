@@ -117,16 +117,21 @@ def verdicts(experiment: Experiment) -> list[str]:
     return [*first, *(_verdict(experiment, *each) for each in about), *apart, *corrected]
 
 
-def differences(experiment: Experiment, values: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+def differences(
+    experiment: Experiment, values: Mapping[str, pd.DataFrame], bounds: tuple[float, float] = (-1.0, 1.0)
+) -> dict[str, str]:
     """{hypothesis: its difference, with the 95 % interval over seeds}, of other shares than those in the table.
 
-    values: [seed, arm] of the measures; hypotheses about others are left out.
+    Args:
+        experiment: whose hypotheses are asked.
+        values: [seed, arm] of the measures, shares or changes of shares; hypotheses about others are left out.
+        bounds: the least and the largest difference that there can be.
     """
     found = {}
     for each in experiment.hypotheses:
         measure = each.measure or next(iter(experiment.measures))
         if measure in values:
-            found[each.name] = share_difference(values[measure], each.arms, each.baselines)
+            found[each.name] = share_difference(values[measure], each.arms, each.baselines, bounds)
     return found
 
 

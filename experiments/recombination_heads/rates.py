@@ -28,6 +28,8 @@ RATES = (3.0e-3, 1.7e-3)
 """In the order in which they are run. The lowest rate of the search, 1e-3, is left out: two thirds of the runs at it
 would be new."""
 NARROW = ("DCMHA 2", "DCMHA 8"), ("more 2", "more 8")
+"""H2 without the arms of four heads."""
+SEVERAL = ["DCMHA 4", "DCMHA 8"]
 
 TEXT = """## At one rate for all arms
 
@@ -41,17 +43,17 @@ same seeds of every arm were trained at 3e-3, and a day later, with that known t
 
 {tables}
 
-Five arms at {high:g} and three at {low:g} are the very runs of the verdicts, so that these tables do not repeat them.
-Intervals are each by itself; one without zero is no verdict. *As in H3* is half of the difference.
+{given_high} arms at {high:g} and {given_low} at {low:g} are the very runs of the verdicts, so that these tables do not
+repeat them. Intervals are each by itself; one without zero is no verdict. *As in H3* is half of the difference.
 
-What comes out hangs on the rate. From {high:g} to {low:g} the difference as in H1 changes by {change_plain}, and
-its sign with it, and as in H2 by {change_more}. By arm the means on unseen pairs change so:
+What comes out hangs on the rate. From {high:g} to {low:g} the difference as in H1 changes by {change[H1]}, and
+its sign with it, and as in H2 by {change[H2]}. By arm the means on unseen pairs change so:
 
 {moves}
 
 Most of these intervals have zero in them, so that which arm does better at which rate is not shown arm by arm. With
 the better of the two rates for each arm, picked by these very numbers, all arms but *DCMHA 2* keep the runs of the
-verdicts. DCMHA minus *plain* is {best_plain} then, and minus *more* {best_more}:
+verdicts. DCMHA minus *plain* is {best[H1]} then, and minus *more* {best[H2]}:
 another rate for one arm is enough to bring zero into the interval of H2. {high:g} is the highest rate of the search;
 what any arm would do at more is not known.
 
@@ -63,8 +65,8 @@ At {high:g} DCMHA learns the seen pairs less well, which may be part of its lowe
 {empty} DCMHA models of four and eight heads have 98 % or more of the seen pairs there and less than 4 % of the unseen
 ones.
 
-In all eight arms that the search gave one of these two rates, it is the one with the higher mean on unseen pairs. That
-was noticed afterwards.
+In {agree} of the {given} arms that the search gave one of these two rates, it is the one with the higher mean on unseen
+pairs. That was noticed afterwards.
 """
 
 
@@ -123,27 +125,26 @@ def summary(extra: pd.DataFrame, experiment: Experiment) -> str:
         told.append(f"At {rate:g}, means over {len(experiment.seeds)} seeds:\n\n{means}\n\n{apart}")
     high, low = RATES
     change = unseen[low] - unseen[high]
-    better = pd.DataFrame({arm: unseen[low if change[arm].mean() > 0 else high][arm] for arm in experiment.arms})
+    better = {arm: low if change[arm].mean() > 0 else high for arm in experiment.arms}
+    both = {arm: pd.DataFrame({"low": unseen[low][arm], "high": unseen[high][arm]}) for arm in experiment.arms}
     final = read_table(experiment)
-    chosen = final[final["stage"] == FINAL].pivot_table(index="recipe.seed", columns="arm", values=first)
-    moves = {arm: share_difference(change.assign(none=0.0), [arm], ["none"]) for arm in experiment.arms}
-    wide = ["DCMHA 4", "DCMHA 8"]
-    composed, plain, more = (
-        [arm for arm in experiment.arms if arm.startswith(kind)] for kind in ("DCMHA", "plain", "more")
-    )
+    final = final[final["stage"] == FINAL]
+    given = {arm: rate for arm, rate in final.groupby("arm")[KEY].first().items() if rate in RATES}
     return TEXT.format(
         tables="\n\n".join(told),
         high=high,
         low=low,
-        change_plain=share_difference(change, composed, plain, (-2.0, 2.0)),
-        change_more=share_difference(change, composed, more, (-2.0, 2.0)),
-        moves="\n".join(f"- {arm}: {each}" for arm, each in moves.items()),
-        best_plain=share_difference(better, composed, plain),
-        best_more=share_difference(better, composed, more),
+        given_high=sum(rate == high for rate in given.values()),
+        given_low=sum(rate == low for rate in given.values()),
+        change=differences(experiment, {first: change}, bounds=(-2.0, 2.0)),
+        moves="\n".join(f"- {arm}: {share_difference(each, ['low'], ['high'])}" for arm, each in both.items()),
+        best=differences(experiment, {first: pd.DataFrame({arm: unseen[rate][arm] for arm, rate in better.items()})}),
         four=" and ".join(f"{unseen[rate]['more 4'].mean():.3f} at {rate:g}" for rate in RATES),
-        narrow=share_difference(chosen, *NARROW),
+        narrow=share_difference(final.pivot_table(index="recipe.seed", columns="arm", values=first), *NARROW),
         narrow_low=share_difference(unseen[low], *NARROW),
-        empty=int(((seen[high][wide] >= 0.98) & (unseen[high][wide] < 0.04)).sum().sum()),
+        empty=int(((seen[high][SEVERAL] >= 0.98) & (unseen[high][SEVERAL] < 0.04)).sum().sum()),
+        agree=sum(better[arm] == rate for arm, rate in given.items()),
+        given=len(given),
     )
 
 
