@@ -71,6 +71,8 @@ TEXT = """## By which ways the models answer
 {verdict}
 {means}
 
+Brackets after an arm's shares are the least and the largest of its models, and no interval.
+
 Asked are models that answer {at:.0%} of the tasks seen in training, with facts that training never shows.
 {number}, as far as there is another prompt of as many tokens with another answer:
 
@@ -86,8 +88,9 @@ said of models that learnt the tasks, and not of an arm.
 Groups are wider here: *tokens* is the embedding, *layers* the heads and MLPs of earlier layers, *all* both, and all
 layers where it stands with a kind of reader. *{mixed}* are all terms that composition adds, its gates of a head's own
 pattern included, together and by layer and stage (*pre* and *post* the softmax); their weights are the prompt's own.
-*before* and *after* are the last word, where the answer is read, so that little of this need go by other positions. No
-hypothesis is about these tables.{left_out}
+*before* and *after* are the last word, where the answer is read, so that little of this need go by other positions. M
+is of two rows of the table of {composed}, *{route}* and *{other}* under *relation*; no hypothesis is
+about the others.{left_out}
 
 {arms}
 """
@@ -212,7 +215,10 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         changes=change_list({change: said for change, said in CHANGES.items() if change in changes}),
         explained=EXPLAINED,
         mixed=MIXED,
-        left_out=f" Those of {others} are left out; its shares are in circuits.csv." if others else "",
+        composed=COMPOSED,
+        route=ROUTE,
+        other=OTHER,
+        left_out=f" The tables of {others} are left out; its shares are in circuits.csv." if others else "",
         arms="\n\n".join(told),
     )
 
