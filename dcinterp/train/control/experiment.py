@@ -2,6 +2,7 @@
 
     title: Where composition recombines
     config: {...}                               # what all runs share
+    config_of: another                          # a folder beside this: its config, but for what `config` says
     arms:                                       # what is compared; the first is the baseline
       - {name: plain, model.preset: tiny-transformer++}
       - {name: composed, model.preset: tiny-dcformer++}
@@ -53,6 +54,7 @@ from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, make
 FILE = "experiment.yaml"
 KEYS = (
     "title",
+    "config_of",
     "config",
     "arms",
     "tuning",
@@ -324,7 +326,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     made = Experiment(
         folder=file.parent,
         title=str(tree.get("title", file.parent.name)),
-        config=tree.get("config") or {},
+        config=_config(file, tree),
         arms={str(arm["name"]): {str(k): v for k, v in arm.items() if k not in ("name", AS)} for arm in arms},
         tuned_as=tuned_as,
         tuning_keys={str(key): [_number_or_text(each) for each in values] for key, values in searched_keys.items()},
@@ -506,6 +508,31 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
         found += range(int(first), int(last) + 1)
     return tuple(dict.fromkeys(found))
+
+
+def _config(file: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What all runs share: that of the experiment which `config_of` names, but for what the file's own says."""
+    own = tree.get("config") or {}
+    if "config_of" not in tree:
+        return own
+    other = file.parent.parent / str(tree["config_of"]) / FILE
+    if not other.is_file():
+        there = sorted(each.parent.name for each in other.parent.parent.glob(f"*/{FILE}"))
+        raise UserError(f"`config_of` of {file} names {tree['config_of']!r}; {nearest(str(tree['config_of']), there)}")
+    given = read_tree(other)
+    if "config_of" in given:
+        raise UserError(f"`config_of` of {file} names one that takes its own from {given['config_of']}; name that one.")
+    return _merged(given.get("config") or {}, own)
+
+
+def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of keys and values with those of another in it; lists are exchanged whole."""
+    found = dict(tree)
+    for key, value in changes.items():
+        inner = found.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        found[key] = _merged(inner, value) if both else value
+    return found
 
 
 def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:

@@ -210,6 +210,25 @@ def test_what_is_wrong_with_the_file_is_named(folder, change, says):
         read_experiment(folder)
 
 
+def test_an_experiment_takes_the_config_of_another_but_for_what_it_says(folder):
+    beside = folder.parent / "wider"
+    beside.mkdir()
+    own = {"model": {"changes": {"hidden_size": 16}}, "data": {"phases": TREE["config"]["data"]["phases"] * 2}}
+    tree = TREE | {"config_of": "small", "config": own}
+    (beside / "experiment.yaml").write_text(yaml.safe_dump(tree))
+    first, other = (read_experiment(each).run("final", "plain", {}, 0).config for each in (folder, beside))
+    assert other.model.changes == first.model.changes | {"hidden_size": 16}
+    assert len(other.data.phases) == 2
+    assert other.recipe == first.recipe
+    (beside / "experiment.yaml").write_text(yaml.safe_dump(tree | {"config_of": "smal"}))
+    with pytest.raises(UserError, match="names 'smal'; did you mean small"):
+        read_experiment(beside)
+    (beside / "experiment.yaml").write_text(yaml.safe_dump(tree))
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(tree | {"config_of": "wider"}))
+    with pytest.raises(UserError, match="takes its own from wider; name that one"):
+        read_experiment(beside)
+
+
 def test_seeds_are_written_as_ranges_or_lists():
     assert parse_seeds("10-12,3") == (10, 11, 12, 3)
     assert parse_seeds("") == ()
