@@ -25,10 +25,10 @@ ARM, BASELINE = "DCMHA", "plain wider"
 
 TEXT = """## With two, four and eight heads
 
-{arm} minus *{baseline}* in the experiments on these tasks, each with its 95 % interval over seeds. A baseline has as many
-parameters and FLOPs as {arm} of its number of heads, or more, so their MLPs differ; heads are 64 wide together, so their
-widths differ too, and so do seeds. No trend is read from the rows. *all* is over all seeds. Those of two and four heads
-were known when it was announced, so it is no test.
+{arm} minus *{baseline}* in the experiments on these tasks, each with its 95 % interval over seeds. A baseline has as
+many parameters and FLOPs as {arm} of its number of heads, or more, so their MLPs differ. Heads are 64 wide together, so
+their widths differ, and seeds do too: no trend is read from the rows. *all* is over all seeds; those of two and four
+heads were known when it was announced, so it is no test.
 
     python experiments/{folder}/heads.py
 
