@@ -32,14 +32,18 @@ FINDING = ("the-other-object", "same-object")
 ODD = 0.5
 """Where the fact that is unlike the others is right less often, it is no better than a random one (1.00 or 0.33)."""
 
+LAST = """The last row is of
+the {both} seeds in which every arm has {at:.0%} of the tasks seen, chosen by their outcome."""
+NO_LAST = """In no
+seed has every arm {at:.0%} of the tasks seen."""
+
 TEXT = """## Each combination by itself
 
 The questions of the primary measure, apart for the five combinations that training left out, with means over {seeds}
 seeds. *what is said* is the mean of the tasks whose relation makes the answer, *who* that of the tasks which ask who,
 whose relation says which fact is meant. Nothing is concluded from one of them. *random fact* is the right relation of a
 random fact, *odd fact* that of the fact which is unlike the others, where there is one; neither reads the question.
-*odd fact no better* is the mean of the combinations in which that is no better than a random fact. The last row is of
-the {both} seeds in which every arm has {at:.0%} of the tasks seen, chosen by their outcome.
+*odd fact no better* is the mean of the combinations in which that is no better than a random fact. {last}
 
     python experiments/recombination_tasks/by_combination.py{options}
 
@@ -80,8 +84,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         "who": who,
         "odd fact no better": rows["odd fact"] < ODD,
         "all": who | ~who,
-        "all, seeds where all arms learnt the tasks seen": solved,
     }
+    if solved.any():
+        groups["all, seeds where all arms learnt the tasks seen"] = solved
     lines = []
     for name, chosen in groups.items():
         of = rows[chosen]
@@ -90,8 +95,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     table = markdown_table(["tasks", *experiment.arms, "random fact", "odd fact"], lines)
     return TEXT.format(
         seeds=rows["seed"].nunique(),
-        both=rows.loc[solved, "seed"].nunique(),
-        at=experiment.solved_at,
+        last=(LAST if solved.any() else NO_LAST).format(
+            both=rows.loc[solved, "seed"].nunique(), at=experiment.solved_at
+        ),
         options=options,
         table=table,
     )

@@ -183,6 +183,8 @@ def means(rows: pd.DataFrame, arm: str) -> str:
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     """The answer and the tables, as Markdown; those of the composed models and of the first arm are shown."""
+    # A table of models none of which could be asked has no shares.
+    rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
     why, parts = asked(experiment)
     first, told, of = next(iter(experiment.arms)), [], {}
     for arm in (COMPOSED, first):
@@ -245,7 +247,6 @@ def main(
     solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
     measured = partial(measure, experiment, solved)
     rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
-    rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
     text = summary(rows, experiment)
     (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
     typer.echo(text)

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,9 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
     assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
 
 
-@pytest.mark.parametrize("asked", ["recombination_tasks", "recombination_tasks_two_heads"])
+@pytest.mark.parametrize(
+    "asked", ["recombination_tasks", "recombination_tasks_two_heads", "recombination_tasks_eight_heads"]
+)
 @pytest.mark.parametrize("name", ["by_combination", "circuits"])
 def test_the_words_on_the_tasks_are_those_of_the_tables(name, asked):
     module, folder = script("recombination_tasks", name), FOLDER / asked
@@ -311,6 +314,21 @@ def test_the_words_on_the_tasks_are_those_of_the_tables(name, asked):
     option = folder_option(folder, FOLDER / "recombination_tasks")
     options = {"options": option} if option and name == "by_combination" else {}
     assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
+
+
+def test_seeds_in_which_no_arm_learnt_the_tasks_make_no_row():
+    module, folder = script("recombination_tasks", "by_combination"), FOLDER / "recombination_tasks"
+    rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
+    text = module.summary(rows, replace(experiment, solved_at=1.01))
+    assert "In no\nseed has every arm 101% of the tasks seen." in text
+    assert "nan" not in text
+
+
+def test_the_words_on_heads_are_those_of_three_tables():
+    module = script("recombination_tasks_eight_heads", "heads")
+    text = module.summary()
+    assert (FOLDER / "recombination_tasks_eight_heads" / module.TEXT_FILE).read_text(encoding="utf-8") == text
+    assert all(f"| {heads} | " in text for heads in (2, 4, 8))
 
 
 @pytest.mark.parametrize(
