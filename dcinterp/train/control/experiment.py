@@ -530,8 +530,9 @@ def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     found = dict(tree)
     for key, value in changes.items():
         inner = found.get(key)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        found[key] = _merged(inner, value) if both else value
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            value = _merged(inner, value)
+        found[key] = value
     return found
 
 
