@@ -19,6 +19,7 @@ import typer
 
 import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
+from dcinterp.bench.pooled_edges import mean_and_range
 from dcinterp.bench.trained_models import folder_option, measure_missing
 from dcinterp.checkpoints.load import load
 from dcinterp.support.text import markdown_table
@@ -41,8 +42,9 @@ TEXT = """## Each combination by itself
 
 The questions of the primary measure, apart for the five combinations that training left out, with means over {seeds}
 seeds. *what is said* is the mean of the tasks whose relation makes the answer, *who* that of the tasks which ask who,
-whose relation says which fact is meant. Nothing is concluded from one of them. *random fact* is the right relation of a
-random fact, *odd fact* that of the fact which is unlike the others, where there is one; neither reads the question.
+whose relation says which fact is meant. *as in H1* is the difference that H1 is about, in brackets the least and the
+largest of a seed, which are no interval. Nothing is concluded from one of them. *random fact* is the right relation of
+a random fact, *odd fact* that of the fact which is unlike the others, where there is one; neither reads the question.
 *odd fact no better* is the mean of the combinations in which that is no better than a random fact. {last}
 
     python experiments/recombination_tasks/by_combination.py{options}
@@ -85,19 +87,25 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         "odd fact no better": rows["odd fact"] < ODD,
         "all": who | ~who,
     }
-    if solved.any():
+    both = rows.loc[solved, "seed"].nunique()
+    if both:
         groups["all, seeds where all arms learnt the tasks seen"] = solved
+    primary = next(iter(experiment.measures))
+    asked = [each for each in experiment.hypotheses if each.measure in ("", primary)]
     lines = []
     for name, chosen in groups.items():
         of = rows[chosen]
         arms = [f"{of.loc[of['arm'] == arm, 'right'].mean():.3f}" for arm in experiment.arms]
-        lines.append([name, *arms, *(f"{of[column].mean():.2f}" for column in ("random fact", "odd fact"))])
-    table = markdown_table(["tasks", *experiment.arms, "random fact", "odd fact"], lines)
+        shares = of.pivot_table(index="seed", columns="arm", values="right")
+        apart = [
+            mean_and_range(shares[list(h.arms)].mean(axis=1) - shares[list(h.baselines)].mean(axis=1)) for h in asked
+        ]
+        lines.append([name, *arms, *apart, *(f"{of[column].mean():.2f}" for column in ("random fact", "odd fact"))])
+    named = [f"as in {each.name}" for each in asked]
+    table = markdown_table(["tasks", *experiment.arms, *named, "random fact", "odd fact"], lines)
     return TEXT.format(
         seeds=rows["seed"].nunique(),
-        last=(LAST if solved.any() else NO_LAST).format(
-            both=rows.loc[solved, "seed"].nunique(), at=experiment.solved_at
-        ),
+        last=(LAST if both else NO_LAST).format(both=both, at=experiment.solved_at),
         options=options,
         table=table,
     )

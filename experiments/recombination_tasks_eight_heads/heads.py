@@ -14,6 +14,7 @@ import typer
 
 from dcinterp.analysis.training.compare_arms import compare_arms
 from dcinterp.bench.experiment_page import difference_text
+from dcinterp.bench.verdict_words import one_by_one
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
@@ -28,8 +29,8 @@ TEXT = """## With two, four and eight heads
 many parameters and FLOPs as {arm} of its number of heads, or more. *learnt* are the seeds in which both have 95 % of
 the tasks seen in training. The rows are three experiments, with other seeds, widths of heads and baselines, and how
 well models learnt the tasks differs more between them than {arm} does from *{baseline}*: nothing is pooled, and a
-change down a column says nothing of the number of heads. Where seeds are missing a row is interim, and has them one by
-one instead of an interval. Two and four heads were known when eight were asked.
+change down a column says nothing of the number of heads. Where seeds are missing a row is interim and has no interval,
+but few seeds one by one. Two and four heads were known when eight were asked.
 
     python experiments/{folder}/heads.py
 
@@ -46,11 +47,9 @@ def row_of(heads: int, experiment: Experiment) -> list[str]:
     learnt = int((seen.values[[arm, baseline]] >= experiment.solved_at).all(0).sum())
     seeds, cells = len(found[0].seeds), []
     for each in found:
-        one_by_one = ", ".join(f"{float(value):+.3f}" for value in each.values[arm] - each.values[baseline])
-        cells += [
-            f"{float(each.mean[baseline]):.3f}",
-            difference_text(each, ARM) if seeds == each.planned else one_by_one,
-        ]
+        apart = each.by_seed([ARM], [BASELINE])
+        interim = f"{float(apart.mean()):+.3f}{one_by_one(apart.tolist(), form='+.3f')}"
+        cells += [f"{float(each.mean[baseline]):.3f}", interim if seeds < each.planned else difference_text(each, ARM)]
     return [str(heads), f"{seeds} of {found[0].planned}", str(learnt), f"{more:.1%}", *cells]
 
 
