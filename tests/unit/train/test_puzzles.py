@@ -13,7 +13,8 @@ from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles import PUZZLES, open_puzzle
 from dcinterp.train.data.puzzles.compositional_recall import CompositionalRecall
 from dcinterp.train.data.puzzles.find_block import DOT, MARK, FindBlock
-from dcinterp.train.data.puzzles.recombination import COLOURS, FACTS, Recombination
+from dcinterp.train.data.puzzles.pairing import HALVES, Pairing
+from dcinterp.train.data.puzzles.recombination import COLOURS, FACTS, THINGS, Recombination
 
 
 def read(puzzle, part, count=40):
@@ -33,6 +34,50 @@ def test_recombination_asks_for_the_letter_of_the_fact_with_the_key_moved_on():
                 (letter,) = [fact[2] for fact in facts if key in fact[:2]]
                 assert ord(answer) - ord("A") == (ord(letter) - ord("A") + int(relation)) % puzzle.letters
             assert [n for n, asked in enumerate(answers) if asked] == list(range(FACTS + 2, len(words), 3))
+
+
+def test_pairing_asks_for_what_the_relation_makes_of_the_letter_that_the_half_finds():
+    puzzle = Pairing(relations=8, held_out=4)
+    alphabet = "ABCDEFGH"
+    rules = ["".join(alphabet[letter] for letter in rule) for rule in puzzle.rules()]
+    assert all(sorted(rule) == list(alphabet) for rule in rules)
+    assert len(set(rules)) == 8
+    for part in puzzle.PARTS:
+        for words, answers in zip(*read(puzzle, part), strict=True):
+            facts = [word.split("-") for word in words[:FACTS]]
+            assert all(len(set(column)) == FACTS for column in zip(*facts, strict=True))
+            by_half = [{fact[half]: fact[2] for fact in facts} for half in range(2)]
+            for half, relation, key, answer in zip(*(words[FACTS + i :: 4] for i in range(4)), strict=True):
+                found = [by_half[n][word] for n, word in enumerate(key.split("-"))]
+                assert found[0] != found[1]
+                rule = rules[int(relation.removeprefix("rule"))]
+                assert answer == rule[alphabet.index(found[HALVES.index(half)])]
+            questions = [tuple(words[start : start + 2]) for start in range(FACTS, len(words), 4)]
+            letters = [answer for answer, asked in zip(words, answers, strict=True) if asked]
+            assert len(set(zip(questions, letters, strict=True))) == puzzle.questions
+            assert [n for n, is_answer in enumerate(answers) if is_answer] == list(range(FACTS + 3, len(words), 4))
+
+
+def test_pairing_asks_for_every_half_and_relation_but_those_held_out():
+    puzzle = Pairing(relations=8, held_out=4, first=2)
+    asked = {
+        part: {
+            (HALVES.index(half), int(relation.removeprefix("rule")))
+            for words in read(puzzle, part, 400)[0]
+            for half, relation in zip(words[FACTS::4], words[FACTS + 1 :: 4], strict=True)
+        }
+        for part in puzzle.PARTS
+    }
+    assert asked["held-out"] == {(0, 2), (1, 3), (0, 4), (1, 5)}
+    assert asked["seen"] == {(half, relation) for half in range(2) for relation in range(8)} - asked["held-out"]
+    assert f"{COLOURS[0]}-{THINGS[1]}" in puzzle.words()
+
+
+def test_pairing_says_when_its_documents_cannot_ask_so_much():
+    with pytest.raises(UserError, match=r"questions = 9; 4 facts and 2 pairs of a part are asked about in 8 ways"):
+        Pairing(questions=9)
+    with pytest.raises(UserError, match="'pairing' needs 4 to 26 letters"):
+        Pairing(letters=3)
 
 
 @pytest.mark.parametrize("first", [0, 4])

@@ -48,7 +48,7 @@ class Recombination(Puzzle):
     def __post_init__(self) -> None:
         if not FACTS <= self.letters <= 26 or not 1 <= self.relations <= self.letters or self.questions < 1:
             raise UserError(
-                f"The puzzle 'recombination' needs 4 to 26 letters, 1 to as many relations and 1 question or more; "
+                f"The puzzle {self.name!r} needs 4 to 26 letters, 1 to as many relations and 1 question or more; "
                 f"data.puzzle.options has {self.letters}, {self.relations} and {self.questions}."
             )
         if not 1 <= self.held_out < self.relations:
