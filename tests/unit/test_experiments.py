@@ -24,6 +24,7 @@ from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.control.experiment import digests, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.train.data.puzzles.pairing import Pairing
 
 HELD_OUT = {f"task{number}" for number in (4, 5, 18, 19, 32, 33, 54, 55, 68, 69)}
 """Tasks that `recombination_tasks` trains no model on."""
@@ -124,6 +125,23 @@ def test_the_branch_that_costs_most_is_counted_by_seed():
     assert "of 3 seeds: by its mean `post.qp` in 2, `post.kp` in 1 (0.550 to 0.700 each); by zero" in text
     assert "| post.kp | mean | -0.550 [-0.550, -0.550] | -0.275 [-0.275, -0.275] |" in text
     assert "| post.qp | mean | -0.600" in text
+
+
+def test_what_composition_does_is_printed_from_its_table():
+    module, folder = script("recombination", "mechanism"), FOLDER / "pairing"
+    text = module.summary(pd.read_csv(folder / module.TABLE), " --folder experiments/pairing")
+    assert (folder / "more.md").read_text(encoding="utf-8").strip() == text.strip()
+
+
+def test_the_other_half_of_a_key_is_never_right():
+    module = script("pairing", "floors")
+    for part in ("seen", "held-out"):
+        shares = module.floors(Pairing(), part, 300)
+        assert shares["finds by a random half, with the right relation"] == 0.5
+        assert shares["finds by the other half, with the right relation"] == 0
+        assert (shares["says the answer of an earlier question about the same fact and relation"] == 0) == (
+            part == "held-out"
+        )
 
 
 @pytest.fixture
