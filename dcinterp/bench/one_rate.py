@@ -1,0 +1,48 @@
+"""The reported seeds of an experiment again, with one learning rate for all arms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from dcinterp.support.progress import console
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.sweep import Sweep, run_sweep
+
+KEY = "recipe.learning_rate"
+
+
+def all_runs(experiment: Experiment, extra: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the experiment's table that are not of its search, and those that were added, by name."""
+    table = read_table(experiment)
+    return pd.concat([table[table["stage"] == FINAL], extra]).set_index("name")
+
+
+def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, jobs: int) -> pd.DataFrame:
+    """The table of the runs that were added, with those of this rate and seed."""
+    extra = pd.read_csv(table) if table.is_file() else pd.DataFrame({"name": []})
+    done, runs = all_runs(experiment, extra).index, {}
+    for arm in experiment.arms:
+        run = experiment.run(FINAL, arm, {KEY: rate}, seed)
+        if run.name not in done:
+            runs[run.name] = (arm, run)
+    if runs:
+        sweep = Sweep(experiment.output / f"rate={rate:g},seed={seed}", tuple(run for _, run in runs.values()), jobs)
+        with console(f"rate {rate:g}, seed {seed}") as progress:
+            rows = run_sweep(sweep, progress=progress)
+        rows = rows[rows["status"] == "done"]
+        rows.insert(0, "arm", [runs[name][0] for name in rows["name"]])
+        rows = rows[["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"]]
+        extra = rows if not len(extra) else pd.concat([extra, rows], ignore_index=True)
+        extra.to_csv(table, index=False)
+    return extra
+
+
+def at_rate(experiment: Experiment, rate: float, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """{measure: [seed, arm]} at a rate; empty before all runs are there."""
+    names = [experiment.run(FINAL, arm, {KEY: rate}, seed).name for arm in experiment.arms for seed in experiment.seeds]
+    if not set(names) <= set(runs.index):
+        return {}
+    rows = runs.loc[names]
+    return {each: rows.pivot_table(index="recipe.seed", columns="arm", values=each) for each in experiment.measures}
