@@ -36,9 +36,17 @@ def floors(puzzle: Pairing, part: str, documents: int, seed: int = 0) -> dict[st
     any_rule = puzzle.rules()[:, letter[row, meant]] == answer
     same = (rule[:, :, None] == rule[:, None]) & (meant[:, :, None] == meant[:, None])
     earlier = np.tril(np.ones(same.shape[1:], bool), -1)
+    said_before = [
+        ((rule[:, :, None] == rule[:, None]) & (answer[:, None] == said[:, :, None]) & earlier).any(-1)
+        for said in (puzzle.rules()[rule, letter[row, fact]] for fact in (meant, other))
+    ]
+    left = np.where(said_before[0], 0.0, np.where(said_before[1], 1.0, 0.5))
     return {
         "finds by a random half, with the right relation": float(np.mean(right)),
         "finds by the other half, with the right relation": float(right[1].mean()),
+        "takes, of the two facts, one whose answer was not yet said after the relation": float(
+            np.where(right[1], 1.0, left).mean()
+        ),
         "finds the fact, with a random relation": float(any_rule.mean()),
         "says the answer of an earlier question about the same fact and relation": float(
             (same & earlier).any(-1).mean()

@@ -133,6 +133,13 @@ def test_what_composition_does_is_printed_from_its_table():
     assert (folder / "more.md").read_text(encoding="utf-8").strip() == text.strip()
 
 
+@pytest.mark.parametrize("name", ["rates", "first_asked"])
+def test_the_words_on_pairing_are_those_of_the_tables(name):
+    module, folder = script("pairing", name), FOLDER / "pairing"
+    text = module.summary(pd.read_csv(folder / module.TABLE), read_experiment(folder))
+    assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == text
+
+
 def test_the_other_half_of_a_key_is_never_right():
     module = script("pairing", "floors")
     for part in ("seen", "held-out"):
@@ -142,6 +149,8 @@ def test_the_other_half_of_a_key_is_never_right():
         assert (shares["says the answer of an earlier question about the same fact and relation"] == 0) == (
             part == "held-out"
         )
+        left = shares["takes, of the two facts, one whose answer was not yet said after the relation"]
+        assert left == pytest.approx(0.75 if part == "held-out" else 0.6, abs=0.06)
 
 
 @pytest.fixture

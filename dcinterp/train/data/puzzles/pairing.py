@@ -8,11 +8,12 @@ second is a relation, a fixed permutation of the letters. The third is the key: 
 another. The answer is what the relation makes of the letter of the fact that is meant. No document asks a question
 twice.
 
-A shift of the alphabet, as in `recombination`, can be added up: a sum of two numbers that an unembedding rounds. What a
-permutation drawn at random makes of a letter is not such a sum.
+A shift of the alphabet, as in `recombination`, is a sum of two numbers but where the alphabet goes round; what a
+permutation drawn at random makes of a letter is not.
 
 The key stands last. Where the answer is read, a first layer that sees three words can fetch the half and the relation
-but no fact (`attention_windows: [3, null]`), so that the second layer has to find the letter and say it.
+but no fact (`attention_windows: [3, null]`), so that fact and relation first meet there in the second layer. What each
+relation makes of a letter may be prepared at the fact.
 
 Some relations are asked about with one half alone in training, as in `recombination`.
 """
