@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from dcinterp.bench.experiment_page import differences
+from dcinterp.support.errors import UserError
 from dcinterp.support.progress import console
+from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.control.sweep import Sweep, run_sweep
 
@@ -17,6 +21,15 @@ def all_runs(experiment: Experiment, extra: pd.DataFrame) -> pd.DataFrame:
     """The runs of the experiment's table that are not of its search, and those that were added, by name."""
     table = read_table(experiment)
     return pd.concat([table[table["stage"] == FINAL], extra]).set_index("name")
+
+
+def train_all(experiment: Experiment, rates: Sequence[float], table: Path, jobs: int) -> pd.DataFrame:
+    """The table of the runs that were added, with those of all reported seeds at these rates, rate by rate."""
+    extra = pd.DataFrame({"name": []})
+    for rate in rates:
+        for seed in experiment.seeds:
+            extra = train_missing(experiment, rate, seed, table, jobs)
+    return extra
 
 
 def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, jobs: int) -> pd.DataFrame:
@@ -40,9 +53,20 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
 
 
 def at_rate(experiment: Experiment, rate: float, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """{measure: [seed, arm]} at a rate; empty before all runs are there."""
+    """{measure: [seed, arm]} at a rate.
+
+    Raises:
+        UserError: runs are missing.
+    """
     names = [experiment.run(FINAL, arm, {KEY: rate}, seed).name for arm in experiment.arms for seed in experiment.seeds]
     if not set(names) <= set(runs.index):
-        return {}
+        raise UserError(f"Runs at {rate:g} are missing; run it again.")
     rows = runs.loc[names]
     return {each: rows.pivot_table(index="recipe.seed", columns="arm", values=each) for each in experiment.measures}
+
+
+def tables_of(experiment: Experiment, values: dict[str, pd.DataFrame]) -> str:
+    """The means of the arms, and the differences that the hypotheses are about, as Markdown; values as of `at_rate`."""
+    body = [[arm, *(f"{each[arm].mean():.3f}" for each in values.values())] for arm in experiment.arms]
+    apart = "\n".join(f"- as in {name}: {each}" for name, each in differences(experiment, values).items())
+    return f"{markdown_table(['arm', *experiment.measures.values()], body)}\n\n{apart}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+import typer
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
@@ -48,6 +50,28 @@ def measure_missing(
     if not len(rows):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     return rows
+
+
+def print_measured(
+    experiment: Experiment,
+    arms: Sequence[str],
+    table: Path,
+    measure: Callable[[str, Path], Sequence[dict[str, Any]]],
+    summary: Callable[[pd.DataFrame], str],
+    text_file: str,
+) -> None:
+    """Measure the models that the table lacks, and print what `summary` makes of all, also to a file beside the table.
+
+    The first arguments are those of `measure_missing`, and so are the errors.
+    """
+    rows = measure_missing(experiment, arms, table, measure, partial(typer.echo, err=True))
+    print_text(summary(rows), table.parent / text_file)
+
+
+def print_text(text: str, file: Path) -> None:
+    """Print Markdown, also to a file of an experiment's folder, which its page reads."""
+    file.write_text(text, encoding="utf-8")
+    typer.echo(text)
 
 
 def folder_option(folder: Path, own: Path) -> str:

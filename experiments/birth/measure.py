@@ -17,6 +17,7 @@ import typer
 
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
+from dcinterp.bench.trained_models import print_text
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -166,8 +167,7 @@ def main(
     if not len(starts):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     text = summary(edge_starts(str(to)))
-    (to / "more.md").write_text(text, encoding="utf-8")
-    typer.echo(text)
+    print_text(text, to / "more.md")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 import typer
 
 from dcinterp.analysis.weights.head_diversity import head_diversity
-from dcinterp.bench.trained_models import folder_option
+from dcinterp.bench.trained_models import folder_option, print_text
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -129,8 +129,7 @@ def main(
     option = folder_option(folder, HERE)
     options = option and f'{option} --arm "{arm}" --baseline "{baseline}"'
     text = TEXT.format(seeds=seeds, options=options, table=table, verdicts=verdicts, searched=searched)
-    (folder / "more.md").write_text(text, encoding="utf-8")
-    typer.echo(text)
+    print_text(text, folder / "more.md")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pandas as pd
 import typer
 
 from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, pooled_shares
-from dcinterp.bench.trained_models import measure_missing, open_trained, right_answers
+from dcinterp.bench.trained_models import open_trained, print_measured, right_answers
 from dcinterp.train.control.experiment import Experiment, read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock
@@ -130,10 +130,8 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    rows = measure_missing(experiment, [ARM], table, partial(measure, experiment), partial(typer.echo, err=True))
-    text = summary(rows, experiment)
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    told = partial(summary, experiment=experiment)
+    print_measured(experiment, [ARM], table, partial(measure, experiment), told, TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import typer
 from torch import Tensor
 
 from dcinterp.bench.experiment_page import differences
-from dcinterp.bench.trained_models import measure_missing, open_trained, right_answers
+from dcinterp.bench.trained_models import open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 from dcinterp.train.data.batches import NOT_SCORED
@@ -53,14 +53,14 @@ At the first asking:
 
 def by_asking(rows: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """The documents with labels of the first, second, ... question about a relation alone."""
-    relations, places = rows["input_ids"][:, RELATIONS], []
+    relations, found = rows["input_ids"][:, RELATIONS], []
     same = relations[:, :, None] == relations[:, None]
-    number = same.tril(-1).sum(-1)  # [document, question]: earlier questions about the relation
+    earlier = same.tril(-1).sum(-1)  # [document, question]: earlier questions about the relation
     for asking in range(ASKINGS):
         labels = torch.full_like(rows["labels"], NOT_SCORED)
-        labels[:, ANSWERS] = rows["labels"][:, ANSWERS].where(number == asking, NOT_SCORED)
-        places.append({"input_ids": rows["input_ids"], "labels": labels})
-    return places
+        labels[:, ANSWERS] = rows["labels"][:, ANSWERS].where(earlier == asking, NOT_SCORED)
+        found.append({"input_ids": rows["input_ids"], "labels": labels})
+    return found
 
 
 def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
@@ -91,11 +91,8 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the table."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    measured = partial(measure, experiment)
-    rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
-    text = summary(rows, experiment)
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    told = partial(summary, experiment=experiment)
+    print_measured(experiment, list(experiment.arms), table, partial(measure, experiment), told, TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.bench.experiment_page import differences
-from dcinterp.bench.one_rate import all_runs, at_rate, train_missing
-from dcinterp.support.errors import UserError
-from dcinterp.support.text import markdown_table
+from dcinterp.bench.one_rate import all_runs, at_rate, tables_of, train_all
+from dcinterp.bench.trained_models import print_text
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
 HERE = Path(__file__).parent
@@ -33,9 +31,7 @@ every arm were trained at {rate:g}, the middle of the search:
 
     python experiments/pairing/rates.py --jobs 2
 
-{means}
-
-{differences}
+{tables}
 
 The runs of *plain more* are those of the verdicts. Intervals are each by itself, and none is a verdict.
 """
@@ -48,14 +44,7 @@ def summary(extra: pd.DataFrame, experiment: Experiment) -> str:
         UserError: runs are missing.
     """
     values = at_rate(experiment, RATE, all_runs(experiment, extra))
-    if not values:
-        raise UserError(f"Runs at {RATE:g} are missing; run it again.")
-    body = [[arm, *(f"{each[arm].mean():.3f}" for each in values.values())] for arm in experiment.arms]
-    return TEXT.format(
-        rate=RATE,
-        means=markdown_table(["arm", *experiment.measures.values()], body),
-        differences="\n".join(f"- as in {name}: {each}" for name, each in differences(experiment, values).items()),
-    )
+    return TEXT.format(rate=RATE, tables=tables_of(experiment, values))
 
 
 def main(
@@ -64,11 +53,7 @@ def main(
 ) -> None:
     """Train the runs that are missing, and print the table."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    for seed in experiment.seeds:
-        extra = train_missing(experiment, RATE, seed, table, jobs)
-    text = summary(extra, experiment)
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    print_text(summary(train_all(experiment, [RATE], table, jobs), experiment), table.parent / TEXT_FILE)
 
 
 if __name__ == "__main__":

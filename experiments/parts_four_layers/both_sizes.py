@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.experiment_page import difference_text
+from dcinterp.bench.trained_models import print_text
 from dcinterp.support.text import markdown_table
 
 HERE = Path(__file__).parent
@@ -55,8 +56,7 @@ def summary(two: ArmComparison, four: ArmComparison) -> str:
 def main() -> None:
     """Print the table, and keep it for the page."""
     text = summary(compare_arms(str(HERE.parent / "parts")), compare_arms(str(HERE)))
-    (HERE / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    print_text(text, HERE / TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 import typer
 from scipy.stats import pearsonr
 
-from dcinterp.bench.trained_models import open_trained, right_answers
+from dcinterp.bench.trained_models import open_trained, print_text, right_answers
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console
@@ -130,8 +130,7 @@ def main(
             rows = row if not len(rows) else pd.concat([rows, row], ignore_index=True)
             rows.to_csv(table, index=False)
     text = summary(rows, experiment)
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    print_text(text, table.parent / TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import typer
 
 from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, arms_alike, change_list
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
-from dcinterp.bench.trained_models import measure_missing
+from dcinterp.bench.trained_models import print_measured
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
 HERE = Path(__file__).parent
@@ -80,10 +80,8 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    rows = measure_missing(experiment, ARMS, table, partial(question_shares, experiment), partial(typer.echo, err=True))
-    text = summary(rows, experiment)
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    told = partial(summary, experiment=experiment)
+    print_measured(experiment, ARMS, table, partial(question_shares, experiment), told, TEXT_FILE)
 
 
 if __name__ == "__main__":

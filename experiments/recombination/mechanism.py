@@ -19,7 +19,7 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
-from dcinterp.bench.trained_models import folder_option, measure_missing, open_trained, right_answers
+from dcinterp.bench.trained_models import folder_option, open_trained, print_measured, right_answers
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.train.config.recipe import Phase
@@ -107,12 +107,8 @@ def main(
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
     experiment, table = read_experiment(folder), table or folder / TABLE
-    rows = measure_missing(
-        experiment, [ARM], table, lambda _, model: measure(model, experiment, documents), partial(typer.echo, err=True)
-    )
-    text = summary(rows, folder_option(folder, HERE))
-    (table.parent / "more.md").write_text(text, encoding="utf-8")
-    typer.echo(text)
+    told = partial(summary, options=folder_option(folder, HERE))
+    print_measured(experiment, [ARM], table, lambda _, model: measure(model, experiment, documents), told, "more.md")
 
 
 if __name__ == "__main__":

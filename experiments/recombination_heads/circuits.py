@@ -21,7 +21,7 @@ import typer
 from dcinterp.bench.pooled_edges import PREFERS, mean_and_range, shares_of
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.bench.sign_verdict import least_models, sign_verdict
-from dcinterp.bench.trained_models import folder_option, measure_missing
+from dcinterp.bench.trained_models import folder_option, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
@@ -159,10 +159,8 @@ def main(
     """Measure the models that are missing, and print the tables."""
     experiment, table = read_experiment(folder), table or folder / TABLE
     measure = partial(question_shares, experiment)
-    rows = measure_missing(experiment, arms_asked(experiment), table, measure, partial(typer.echo, err=True))
-    text = summary(rows, experiment, folder_option(folder, HERE))
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    told = partial(summary, experiment=experiment, options=folder_option(folder, HERE))
+    print_measured(experiment, arms_asked(experiment), table, measure, told, TEXT_FILE)
 
 
 if __name__ == "__main__":

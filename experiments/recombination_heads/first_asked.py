@@ -19,7 +19,7 @@ import typer
 
 from dcinterp.bench.experiment_page import differences
 from dcinterp.bench.recombination_questions import asked_first
-from dcinterp.bench.trained_models import folder_option, measure_missing, open_trained, right_answers
+from dcinterp.bench.trained_models import folder_option, open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
@@ -70,11 +70,8 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the table."""
     experiment, table = read_experiment(folder), table or folder / TABLE
-    measured = partial(measure, experiment)
-    rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
-    text = summary(rows, experiment, folder_option(folder, HERE))
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    told = partial(summary, experiment=experiment, options=folder_option(folder, HERE))
+    print_measured(experiment, list(experiment.arms), table, partial(measure, experiment), told, TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ import pandas as pd
 import typer
 
 from dcinterp.bench.experiment_page import differences, share_difference
-from dcinterp.bench.one_rate import KEY, all_runs, at_rate, train_missing
-from dcinterp.support.errors import UserError
-from dcinterp.support.text import markdown_table
+from dcinterp.bench.one_rate import KEY, all_runs, at_rate, tables_of, train_all
+from dcinterp.bench.trained_models import print_text
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 
 HERE = Path(__file__).parent
@@ -80,13 +79,8 @@ def summary(extra: pd.DataFrame, experiment: Experiment) -> str:
     unseen, seen = {}, {}
     for rate in RATES:
         values = at_rate(experiment, rate, runs)
-        if not values:
-            raise UserError(f"Runs at {rate:g} are missing; run it again.")
         unseen[rate], seen[rate] = values[first], values[second]
-        body = [[arm, *(f"{each[arm].mean():.3f}" for each in values.values())] for arm in experiment.arms]
-        means = markdown_table(["arm", *experiment.measures.values()], body)
-        apart = "\n".join(f"- as in {name}: {each}" for name, each in differences(experiment, values).items())
-        told.append(f"At {rate:g}, means over {len(experiment.seeds)} seeds:\n\n{means}\n\n{apart}")
+        told.append(f"At {rate:g}, means over {len(experiment.seeds)} seeds:\n\n{tables_of(experiment, values)}")
     high, low = RATES
     change = unseen[low] - unseen[high]
     better = {arm: low if change[arm].mean() > 0 else high for arm in experiment.arms}
@@ -118,12 +112,7 @@ def main(
 ) -> None:
     """Train the runs that are missing, and print the tables."""
     experiment, table = read_experiment(HERE), table or HERE / TABLE
-    for rate in RATES:
-        for seed in experiment.seeds:
-            extra = train_missing(experiment, rate, seed, table, jobs)
-    text = summary(extra, experiment)
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    print_text(summary(train_all(experiment, RATES, table, jobs), experiment), table.parent / TEXT_FILE)
 
 
 if __name__ == "__main__":

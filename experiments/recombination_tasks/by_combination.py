@@ -20,7 +20,7 @@ import typer
 import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.bench.pooled_edges import mean_and_range
-from dcinterp.bench.trained_models import folder_option, measure_missing
+from dcinterp.bench.trained_models import folder_option, print_measured
 from dcinterp.checkpoints.load import load
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
@@ -117,11 +117,8 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the table."""
     experiment, table = read_experiment(folder), table or folder / TABLE
-    measured = partial(measure, experiment)
-    rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
-    text = summary(rows, experiment, folder_option(folder, HERE))
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    told = partial(summary, experiment=experiment, options=folder_option(folder, HERE))
+    print_measured(experiment, list(experiment.arms), table, partial(measure, experiment), told, TEXT_FILE)
 
 
 if __name__ == "__main__":

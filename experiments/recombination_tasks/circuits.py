@@ -31,7 +31,7 @@ from dcinterp.bench.pooled_edges import (
     two_decimals,
 )
 from dcinterp.bench.sign_verdict import sign_verdict
-from dcinterp.bench.trained_models import measure_missing
+from dcinterp.bench.trained_models import print_measured
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.circuit_pairs import read_pairs
@@ -245,11 +245,8 @@ def main(
         return
     runs = read_table(experiment)
     solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
-    measured = partial(measure, experiment, solved)
-    rows = measure_missing(experiment, list(experiment.arms), table, measured, partial(typer.echo, err=True))
-    text = summary(rows, experiment)
-    (table.parent / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    measured, told = partial(measure, experiment, solved), partial(summary, experiment=experiment)
+    print_measured(experiment, list(experiment.arms), table, measured, told, TEXT_FILE)
 
 
 if __name__ == "__main__":

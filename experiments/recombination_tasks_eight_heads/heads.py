@@ -14,6 +14,7 @@ import typer
 
 from dcinterp.analysis.training.compare_arms import compare_arms
 from dcinterp.bench.experiment_page import difference_text
+from dcinterp.bench.trained_models import print_text
 from dcinterp.bench.verdict_words import one_by_one
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
@@ -65,8 +66,7 @@ def summary() -> str:
 def main() -> None:
     """Write the table and print it."""
     text = summary()
-    (HERE / TEXT_FILE).write_text(text, encoding="utf-8")
-    typer.echo(text)
+    print_text(text, HERE / TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -51,10 +51,9 @@ class Pairing(Recombination):
             )
 
     def words(self) -> list[str]:
-        alphabet = [chr(ord("A") + number) for number in range(self.letters)]
         keys = [f"{colour}-{thing}" for colour in COLOURS for thing in THINGS]
-        facts = [f"{key}-{letter}" for key in keys for letter in alphabet]
-        return [*facts, *keys, *alphabet, *HALVES, *(f"rule{number}" for number in range(self.relations))]
+        rules = [f"rule{number}" for number in range(self.relations)]
+        return [*self.fact_words(), *keys, *self.alphabet(), *HALVES, *rules]
 
     def rules(self) -> np.ndarray:
         """[relation, letter]: what each relation makes of a letter, the same in all runs."""
@@ -68,13 +67,12 @@ class Pairing(Recombination):
         pairs = np.array(self.pairs(part))
         asked, pair = np.divmod(distinct(random, (count,), FACTS * len(pairs), self.questions), len(pairs))
         half, relation = pairs[pair].transpose(2, 0, 1)
-        held = np.stack([distinct(random, (count,), FACTS, FACTS) for _ in range(2)], axis=1)
-        said = distinct(random, (count,), self.letters, FACTS)
+        held, said, facts = self.draw_facts(random, count)
         other = (asked + random.integers(1, FACTS, size=asked.shape)) % FACTS
         by_colour, by_thing = np.where(half, other, asked), np.where(half, asked, other)
         row = np.arange(count)[:, None]
         words = np.empty((count, FACTS + 4 * self.questions), np.int64)
-        words[:, :FACTS] = (held[:, 0] * things + held[:, 1]) * self.letters + said
+        words[:, :FACTS] = facts
         words[:, FACTS::4] = halves + half
         words[:, FACTS + 1 :: 4] = halves + len(HALVES) + relation
         words[:, FACTS + 2 :: 4] = keys + held[row, 0, by_colour] * things + held[row, 1, by_thing]

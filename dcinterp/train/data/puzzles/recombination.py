@@ -62,10 +62,21 @@ class Recombination(Puzzle):
                 f"held out it must be 0 to {self.relations - self.held_out}."
             )
 
+    def alphabet(self) -> list[str]:
+        return [chr(ord("A") + number) for number in range(self.letters)]
+
+    def fact_words(self) -> list[str]:
+        """All facts that there can be; they come first among the words."""
+        return [f"{colour}-{thing}-{letter}" for colour in COLOURS for thing in THINGS for letter in self.alphabet()]
+
     def words(self) -> list[str]:
-        alphabet = [chr(ord("A") + number) for number in range(self.letters)]
-        facts = [f"{colour}-{thing}-{letter}" for colour in COLOURS for thing in THINGS for letter in alphabet]
-        return [*facts, *COLOURS, *THINGS, *alphabet, *(f"+{number}" for number in range(self.relations))]
+        return [
+            *self.fact_words(),
+            *COLOURS,
+            *THINGS,
+            *self.alphabet(),
+            *(f"+{number}" for number in range(self.relations)),
+        ]
 
     def pairs(self, part: str) -> list[tuple[int, int]]:
         """(pattern, relation) of a part: in training those held out are not asked for with pattern relation % 2."""
@@ -73,16 +84,25 @@ class Recombination(Puzzle):
         everything = [(pattern, relation) for pattern in range(2) for relation in range(self.relations)]
         return held_out if part == "held-out" else [pair for pair in everything if pair not in held_out]
 
+    def draw_facts(self, random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Facts of `count` documents, no two alike in anything.
+
+        Returns:
+            held: colour and thing, [row, 2, fact]; said: letter, [row, fact]; and their words, [row, fact].
+        """
+        held = np.stack([distinct(random, (count,), FACTS, FACTS) for _ in range(2)], axis=1)
+        said = distinct(random, (count,), self.letters, FACTS)
+        return held, said, (held[:, 0] * len(THINGS) + held[:, 1]) * self.letters + said
+
     def documents(self, random: np.random.Generator, count: int, part: str) -> Documents:
         keys = len(COLOURS) * len(THINGS) * self.letters
         letters, relations = keys + len(COLOURS) + len(THINGS), keys + len(COLOURS) + len(THINGS) + self.letters
         pairs = np.array(self.pairs(part))[random.integers(len(self.pairs(part)), size=(count, self.questions))]
-        held = np.stack([distinct(random, (count,), FACTS, FACTS) for _ in range(2)], axis=1)
-        said = distinct(random, (count,), self.letters, FACTS)
+        held, said, facts = self.draw_facts(random, count)
         asked, row = random.integers(FACTS, size=(count, self.questions)), np.arange(count)[:, None]
         pattern, relation = pairs[..., 0], pairs[..., 1]
         words = np.empty((count, FACTS + 3 * self.questions), np.int64)
-        words[:, :FACTS] = (held[:, 0] * len(THINGS) + held[:, 1]) * self.letters + said
+        words[:, :FACTS] = facts
         words[:, FACTS::3] = relations + relation
         words[:, FACTS + 1 :: 3] = keys + pattern * len(COLOURS) + held[row, pattern, asked]
         words[:, FACTS + 2 :: 3] = letters + (said[row, asked] + relation) % self.letters
