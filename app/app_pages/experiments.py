@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.bench.compute_section import found_fit
-from dcinterp.bench.experiment_page import verdicts
+from dcinterp.bench.verdicts import verdict_lines
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import tip
@@ -13,6 +13,10 @@ from workbench.view import view
 MAIN = (
     "The main edge of this model matters most at the end of training: by how much the loss rises at this checkpoint "
     "when its entry of the map over heads is replaced by its mean."
+)
+EVERY = (
+    "Each is that something is above zero. A loss is better when it is lower, so that in bits a byte *plain minus all* "
+    "above zero speaks for composition. Choose an experiment below for its arms, and for what the numbers do not say."
 )
 
 
@@ -33,6 +37,9 @@ found = experiments.found()
 if not found:
     st.info("There is no experiment with an experiment.yaml here; docs/experiments.md says how to make one.")
     links.end_page()
+if links.switch("Every hypothesis of all experiments", key="all", help="What was asked, and what became of it."):
+    st.markdown(experiments.every_verdict(found.values(), experiments.tables(found.values())))
+    st.caption(EVERY)
 name = links.choose("Experiment", found, key="experiment", format=lambda name: found[name].title)
 experiment = found[name]
 across = st.columns(2)
@@ -51,7 +58,7 @@ for paragraph in experiment.about:
     st.markdown(paragraph)
 try:
     result = analyses.fresh("compare_arms", experiment=str(experiment.folder), measure=measure, baseline=baseline)
-    lines = verdicts(experiment)
+    lines = verdict_lines(experiment)
 except UserError as problem:
     st.info(sentence(problem), icon=":material/hourglass_empty:")
     show_protocol()

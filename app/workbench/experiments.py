@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.experiment_page import more_of
+from dcinterp.bench.verdicts import verdict_table
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
 from workbench import analyses
@@ -32,6 +34,17 @@ def _read(_folders: dict[str, Path], where: tuple[str, ...]) -> dict[str, Experi
         except UserError as problem:
             st.warning(str(problem), icon=":material/warning:")
     return dict(sorted(read.items(), key=lambda item: (not item[1].table.is_file(), item[0] != FIRST, item[0])))
+
+
+@st.cache_data(ttl=60, show_spinner="Comparing the arms of all experiments")
+def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> str:
+    """The hypotheses of all experiments as a table, in Markdown, kept until a table of runs changes."""
+    return verdict_table(_experiments)
+
+
+def tables(experiments: Iterable[Experiment]) -> tuple[tuple[str, float], ...]:
+    """The tables of runs that are there, and when they were written."""
+    return tuple((str(e.table), e.table.stat().st_mtime) for e in experiments if e.table.is_file())
 
 
 def protocol(experiment: Experiment) -> str:

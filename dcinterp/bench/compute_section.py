@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
-from dcinterp.bench.verdict_words import one_by_one, verdict_words
+from dcinterp.bench.verdict_words import Verdict, one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
@@ -74,14 +74,14 @@ def found_fit(experiment: Experiment) -> ScalingFit | None:
         return None
 
 
-def multiplier_verdict(experiment: Experiment) -> str:
+def multiplier_verdict(experiment: Experiment) -> Verdict:
     """The hypothesis on the multiplier, what it is at the lowest common loss, and whether the intervals support it."""
     assert experiment.multiplier is not None
-    asks = f"**{experiment.multiplier.name}** (the compute multiplier is above 1"
+    asked = experiment.multiplier.name, "the compute multiplier", "1"
     try:
         fits = [fit_of(experiment, through="line"), fit_of(experiment, through="pieces")]
     except UserError as problem:
-        return f"{asks}): none. {problem}"
+        return Verdict(*asked, "", "none", "", str(problem).removesuffix("."))
     fit = fits[0]
     low, high = (
         min(float(each.multiplier_low[0]) for each in fits),
@@ -93,9 +93,12 @@ def multiplier_verdict(experiment: Experiment) -> str:
     if len(fit.seeds) < len(experiment.seeds):
         says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: no verdict"
     few = one_by_one(*(each.by_seed for each in fits), form=".2f")
-    return (
-        f"{asks}, at {float(fit.loss[0]):.3f}, the lowest loss that both families reached in every seed): by lines "
-        f"{_times(fit, 0)}, by pieces {_times(fits[1], 0)} over {len(fit.seeds)} seeds{few}; {says}."
+    return Verdict(
+        *asked,
+        where=f"at {float(fit.loss[0]):.3f}, the lowest loss that both families reached in every seed",
+        found=f"by lines {_times(fit, 0)}, by pieces {_times(fits[1], 0)}",
+        over=f"{len(fit.seeds)} seeds{few}",
+        says=says,
     )
 
 

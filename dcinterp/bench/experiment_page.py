@@ -9,16 +9,15 @@ import pandas as pd
 import torch
 from scipy.special import betaincinv
 
-from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
-from dcinterp.bench.compute_section import compute_section, multiplier_verdict
-from dcinterp.bench.verdict_words import one_by_one, verdict_words
+from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.bench.compute_section import compute_section
+from dcinterp.bench.verdict_words import interval_text
+from dcinterp.bench.verdicts import comparison, comparisons, verdict_lines
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (
     TUNING,
-    Claim,
     Experiment,
-    Hypothesis,
     read_table,
     value_text,
     values_text,
@@ -56,16 +55,6 @@ SHARES = (
 SIZES = "Parameters are all but the embeddings of the input; FLOPs are those of training, by formula, not time."
 
 
-def comparisons(experiment: Experiment) -> list[ArmComparison]:
-    """The arms by every measure of the experiment, the primary one first."""
-    return [_compared(experiment, measure) for measure in experiment.measures]
-
-
-def _compared(experiment: Experiment, measure: str | None, baseline: str | None = None) -> ArmComparison:
-    table = None if experiment.has_own_table else str(experiment.table)
-    return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=table)
-
-
 def page_of(experiment: Experiment, picture: str) -> str:
     """The whole page, in Markdown; `picture` is the name of the figure's file beside it."""
     found = comparisons(experiment)
@@ -77,7 +66,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         others=f"{last + 1}-{last + len(experiment.seeds)}",
         again=" (the search runs once more, on what\nthe file names as its seeds)" if experiment.tuning_keys else "",
     )
-    text += _section("Hypotheses", verdicts(experiment))
+    text += _section("Hypotheses", verdict_lines(experiment))
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])
     text += f"## {_capital(primary.meaning)}\n\n![A point for every seed, and the mean of each arm]({picture})\n\n"
     which = f"Seed{'s' * (len(primary.seeds) != 1)} {_ranges(primary.seeds)}"
@@ -100,21 +89,6 @@ def more_of(experiment: Experiment) -> list[str]:
 def compute_picture(picture: str) -> str:
     """The name of the second figure, of compute."""
     return picture.replace(".svg", "-compute.svg")
-
-
-def verdicts(experiment: Experiment) -> list[str]:
-    """A line for every hypothesis, in Markdown, that on compute first; then the claim, and what is left of the others.
-
-    Hypotheses that the claim needs together are none of a family whose tests are corrected for each other.
-    """
-    first = [] if experiment.multiplier is None else [multiplier_verdict(experiment)]
-    by = {each: _compared(experiment, each or None) for each in {one.measure for one in experiment.hypotheses}}
-    about = [(each, by[each.measure]) for each in experiment.hypotheses]
-    claim = experiment.claim
-    apart = [] if claim is None else [_claimed(experiment, claim, {each.name: (each, found) for each, found in about})]
-    family = [each for each in about if claim is None or each[0].name not in (*claim.needs, *claim.same)]
-    corrected = _corrected(experiment, family, len(family) + len(first))
-    return [*first, *(_verdict(experiment, *each) for each in about), *apart, *corrected]
 
 
 def differences(
@@ -147,82 +121,7 @@ def share_difference(
     """
     over, under = (values[list(side)].mean(axis=1) for side in (arms, baselines))
     apart = torch.tensor((over - under).to_numpy())
-    return _interval(apart.mean(), *bootstrap_interval(apart, bounds=bounds), sign="+")
-
-
-def _claimed(experiment: Experiment, claim: Claim, about: Mapping[str, tuple[Hypothesis, ArmComparison]]) -> str:
-    """Whether the claim can be made, and what stands against it."""
-    same = " and ".join(f"the interval of {name} ends below {most:+g}" for name, most in claim.same.items())
-    needs = f"{' and '.join(claim.needs)} {'are' if len(claim.needs) > 1 else 'is'} supported"
-    head = f"**The claim** that {claim.says} needs that {needs}{same and f', and that {same}'}"
-    against = []
-    for name in (*claim.needs, *claim.same):
-        hypothesis, found = about[name]
-        if len(found.seeds) < max(2, found.planned):
-            return f"{head}: no verdict before all {found.planned} seeds are there."
-        mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
-        side = _concluded(experiment, hypothesis, mean, low, high)
-        if name in claim.needs and side < 1:
-            against.append(f"{name} is {'refuted' if side < 0 else 'open'}")
-        if name in claim.same and high >= claim.same[name]:
-            against.append(f"the interval of {name} ends at {high:+.3f}")
-        if name in claim.same and high < 0:
-            against.append(f"{name} is refuted, so {' and '.join(claim.needs)} may only say what was learnt")
-    return f"{head}: **not made** ({'; '.join(against)})." if against else f"{head}: **made**."
-
-
-def _corrected(experiment: Experiment, about: Sequence[tuple[Hypothesis, ArmComparison]], tests: int) -> list[str]:
-    """Which differences keep their verdict when all hypotheses of the page are one family of tests."""
-    keep: list[str] = []
-    lose: list[str] = []
-    for each, found in about:
-        if len(found.seeds) < max(2, found.planned):
-            return []
-        if _concluded(experiment, each, *found.between(each.arms, each.baselines)):
-            stays = _side(*found.between(each.arms, each.baselines, level=1 - 0.05 / tests))
-            (keep if stays else lose).append(each.name)
-    if tests < 2 or not keep + lose:
-        return []
-    said = [f"{' and '.join(keep)} would come out as above"] if keep else []
-    said += [f"{' and '.join(lose)} would be open"] if lose else []
-    return [f"Corrected for being {tests} tests (Bonferroni: intervals of {1 - 0.05 / tests:.1%}), {'; '.join(said)}."]
-
-
-def _side(_: float, low: float, high: float) -> int:
-    """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero, has no width, or is none."""
-    return 0 if _without_width(low, high) else (low > 0) - (high < 0)
-
-
-def _without_width(low: float, high: float) -> bool:
-    """Whether values were the same in all seeds, up to rounding: such an interval says nothing of others."""
-    return high - low < 1e-12
-
-
-def _concluded(experiment: Experiment, hypothesis: Hypothesis, mean: float, low: float, high: float) -> int:
-    """As `_side`, and 0 where the arm that this goes against is at an edge of the search, if the experiment says so."""
-    side = _side(mean, low, high)
-    return 0 if experiment.worse_at_an_edge(hypothesis, side) else side
-
-
-def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmComparison) -> str:
-    """A hypothesis, the difference that it is about, and whether the interval supports it."""
-    mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
-    arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
-    of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
-    side = _side(mean, low, high)
-    edge = experiment.worse_at_an_edge(hypothesis, side)
-    says = verdict_words(side, refuted="the difference has the other sign", at_an_edge=edge)
-    if len(found.seeds) < found.planned:
-        says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
-    elif math.isnan(low):
-        says = "one seed: no verdict"
-    elif _without_width(low, high) and abs(mean) > 1e-12:
-        says = "the same in all seeds, so that there is no interval: no verdict"
-    few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
-    return (
-        f"**{hypothesis.name}** ({of}{arm} minus {of and 'that of '}{baseline} is above zero, {found.meaning}): "
-        f"{_interval(mean, low, high, sign='+')} over {_seeds(found.seeds)}{few}; {says}."
-    )
+    return interval_text(apart.mean(), *bootstrap_interval(apart, bounds=bounds), sign="+")
 
 
 def search_notes(experiment: Experiment) -> list[str]:
@@ -284,7 +183,7 @@ def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
     rows = []
     for at, arm in enumerate(found.arms):
         row = [arm, _number(found.parameters[at], ",.0f"), _number(found.flops[at], ".3g"), found.tuned[at]]
-        row += [_interval(found.mean[at], found.low[at], found.high[at])]
+        row += [interval_text(found.mean[at], found.low[at], found.high[at])]
         row += ["" if arm == found.baseline else difference_text(found, arm)]
         rows.append(row + ([_count(found.values[at] >= solved_at)] if found.share else []))
     return markdown_table(head, rows)
@@ -293,12 +192,12 @@ def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
 def difference_text(found: ArmComparison, arm: str) -> str:
     """How far an arm is from the baseline, with its interval."""
     at = found.arms.index(arm)
-    return _interval(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
+    return interval_text(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
 
 
 def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:
     """The primary measure among the runs that solved what training asks."""
-    by = _compared(experiment, experiment.solved_by)
+    by = comparison(experiment, experiment.solved_by)
     both = [seed for seed in primary.seeds if seed in by.seeds]
     of, solved = ([each.seeds.index(seed) for seed in both] for each in (primary, by))
     rows = []
@@ -318,14 +217,6 @@ def _count(reached: torch.Tensor) -> str:
     return f"{k} of {n} [{low:.0%}, {high:.0%}]"
 
 
-def _interval(value: object, low: object, high: object, sign: str = "") -> str:
-    """A number with its interval in brackets, or alone where the interval is NaN; `sign` is "+" to show plus signs."""
-    middle, *ends = (float(each) for each in (value, low, high))  # type: ignore[arg-type]
-    # An end that rounds to zero would not tell on which side of it the interval stops.
-    first, last = (f"{end:{sign}.3f}" if round(end, 3) or not end else f"{end:{sign}.1g}" for end in ends)
-    return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
-
-
 def _number(value: object, form: str) -> str:
     number = float(value)  # type: ignore[arg-type]
     return "not known" if math.isnan(number) else f"{number:{form}}"
@@ -333,10 +224,6 @@ def _number(value: object, form: str) -> str:
 
 def _section(title: str, sentences: Sequence[str]) -> str:
     return f"## {title}\n\n" + "\n".join(f"- {each}" for each in sentences) + "\n\n" if sentences else ""
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"{len(seeds)} seed{'s' * (len(seeds) != 1)}"
 
 
 def _ranges(seeds: Sequence[int]) -> str:

@@ -2,9 +2,55 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import SupportsFloat
 
 FEW = 5
+WORDS = ("supported", "refuted", "open", "no verdict")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A hypothesis and what became of it.
+
+    name: such as H1. of: the number that is asked for. above: what it is said to be above, zero or 1. where: in which
+    measure. found: the number, with its interval. over: which seeds it is of; empty where there is no number. says: the
+    verdict in Markdown, or why there is none.
+    """
+
+    name: str
+    of: str
+    above: str
+    where: str
+    found: str
+    over: str
+    says: str
+
+    @property
+    def line(self) -> str:
+        """All of it, in Markdown."""
+        asks = f"**{self.name}** ({self.of} is above {self.above}, {self.where})"
+        return f"{asks}: {self.found}{f' over {self.over}; ' if self.over else '. '}{self.says}."
+
+    @property
+    def word(self) -> str:
+        """One of `WORDS`."""
+        return next((word for word in WORDS if self.says.startswith(f"**{word}**")), WORDS[-1])
+
+    @property
+    def at_an_edge(self) -> bool:
+        """Whether it is open because an arm that it would go against is at an edge of the search."""
+        return self.says.startswith("**open**, as ")
+
+
+def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "") -> str:
+    """A number with its interval in brackets, or alone where the interval is NaN; `sign` is "+" to show plus signs."""
+    middle, *ends = (float(each) for each in (value, low, high))
+    # An end that rounds to zero would not tell on which side of it the interval stops.
+    first, last = (f"{end:{sign}.3f}" if round(end, 3) or not end else f"{end:{sign}.1g}" for end in ends)
+    return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
 
 
 def one_by_one(*ways: Sequence[float], form: str) -> str:

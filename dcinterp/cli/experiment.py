@@ -72,7 +72,8 @@ def show(
 
         dcinterp experiment show experiments/recombination
     """
-    from dcinterp.bench.experiment_page import comparisons, table_of
+    from dcinterp.bench.experiment_page import table_of
+    from dcinterp.bench.verdicts import comparisons
     from dcinterp.train.control.experiment import read_experiment
 
     found = comparisons(read_experiment(folder, table=table))
@@ -81,6 +82,20 @@ def show(
         return
     for each in found:
         typer.echo("\n\n".join([each.meaning, table_of(each), *each.warnings()]) + "\n")
+
+
+@app.command("list")
+def list_all() -> None:
+    """What became of every hypothesis of the experiments that come with dcinterp, and of those in `experiments`.
+
+    Example:
+
+        dcinterp experiment list
+    """
+    from dcinterp.bench.verdicts import verdict_table
+    from dcinterp.train.control.experiment import find_experiments, read_experiment
+
+    typer.echo(verdict_table(read_experiment(folder) for folder in find_experiments().values()))
 
 
 @app.command()
@@ -99,7 +114,8 @@ def page(
     """
     import dcinterp
     from dcinterp.bench.compute_section import found_fit
-    from dcinterp.bench.experiment_page import comparisons, compute_picture, page_of
+    from dcinterp.bench.experiment_page import compute_picture, page_of
+    from dcinterp.bench.verdicts import comparisons
     from dcinterp.figures.base import export
     from dcinterp.train.control.experiment import read_experiment
 

@@ -17,3 +17,12 @@ def test_an_experiment_without_runs_shows_what_it_asks(app, write_experiment):
     assert not app.error
     assert any("start them with: dcinterp experiment run experiments/soon" in info.value for info in app.info)
     assert any("Nothing was run yet." in text.value for text in app.markdown)
+
+
+def test_every_hypothesis_is_listed_when_asked_for(app, write_experiment):
+    write_experiment(Path("experiments/ours"), {"plain": [0.1, 0.2, 0.15], "composed": [0.3, 0.41, 0.36]})
+    open_page(app, "experiments", experiment="ours", all="True")
+    assert not app.exception
+    listed = next(text.value for text in app.markdown if text.value.startswith("| experiment |"))
+    assert "| ours | H1 | composed minus plain: accuracy on new pairs | +0.207 [" in listed
+    assert "] | supported |" in listed.split("| ours |")[1].splitlines()[0] + " |"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
+
+from sitetools.marked import require_part
 
 from dcinterp.bench.planted import METHODS
 from dcinterp.bench.planted_page import page_of
@@ -33,12 +34,7 @@ def table() -> str:
 
 
 def test_the_table_is_that_of_the_shipped_models():
-    page = DOCS / "fixtures.md"
-    pattern = re.compile(r"(<!-- trained: [^\n]*-->\n)(.*?)(<!-- end -->)", re.S)
-    expected = pattern.sub(lambda m: f"{m[1]}{table()}\n{m[3]}", page.read_text(encoding="utf-8"))
-    if os.environ.get("UPDATE_DOCS"):
-        page.write_text(expected, encoding="utf-8")
-    assert page.read_text(encoding="utf-8") == expected, "docs/fixtures.md: run this file with UPDATE_DOCS=1"
+    require_part(DOCS / "fixtures.md", "trained", table())
 
 
 def test_the_page_of_the_bench_is_that_of_its_rows():

@@ -3,10 +3,11 @@
 UPDATE_DOCS=1 pytest tests/docs/test_model_tables.py rewrites them.
 """
 
-import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
+
+from sitetools.marked import require_part
 
 from dcinterp.bridge import DCBridge
 from dcinterp.model.build import count_parameters
@@ -16,24 +17,9 @@ from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.presets import presets
 from dcinterp.results.catalogue import homes
 from dcinterp.results.registry import ANALYSES
+from dcinterp.support.text import markdown_table
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    header = list(header)
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def assert_generated(file: str, name: str, text: str) -> None:
-    path = DOCS / file
-    whole = path.read_text(encoding="utf-8")
-    pattern = re.compile(rf"(<!-- {name}: [^\n]*-->\n)(.*?)(<!-- end -->)", re.S)
-    expected = pattern.sub(lambda m: f"{m[1]}{text}\n{m[3]}", whole)
-    if os.environ.get("UPDATE_DOCS"):
-        path.write_text(expected, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == expected, f"docs/{file}: run UPDATE_DOCS=1 pytest {__file__}"
 
 
 def test_the_table_of_presets() -> None:
@@ -47,17 +33,17 @@ def test_the_table_of_presets() -> None:
         rate = each.training.get("learning_rate")
         rows.append([f"`{each.name}`", *map(str, shape), windows, size, f"{rate:g}" if rate else ""])
     header = ["preset", "layers", "width", "heads", "MLP", "windows", "parameters", "learning rate"]
-    assert_generated("models.md", "presets", table(header, rows))
+    require_part(DOCS / "models.md", "presets", markdown_table(header, rows))
 
 
 def test_the_table_of_mechanisms() -> None:
     rows = [(title, f"`{name}`", *rest) for title, name, *rest in mechanism_rows()]
-    assert_generated("models.md", "mechanisms", table(MECHANISM_COLUMNS, rows))
+    require_part(DOCS / "models.md", "mechanisms", markdown_table(MECHANISM_COLUMNS, rows))
 
 
 def test_the_table_of_costs() -> None:
     header = ["preset", "keys", "parameters", "counted", "FLOPs", "counted"]
-    assert_generated("models.md", "complexity", table(header, overhead_rows(presets().values())))
+    require_part(DOCS / "models.md", "complexity", markdown_table(header, overhead_rows(presets().values())))
 
 
 def test_the_table_of_analyses() -> None:
@@ -67,7 +53,7 @@ def test_the_table_of_analyses() -> None:
         entry = ANALYSES[name]
         title = (DOCS / entry.guide).read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
         rows.append([entry.question, f"`{name}`", f"[{title}]({entry.guide})"])
-    assert_generated("analyses.md", "analyses", table(["question", "function", "guide"], rows))
+    require_part(DOCS / "analyses.md", "analyses", markdown_table(["question", "function", "guide"], rows))
 
 
 def test_every_hook_named_in_the_docs_exists(make_bridge: Callable[..., DCBridge]) -> None:

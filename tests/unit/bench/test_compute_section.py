@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from dcinterp.bench.compute_section import compute_section
-from dcinterp.bench.experiment_page import page_of, verdicts
+from dcinterp.bench.experiment_page import page_of
+from dcinterp.bench.verdicts import verdict_lines
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 
 SIZES = {8: 1e12, 16: 4e12, 24: 1e13}
@@ -70,7 +71,7 @@ def planted(tmp_path: Path) -> Callable[..., Experiment]:
 )
 def test_a_planted_multiplier_is_judged_by_its_interval(planted, multipliers, says):
     experiment = planted(multipliers)
-    (line,) = verdicts(experiment)
+    (line,) = verdict_lines(experiment)
     assert line.startswith("**H1** (the compute multiplier is above 1, at ")
     assert says in line
     assert f"- {line}" in page_of(experiment, "small.svg")
@@ -82,7 +83,7 @@ def test_a_planted_multiplier_is_judged_by_its_interval(planted, multipliers, sa
 def test_no_verdict_goes_against_a_family_at_an_edge_of_the_search(planted, monkeypatch, multipliers, edge, best):
     experiment = replace(planted(multipliers), measure_best=best)
     monkeypatch.setattr(Experiment, "chosen_at_an_edge", lambda *_: [edge])
-    (line,) = verdicts(experiment)
+    (line,) = verdict_lines(experiment)
     costlier = "plain 16" if multipliers[0] > 1 else "all 16"
     if best and edge == costlier:
         assert line.endswith(f"; **open**, as *{edge}* may do better with a value beyond those searched.")
@@ -101,14 +102,16 @@ def test_the_page_has_the_lines_and_their_figure(planted):
 
 
 def test_without_all_seeds_there_is_no_verdict(planted):
-    assert verdicts(planted([1.5, 1.6], planned=3))[0].endswith("2 of 3 seeds have a run of every arm: no verdict.")
+    assert verdict_lines(planted([1.5, 1.6], planned=3))[0].endswith(
+        "2 of 3 seeds have a run of every arm: no verdict."
+    )
 
 
 def test_a_size_that_no_seed_has_is_no_silent_gap(planted):
     experiment = planted([1.5, 1.6, 1.7])
     table = pd.read_csv(experiment.table)
     table[table["arm"] != "all 16"].to_csv(experiment.table, index=False)
-    assert "No run of all 16 has ended" in verdicts(experiment)[0]
+    assert "No run of all 16 has ended" in verdict_lines(experiment)[0]
 
 
 def test_lines_and_pieces_must_agree(planted):
@@ -116,12 +119,12 @@ def test_lines_and_pieces_must_agree(planted):
     table = pd.read_csv(experiment.table)
     table.loc[table["arm"] == "all 24", "bits_per_byte"] *= 1.04  # above the line, and no better than plain
     table.to_csv(experiment.table, index=False)
-    (line,) = verdicts(experiment)
+    (line,) = verdict_lines(experiment)
     assert "**open**" in line
 
 
 def test_families_without_a_loss_in_common_have_no_multiplier(planted):
     experiment = planted([1.0, 1.0, 1.0], level=0.5)
-    assert "reached no loss in common" in verdicts(experiment)[0]
+    assert "reached no loss in common" in verdict_lines(experiment)[0]
     assert compute_section(experiment, "small-compute.svg") == ""
     assert "small-compute.svg" not in page_of(experiment, "small.svg")

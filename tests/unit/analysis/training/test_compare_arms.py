@@ -9,7 +9,8 @@ import torch
 import yaml
 
 import dcinterp
-from dcinterp.bench.experiment_page import page_of, search_tables, table_of, verdicts
+from dcinterp.bench.experiment_page import page_of, search_tables, table_of
+from dcinterp.bench.verdicts import verdict_lines
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import digest, read_experiment, read_table
@@ -47,7 +48,7 @@ def test_only_seeds_with_a_run_of_every_arm_count_and_verdicts_wait_for_all(tmp_
     assert float(found.difference[1]) == pytest.approx(float(found.mean[1] - found.mean[0]))
     assert any("2 of 3 seeds" in warning for warning in found.warnings())
     experiment = read_experiment(folder)
-    assert "interim, 2 of 3 seeds: no verdict" in verdicts(experiment)[0]
+    assert "interim, 2 of 3 seeds: no verdict" in verdict_lines(experiment)[0]
 
 
 def test_only_seeds_that_the_file_names_count_in_its_own_table(tmp_path, write_experiment):
@@ -65,7 +66,7 @@ def test_only_seeds_that_the_file_names_count_in_its_own_table(tmp_path, write_e
     file.write_text(yaml.safe_dump(tree | {"seeds": list(range(20, 30))}, sort_keys=False))
     found = dcinterp.compare_arms(str(folder), table=str(again))
     assert any("3 of 10 seeds" in warning for warning in found.warnings())
-    assert "interim, 3 of 10 seeds" in verdicts(read_experiment(folder, table=again))[0]
+    assert "interim, 3 of 10 seeds" in verdict_lines(read_experiment(folder, table=again))[0]
 
 
 def test_runs_of_another_config_are_not_compared(tmp_path, write_experiment):
@@ -84,13 +85,15 @@ def test_runs_of_another_config_are_not_compared(tmp_path, write_experiment):
 
 def test_what_is_the_same_in_all_seeds_has_no_verdict(tmp_path, write_experiment):
     folder = write_experiment(tmp_path / "e", {"plain": [0.25, 0.5, 0.125], "more": [0.375, 0.625, 0.25]})
-    assert "; the same in all seeds, so that there is no interval: no verdict" in verdicts(read_experiment(folder))[0]
+    assert (
+        "; the same in all seeds, so that there is no interval: no verdict" in verdict_lines(read_experiment(folder))[0]
+    )
     runs = {"plain": [0.1] * 5, "a": [0.1] * 5, "b": [0.1] * 5, "c": [0.1] * 5}
     folder = write_experiment(tmp_path / "rounding", runs)
     tree = yaml.safe_load((folder / "experiment.yaml").read_text())
     tree["hypotheses"] = [{"name": "H1", "arm": ["a", "b", "c"], "baseline": "plain"}]
     (folder / "experiment.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
-    assert verdicts(read_experiment(folder))[0].endswith("**open**.")
+    assert verdict_lines(read_experiment(folder))[0].endswith("**open**.")
 
 
 def test_a_table_without_sizes_or_with_a_measure_missing_is_shown_as_far_as_it_goes(tmp_path, write_experiment):
@@ -111,7 +114,7 @@ def test_of_one_seed_nothing_is_said_in_the_plural(tmp_path, write_experiment):
     folder = write_experiment(tmp_path / "e", {"plain": [0.1, float("nan")], "composed": [0.3, 0.4]})
     assert "There is one seed, so there are no intervals." in dcinterp.compare_arms(str(folder)).warnings()
     experiment = read_experiment(folder)
-    assert verdicts(experiment)[0].endswith("over 1 seed; interim, 1 of 2 seeds: no verdict.")
+    assert verdict_lines(experiment)[0].endswith("over 1 seed; interim, 1 of 2 seeds: no verdict.")
     assert "\n\nSeed 0. A difference is taken" in page_of(experiment, "picture.svg")
 
 
@@ -120,11 +123,11 @@ def test_a_verdict_is_supported_open_or_refuted_by_the_interval(tmp_path, write_
     for number, (arm, says) in enumerate((("same", "**open**"), ("more", "**supported**"))):
         folder = write_experiment(tmp_path / f"e{number}", {"plain": runs["plain"], arm: runs[arm]})
         experiment = read_experiment(folder)
-        assert says in verdicts(experiment)[0]
+        assert says in verdict_lines(experiment)[0]
         assert "4 of 4" not in page_of(experiment, "picture.svg")
     folder = write_experiment(tmp_path / "back", {"more": runs["more"], "plain": runs["plain"]})
     experiment = read_experiment(folder)
-    assert "**refuted**" in verdicts(experiment)[0]
+    assert "**refuted**" in verdict_lines(experiment)[0]
 
 
 def test_hypotheses_of_a_page_are_corrected_for_each_other_too(tmp_path, write_experiment):
@@ -134,14 +137,14 @@ def test_hypotheses_of_a_page_are_corrected_for_each_other_too(tmp_path, write_e
         low, _ = bootstrap_interval(close - plain, bounds=(-1.0, 1.0), level=level)
         assert bool(low > 0) == above
     runs = {"plain": plain.tolist(), "clear": clear.tolist(), "close": close.tolist()}
-    (first, second, last) = verdicts(read_experiment(write_experiment(tmp_path / "e", runs)))
+    (first, second, last) = verdict_lines(read_experiment(write_experiment(tmp_path / "e", runs)))
     assert "**supported**" in first
     assert "**supported**" in second
     assert last == (
         "Corrected for being 2 tests (Bonferroni: intervals of 97.5%), H1 would come out as above; H2 would be open."
     )
     one = read_experiment(write_experiment(tmp_path / "one", {"plain": plain.tolist(), "clear": clear.tolist()}))
-    assert len(verdicts(one)) == 1, "one test is no family"
+    assert len(verdict_lines(one)) == 1, "one test is no family"
 
 
 def test_a_page_says_what_sets_the_runs_of_the_search_apart(tmp_path, write_experiment):
@@ -171,14 +174,14 @@ def test_a_claim_is_made_where_nothing_stands_against_it(tmp_path, write_experim
     file = folder / "experiment.yaml"
     tree = yaml.safe_load(file.read_text()) | {"claim": {"says": "it helps", "needs": ["H1"], "same": {"H2": 0.03}}}
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
-    *_, claim = verdicts(read_experiment(folder))
+    *_, claim = verdict_lines(read_experiment(folder))
     assert claim.startswith(
-        "**The claim** that it helps needs that H1 is supported, and that the interval of H2 ends below"
+        "**The claim** that it helps needs that H1 is supported, and that H2 is not refuted, with an interval"
     )
     assert says in claim
     tree["seeds"] = [*tree["seeds"], 9]
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
-    assert verdicts(read_experiment(folder))[-1].endswith("no verdict before all 5 seeds are there.")
+    assert verdict_lines(read_experiment(folder))[-1].endswith("no verdict before all 5 seeds are there.")
 
 
 @pytest.mark.parametrize("best", ["highest", "lowest", None])
@@ -195,7 +198,7 @@ def test_no_verdict_goes_against_an_arm_at_an_edge_of_the_search(
     tree["tuning"] |= {} if best is None else {"measure_best": best}
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
     monkeypatch.setattr("dcinterp.train.control.experiment.Experiment.chosen_at_an_edge", lambda *_: [edge])
-    verdict, *_, claim = verdicts(read_experiment(folder))
+    verdict, *_, claim = verdict_lines(read_experiment(folder))
     worse = ("plain" if above else "more") if best == "highest" else ("more" if above else "plain")
     if best is not None and edge == worse:
         assert verdict.endswith(f"; **open**, as *{edge}* may do better with a value beyond those searched.")
@@ -229,7 +232,7 @@ def test_a_hypothesis_on_several_arms_is_about_their_mean_in_each_seed(tmp_path,
     (about,) = experiment.hypotheses
     found = dcinterp.compare_arms(str(folder)).between(about.arms, about.baselines)
     assert found == pytest.approx((float(apart.mean()), float(low), float(high)))
-    said = verdicts(experiment)[0]
+    said = verdict_lines(experiment)[0]
     assert "the mean of all-2 and all-4 minus that of plain-2 and plain-4" in said
     seeds = "over 3 seeds (one by one +0.200, +0.175, +0.125)"
     assert f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}] {seeds}; **open**" in said

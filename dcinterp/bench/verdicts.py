@@ -1,0 +1,199 @@
+"""What became of the hypotheses of an experiment, and of the claim that rests on them.
+
+A hypothesis says that some arms have more of a measure than others. It is supported where the whole 95 % interval over
+seeds lies above zero, refuted where it lies below, and open else. Without all planned seeds there is no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
+from dcinterp.bench.compute_section import multiplier_verdict
+from dcinterp.bench.verdict_words import WORDS, Verdict, interval_text, one_by_one, verdict_words
+from dcinterp.support.errors import UserError
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import Claim, Experiment, Hypothesis
+
+COLUMNS = ("experiment", "", "is above zero (a multiplier: above 1)", "found [95 % interval]", "verdict")
+
+Compared: TypeAlias = Sequence[tuple[Hypothesis, ArmComparison]]
+"""Hypotheses, each with the arms by the measure that it is about."""
+
+
+def comparisons(experiment: Experiment) -> list[ArmComparison]:
+    """The arms by every measure of the experiment, the primary one first."""
+    return [comparison(experiment, measure) for measure in experiment.measures]
+
+
+def comparison(experiment: Experiment, measure: str | None, baseline: str | None = None) -> ArmComparison:
+    """The arms by one measure (the primary one when None), from the experiment's table."""
+    table = None if experiment.has_own_table else str(experiment.table)
+    return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=table)
+
+
+def verdicts(experiment: Experiment) -> list[Verdict]:
+    """What became of every hypothesis, that on compute first.
+
+    Raises:
+        UserError: no run has ended yet.
+    """
+    return _verdicts(experiment, _compared(experiment))
+
+
+def verdict_lines(experiment: Experiment) -> list[str]:
+    """A line for every hypothesis, in Markdown; then one for the claim, and one on what is left of the others.
+
+    Raises:
+        UserError: no run has ended yet.
+    """
+    about = _compared(experiment)
+    lines = [each.line for each in _verdicts(experiment, about)]
+    if experiment.claim is not None:
+        lines.append(_claim_line(experiment, experiment.claim, about))
+    tests, keep, lose = _corrected(experiment, about)
+    said = [f"{' and '.join(keep)} would come out as above"] if keep else []
+    said += [f"{' and '.join(lose)} would be open"] if lose else []
+    if said:
+        level = f"intervals of {1 - 0.05 / tests:.1%}"
+        lines.append(f"Corrected for being {tests} tests (Bonferroni: {level}), {'; '.join(said)}.")
+    return lines
+
+
+def verdict_table(experiments: Iterable[Experiment], pages: str = "") -> str:
+    """The hypotheses and claims of several experiments as one table, in Markdown, and how many came out in which way.
+
+    Args:
+        experiments: those without a run that has ended are left out.
+        pages: the folder of their pages, for links; none when empty.
+    """
+    rows, words = list[list[str]](), Counter[str]()
+    for experiment in experiments:
+        try:
+            about = _compared(experiment)
+        except UserError:
+            continue
+        lost, own = _corrected(experiment, about)[2], list[list[str]]()
+        for each in _verdicts(experiment, about):
+            words[each.word] += 1
+            why = " (an arm is at an edge of its search)" if each.at_an_edge else ""
+            why += " (open if corrected)" if each.name in lost else ""
+            own.append([each.name, f"{each.of}: {each.where}", each.found, each.word + why])
+        if (claim := experiment.claim) is not None:
+            against = _against(experiment, claim, about)
+            made = WORDS[-1] if against is None else "not made" if against else "made"
+            own.append(["claim", f"{claim.says.removesuffix(',')} (needs {' and '.join(claim.needs)})", "", made])
+        name = experiment.folder.name
+        firsts = [f"[{name}]({pages}/{name}.md)" if pages else name, *[""] * len(own)]
+        rows += [[first, *each] for first, each in zip(firsts, own, strict=False)]
+    counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
+    return f"{markdown_table(COLUMNS, rows)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
+
+
+def _compared(experiment: Experiment) -> Compared:
+    """Every hypothesis, with the arms by the measure that it is about."""
+    by = {each: comparison(experiment, each or None) for each in {one.measure for one in experiment.hypotheses}}
+    return [(each, by[each.measure]) for each in experiment.hypotheses]
+
+
+def _verdicts(experiment: Experiment, about: Compared) -> list[Verdict]:
+    first = [] if experiment.multiplier is None else [multiplier_verdict(experiment)]
+    return [*first, *(_verdict(experiment, *each) for each in about)]
+
+
+def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:
+    """Whether the claim can be made, and what stands against it."""
+    needs = f"{' and '.join(claim.needs)} {'are' if len(claim.needs) > 1 else 'is'} supported"
+    if claim.same:
+        are, interval = ("is", "an interval that ends") if len(claim.same) == 1 else ("are", "intervals that end")
+        most = " and ".join(dict.fromkeys(f"{most:+g}" for most in claim.same.values()))
+        needs += f", and that {' and '.join(claim.same)} {are} not refuted, with {interval} below {most}"
+    head = f"**The claim** that {claim.says} needs that {needs}"
+    against = _against(experiment, claim, about)
+    if against is None:
+        return f"{head}: no verdict before all {about[0][1].planned} seeds are there."
+    return f"{head}: **not made** ({'; '.join(against)})." if against else f"{head}: **made**."
+
+
+def _against(experiment: Experiment, claim: Claim, about: Compared) -> list[str] | None:
+    """What stands against the claim; None before all planned seeds are there."""
+    against, by = [], {each.name: (each, found) for each, found in about}
+    for name in (*claim.needs, *claim.same):
+        hypothesis, found = by[name]
+        if len(found.seeds) < max(2, found.planned):
+            return None
+        mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+        side = _concluded(experiment, hypothesis, mean, low, high)
+        if name in claim.needs and side < 1:
+            against.append(f"{name} is {'refuted' if side < 0 else 'open'}")
+        if name in claim.same and high >= claim.same[name]:
+            against.append(f"the interval of {name} ends at {high:+.3f}")
+        if name in claim.same and high < 0:
+            against.append(f"{name} is refuted, so {' and '.join(claim.needs)} may only say what was learnt")
+    return against
+
+
+def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str], list[str]]:
+    """Which verdicts stay when the hypotheses of an experiment are one family of tests.
+
+    Those that the claim needs together are none of the family. A multiplier counts as a test, and is not tested again.
+
+    Returns:
+        How many tests there are, the names of the hypotheses that keep their verdict, and of those that would be open;
+        none before all planned seeds are there.
+    """
+    claim, keep, lose = experiment.claim, list[str](), list[str]()
+    family = [each for each in about if claim is None or each[0].name not in (*claim.needs, *claim.same)]
+    tests = len(family) + (experiment.multiplier is not None)
+    if tests < 2 or any(len(found.seeds) < max(2, found.planned) for _, found in family):
+        return tests, [], []
+    for each, found in family:
+        if _concluded(experiment, each, *found.between(each.arms, each.baselines)):
+            stays = _side(*found.between(each.arms, each.baselines, level=1 - 0.05 / tests))
+            (keep if stays else lose).append(each.name)
+    return tests, keep, lose
+
+
+def _side(_: float, low: float, high: float) -> int:
+    """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero, has no width, or is none."""
+    return 0 if _without_width(low, high) else (low > 0) - (high < 0)
+
+
+def _without_width(low: float, high: float) -> bool:
+    """Whether values were the same in all seeds, up to rounding: such an interval says nothing of others."""
+    return high - low < 1e-12
+
+
+def _concluded(experiment: Experiment, hypothesis: Hypothesis, mean: float, low: float, high: float) -> int:
+    """As `_side`, and 0 where the arm that this goes against is at an edge of the search, if the experiment says so."""
+    side = _side(mean, low, high)
+    return 0 if experiment.worse_at_an_edge(hypothesis, side) else side
+
+
+def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmComparison) -> Verdict:
+    """The difference that a hypothesis is about, and whether the interval supports it."""
+    mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+    arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
+    of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
+    side = _side(mean, low, high)
+    edge = experiment.worse_at_an_edge(hypothesis, side)
+    says = verdict_words(side, refuted="the difference has the other sign", at_an_edge=edge)
+    if len(found.seeds) < found.planned:
+        says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
+    elif math.isnan(low):
+        says = "one seed: no verdict"
+    elif _without_width(low, high) and abs(mean) > 1e-12:
+        says = "the same in all seeds, so that there is no interval: no verdict"
+    few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
+    return Verdict(
+        name=hypothesis.name,
+        of=f"{of}{arm} minus {of and 'that of '}{baseline}",
+        above="zero",
+        where=found.meaning,
+        found=interval_text(mean, low, high, sign="+"),
+        over=f"{len(found.seeds)} seed{'s' * (len(found.seeds) != 1)}{few}",
+        says=says,
+    )

@@ -1,0 +1,27 @@
+"""The table of docs/experiments.md says what became of every hypothesis.
+
+UPDATE_DOCS=1 pytest tests/docs/test_experiments_page.py rewrites it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sitetools.marked import require_part
+
+from dcinterp.bench.verdicts import verdict_table
+from dcinterp.train.control.experiment import FILE, read_experiment
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_table_is_that_of_the_experiments() -> None:
+    read = [read_experiment(file) for file in sorted((ROOT / "experiments").glob(f"*/{FILE}"))]
+    require_part(ROOT / "docs" / "experiments.md", "verdicts", verdict_table(read, "experiments"))
+
+
+def test_every_experiment_with_a_page_stands_in_the_list() -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    listed = text.split("## How the numbers are made")[0]
+    pages = [page.name for page in sorted((ROOT / "docs" / "experiments").glob("*.md"))]
+    assert [name for name in pages if f"(experiments/{name})" not in listed] == []
