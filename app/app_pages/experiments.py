@@ -38,7 +38,8 @@ if not found:
     st.info("There is no experiment with an experiment.yaml here; docs/experiments.md says how to make one.")
     links.end_page()
 if links.switch("Every hypothesis of all experiments", key="all", help="What was asked, and what became of it."):
-    st.markdown(experiments.every_verdict(found.values(), experiments.tables(found.values())))
+    rows = experiments.every_verdict(found.values(), experiments.tables(found.values()))
+    st.dataframe(rows, hide_index=True, height=420)
     st.caption(EVERY)
 name = links.choose("Experiment", found, key="experiment", format=lambda name: found[name].title)
 experiment = found[name]

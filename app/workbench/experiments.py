@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.experiment_page import more_of
-from dcinterp.bench.verdicts import verdict_table
+from dcinterp.bench.verdicts import COLUMNS, verdict_rows
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
 from workbench import analyses
@@ -37,9 +38,11 @@ def _read(_folders: dict[str, Path], where: tuple[str, ...]) -> dict[str, Experi
 
 
 @st.cache_data(ttl=60, show_spinner="Comparing the arms of all experiments")
-def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> str:
-    """The hypotheses of all experiments as a table, in Markdown, kept until a table of runs changes."""
-    return verdict_table(_experiments)
+def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> pd.DataFrame:
+    """The hypotheses of all experiments, kept until a table of runs changes; the longest column is the last."""
+    experiment, hypothesis, asks, found, verdict = COLUMNS
+    rows = pd.DataFrame(verdict_rows(_experiments), columns=list(COLUMNS))
+    return rows[[experiment, hypothesis, verdict, found, asks]]
 
 
 def tables(experiments: Iterable[Experiment]) -> tuple[tuple[str, float], ...]:

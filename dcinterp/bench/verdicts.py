@@ -18,7 +18,8 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Claim, Experiment, Hypothesis
 
-COLUMNS = ("experiment", "", "is above zero (a multiplier: above 1)", "found [95 % interval]", "verdict")
+CLAIM = "claim"
+COLUMNS = ("experiment", "hypothesis", "is above zero (a multiplier: above 1)", "found [95 % interval]", "verdict")
 
 Compared: TypeAlias = Sequence[tuple[Hypothesis, ArmComparison]]
 """Hypotheses, each with the arms by the measure that it is about."""
@@ -63,34 +64,45 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     return lines
 
 
-def verdict_table(experiments: Iterable[Experiment], pages: str = "") -> str:
-    """The hypotheses and claims of several experiments as one table, in Markdown, and how many came out in which way.
+def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
+    """The hypotheses and claims of several experiments, a row each, by `COLUMNS`.
 
     Args:
         experiments: those without a run that has ended are left out.
-        pages: the folder of their pages, for links; none when empty.
     """
-    rows, words = list[list[str]](), Counter[str]()
+    rows = list[tuple[str, ...]]()
     for experiment in experiments:
         try:
             about = _compared(experiment)
         except UserError:
             continue
-        lost, own = _corrected(experiment, about)[2], list[list[str]]()
+        name, lost = experiment.folder.name, _corrected(experiment, about)[2]
         for each in _verdicts(experiment, about):
-            words[each.word] += 1
             why = " (an arm is at an edge of its search)" if each.at_an_edge else ""
             why += " (open if corrected)" if each.name in lost else ""
-            own.append([each.name, f"{each.of}: {each.where}", each.found, each.word + why])
+            rows.append((name, each.name, f"{each.of}: {each.where}", each.found, each.word + why))
         if (claim := experiment.claim) is not None:
             against = _against(experiment, claim, about)
             made = WORDS[-1] if against is None else "not made" if against else "made"
-            own.append(["claim", f"{claim.says.removesuffix(',')} (needs {' and '.join(claim.needs)})", "", made])
-        name = experiment.folder.name
-        firsts = [f"[{name}]({pages}/{name}.md)" if pages else name, *[""] * len(own)]
-        rows += [[first, *each] for first, each in zip(firsts, own, strict=False)]
+            says = f"{claim.says.removesuffix(',')} (needs {' and '.join(claim.needs)})"
+            rows.append((name, CLAIM, says, "", made))
+    return rows
+
+
+def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
+    """The rows of `verdict_rows` in Markdown, and how many hypotheses came out in which way.
+
+    Args:
+        rows: those of an experiment one after the other.
+        pages: the folder of the pages of experiments, for links; none when empty.
+    """
+    words = Counter(word for word in WORDS for row in rows if row[1] != CLAIM and row[-1].startswith(word))
+    lines, before = list[Sequence[str]](), ""
+    for name, *rest in rows:
+        lines.append(["" if name == before else f"[{name}]({pages}/{name}.md)" if pages else name, *rest])
+        before = name
     counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
-    return f"{markdown_table(COLUMNS, rows)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
+    return f"{markdown_table(COLUMNS, lines)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
 
 
 def _compared(experiment: Experiment) -> Compared:

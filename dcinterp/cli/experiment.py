@@ -92,10 +92,11 @@ def list_all() -> None:
 
         dcinterp experiment list
     """
-    from dcinterp.bench.verdicts import verdict_table
+    from dcinterp.bench.verdicts import verdict_rows, verdict_table
     from dcinterp.train.control.experiment import find_experiments, read_experiment
 
-    typer.echo(verdict_table(read_experiment(folder) for folder in find_experiments().values()))
+    read = (read_experiment(folder) for folder in find_experiments().values())
+    typer.echo(verdict_table(verdict_rows(read)))
 
 
 @app.command()

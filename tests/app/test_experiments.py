@@ -23,6 +23,7 @@ def test_every_hypothesis_is_listed_when_asked_for(app, write_experiment):
     write_experiment(Path("experiments/ours"), {"plain": [0.1, 0.2, 0.15], "composed": [0.3, 0.41, 0.36]})
     open_page(app, "experiments", experiment="ours", all="True")
     assert not app.exception
-    listed = next(text.value for text in app.markdown if text.value.startswith("| experiment |"))
-    assert "| ours | H1 | composed minus plain: accuracy on new pairs | +0.207 [" in listed
-    assert "] | supported |" in listed.split("| ours |")[1].splitlines()[0] + " |"
+    row = next(row for row in app.dataframe[0].value.to_dict("records") if row["experiment"] == "ours")
+    assert (row["hypothesis"], row["verdict"]) == ("H1", "supported")
+    assert "composed minus plain: accuracy on new pairs" in row.values()
+    assert row["found [95 % interval]"].startswith("+0.207 [")

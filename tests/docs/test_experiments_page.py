@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sitetools.marked import require_part
 
-from dcinterp.bench.verdicts import verdict_table
+from dcinterp.bench.verdicts import verdict_rows, verdict_table
 from dcinterp.train.control.experiment import FILE, read_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_table_is_that_of_the_experiments() -> None:
     read = [read_experiment(file) for file in sorted((ROOT / "experiments").glob(f"*/{FILE}"))]
-    require_part(ROOT / "docs" / "experiments.md", "verdicts", verdict_table(read, "experiments"))
+    require_part(ROOT / "docs" / "experiments.md", "verdicts", verdict_table(verdict_rows(read), "experiments"))
 
 
 def test_every_experiment_with_a_page_stands_in_the_list() -> None:

@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from dcinterp.bench.verdict_words import Verdict
-from dcinterp.bench.verdicts import verdict_lines, verdict_table, verdicts
+from dcinterp.bench.verdicts import verdict_lines, verdict_rows, verdict_table, verdicts
 from dcinterp.train.control.experiment import read_experiment
 
 PLAIN = torch.tensor([0.30, 0.34, 0.28, 0.33])
@@ -30,7 +30,7 @@ def several(tmp_path, write_experiment):
 
 def test_the_table_has_every_verdict_and_their_number(several):
     claim = {"says": "it helps, here,", "needs": ["H1", "H3"]}
-    text = verdict_table([changed(several, claim=claim)], "pages")
+    text = verdict_table(verdict_rows([changed(several, claim=claim)]), "pages")
     assert "| [several](pages/several.md) | H1 | better minus plain: accuracy on new pairs | +0.300 [+0." in text
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line][2:]
     assert [row[0] for row in rows[1:]] == [""] * 3
@@ -46,8 +46,8 @@ def test_the_table_has_every_verdict_and_their_number(several):
 
 def test_a_claim_that_nothing_stands_against_is_made_and_waits_for_all_seeds(several):
     claim = {"says": "it helps", "needs": ["H1"]}
-    assert verdict_table([changed(several, claim=claim)]).splitlines()[-3].endswith("| made |")
-    waiting = verdict_table([changed(several, claim=claim, seeds=[0, 1, 2, 3, 9])])
+    assert verdict_table(verdict_rows([changed(several, claim=claim)])).splitlines()[-3].endswith("| made |")
+    waiting = verdict_table(verdict_rows([changed(several, claim=claim, seeds=[0, 1, 2, 3, 9])]))
     assert waiting.splitlines()[-3].endswith("| no verdict |")
     assert waiting.endswith("Of 3 hypotheses: 3 no verdict.")
 
@@ -59,15 +59,15 @@ def test_what_a_correction_would_leave_open_is_marked_as_on_the_page(tmp_path, w
         write_experiment(tmp_path / "e", {arm: values.tolist() for arm, values in runs.items()})
     )
     assert "H1 would be open" in verdict_lines(experiment)[-1]
-    marked = [line for line in verdict_table([experiment]).splitlines() if "(open if corrected)" in line]
+    marked = [line for line in verdict_table(verdict_rows([experiment])).splitlines() if "(open if corrected)" in line]
     assert ["near minus plain" in line for line in marked] == [True]
 
 
 def test_what_has_no_run_is_left_out(several, tmp_path, write_experiment):
     empty = write_experiment(tmp_path / "empty", {"plain": [0.1], "other": [0.2]})
     (empty / "results.csv").unlink()
-    assert "empty" not in verdict_table([read_experiment(empty), read_experiment(several)])
-    assert verdict_table([read_experiment(empty)]).endswith("Of 0 hypotheses: none.")
+    assert "empty" not in verdict_table(verdict_rows([read_experiment(empty), read_experiment(several)]))
+    assert verdict_table(verdict_rows([read_experiment(empty)])).endswith("Of 0 hypotheses: none.")
 
 
 def test_an_edge_of_the_search_is_told_from_other_reasons(several, monkeypatch):
@@ -76,4 +76,4 @@ def test_an_edge_of_the_search_is_told_from_other_reasons(several, monkeypatch):
     assert {each.word for each in found} == {"open"}
     assert all(each.at_an_edge for each in found)
     assert not Verdict("H1", "a", "zero", "b", "+1", "2 seeds", "**open**").at_an_edge
-    assert "open (an arm is at an edge of its search)" in verdict_table([read_experiment(several)])
+    assert "open (an arm is at an edge of its search)" in verdict_table(verdict_rows([read_experiment(several)]))
