@@ -12,10 +12,11 @@ from scipy.special import betaincinv
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.bench.compute_section import compute_section
 from dcinterp.bench.verdict_words import interval_text
-from dcinterp.bench.verdicts import comparison, comparisons, verdict_lines
+from dcinterp.bench.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (
+    REPLICATION,
     TUNING,
     Experiment,
     read_table,
@@ -52,6 +53,10 @@ SHARES = (
     "The mean of an accuracy has none: where runs either learn a thing or do not, a few of them say too little about "
     "the rarer of the two. How many seeds reach {at:.0%} has one (Clopper and Pearson). "
 )
+AGAIN = """The same arms, at what the search chose, once more with other seeds. None of it is in the verdicts above.
+
+    dcinterp experiment run {folder} --seeds {seeds}{search} --table {table}
+"""
 SIZES = "Parameters are all but the embeddings of the input; FLOPs are those of training, by formula, not time."
 
 
@@ -76,7 +81,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
     text += _among_solved(experiment, primary) if experiment.solved_by else ""
-    text += search_tables(experiment)
+    text += _with_other_seeds(experiment) + search_tables(experiment)
     return text + "".join(f"\n{each}" for each in more_of(experiment))
 
 
@@ -193,6 +198,20 @@ def difference_text(found: ArmComparison, arm: str) -> str:
     """How far an arm is from the baseline, with its interval."""
     at = found.arms.index(arm)
     return interval_text(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
+
+
+def _with_other_seeds(experiment: Experiment) -> str:
+    """What a repetition says of each hypothesis; empty where there is none."""
+    if (again := replication(experiment)) is None:
+        return ""
+    found = comparisons(again)[0]
+    folder = f"experiments/{experiment.folder.name}"
+    search = " --keep-search" if experiment.tuning_keys else ""
+    text = AGAIN.format(
+        seeds=f"{found.seeds[0]}-{found.seeds[-1]}", folder=folder, table=f"{folder}/{REPLICATION}", search=search
+    )
+    lines = _section("With other seeds", verdict_lines(again))
+    return f"\n{lines}{text}\n{table_of(found, again.solved_at)}\n"
 
 
 def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:

@@ -16,10 +16,17 @@ from dcinterp.bench.compute_section import multiplier_verdict
 from dcinterp.bench.verdict_words import WORDS, Verdict, interval_text, one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Claim, Experiment, Hypothesis
+from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, read_experiment
 
 CLAIM = "claim"
-COLUMNS = ("experiment", "hypothesis", "is above zero (a multiplier: above 1)", "found [95 % interval]", "verdict")
+COLUMNS = (
+    "experiment",
+    "hypothesis",
+    "is above zero (a multiplier: above 1)",
+    "found [95 % interval]",
+    "verdict",
+    "with other seeds",
+)
 
 Compared: TypeAlias = Sequence[tuple[Hypothesis, ArmComparison]]
 """Hypotheses, each with the arms by the measure that it is about."""
@@ -64,6 +71,18 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     return lines
 
 
+def replication(experiment: Experiment) -> Experiment | None:
+    """The experiment with the table of its repetition with other seeds; None where it has none."""
+    table = experiment.folder / REPLICATION
+    return read_experiment(experiment.folder, table=table) if table.is_file() else None
+
+
+def replicated(experiment: Experiment) -> dict[str, Verdict]:
+    """{hypothesis: what became of it with other seeds}; empty where the experiment was not repeated."""
+    again = replication(experiment)
+    return {} if again is None else {each.name: each for each in verdicts(again)}
+
+
 def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
     """The hypotheses and claims of several experiments, a row each, by `COLUMNS`.
 
@@ -76,16 +95,17 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
             about = _compared(experiment)
         except UserError:
             continue
-        name, lost = experiment.folder.name, _corrected(experiment, about)[2]
+        name, lost, again = experiment.folder.name, _corrected(experiment, about)[2], replicated(experiment)
         for each in _verdicts(experiment, about):
             why = " (an arm is at an edge of its search)" if each.at_an_edge else ""
             why += " (open if corrected)" if each.name in lost else ""
-            rows.append((name, each.name, f"{each.of}: {each.where}", each.found, each.word + why))
+            once_more = f"{again[each.name].found}, {again[each.name].word}" if each.name in again else ""
+            rows.append((name, each.name, f"{each.of}: {each.where}", each.found, each.word + why, once_more))
         if (claim := experiment.claim) is not None:
             against = _against(experiment, claim, about)
             made = WORDS[-1] if against is None else "not made" if against else "made"
             says = f"{claim.says.removesuffix(',')} (needs {' and '.join(claim.needs)})"
-            rows.append((name, CLAIM, says, "", made))
+            rows.append((name, CLAIM, says, "", made, ""))
     return rows
 
 
@@ -96,7 +116,7 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
         rows: those of an experiment one after the other.
         pages: the folder of the pages of experiments, for links; none when empty.
     """
-    words = Counter(word for word in WORDS for row in rows if row[1] != CLAIM and row[-1].startswith(word))
+    words = Counter(word for word in WORDS for row in rows if row[1] != CLAIM and row[4].startswith(word))
     lines, before = list[Sequence[str]](), ""
     for name, *rest in rows:
         lines.append(["" if name == before else f"[{name}]({pages}/{name}.md)" if pages else name, *rest])

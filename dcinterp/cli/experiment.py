@@ -40,6 +40,10 @@ def run(
         Path | None,
         typer.Option(help="Another table than the experiment's own, to repeat it from nothing.", metavar="FILE"),
     ] = None,
+    keep_search: Annotated[
+        bool,
+        typer.Option("--keep-search", help="With --table: take what the search chose, instead of searching again."),
+    ] = False,
     engine: Annotated[
         str, typer.Option(help="Where runs run: local, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE")
     ] = "local",
@@ -55,7 +59,9 @@ def run(
     require_file_place(table)
     experiment = read_experiment(folder, table=table)
     with show_progress("run", lines=sys.stderr) as progress:
-        rows = run_experiment(experiment, jobs=jobs, seeds=parse_seeds(seeds), progress=progress, engine=engine)
+        rows = run_experiment(
+            experiment, jobs=jobs, seeds=parse_seeds(seeds), progress=progress, engine=engine, keep_search=keep_search
+        )
     beside = f" --table {table}" if table else ""
     typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}{beside}")
 

@@ -28,6 +28,8 @@
 The file is `experiment.yaml` in a folder of `experiments/`, beside `protocol.md`, which says why. Runs go seed by seed
 through all arms; what is compared are the seeds of which every arm has a run. `results.csv` in the same folder has a
 row per finished run and is kept with the repository: what stands there, made with the same config, is not run again.
+`replication.csv` beside it is the table of a repetition with other seeds; the page shows what became of each hypothesis
+there.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ KEYS = (
 TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best")
 SEEDED = ("recipe.seed", "data.seed")
 LOCK = ".experiment"
+REPLICATION = "replication.csv"
 TUNING, FINAL = "tuning", "final"
 AS = "tuned_as"
 ADDED: tuple[dict[str, Any], ...] = (
@@ -372,6 +375,7 @@ def run_experiment(
     progress: Progress | None = None,
     seeds: tuple[int, ...] = (),
     engine: str = LOCAL,
+    keep_search: bool = False,
 ) -> pd.DataFrame:
     """Run what is not in the table yet, tuning first, and return the table.
 
@@ -381,6 +385,7 @@ def run_experiment(
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
         seeds: other seeds than the file's, to repeat the experiment in a table of its own.
         engine: where the runs run, as `run_sweep` has it.
+        keep_search: for another table than the experiment's own: do not search again, but take its rows of the search.
 
     Raises:
         UserError: other seeds would join the experiment's own table, or were tuned on; a row of the table was made
@@ -395,8 +400,19 @@ def run_experiment(
     run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine)
     experiment.output.mkdir(parents=True, exist_ok=True)
     with lock_run(experiment.output, file=LOCK, way_out="give another --table"):
+        if keep_search:
+            _take_search(experiment)
         run(experiment.tuning_runs(), TUNING)
         return run(experiment.final_runs(read_table(experiment)), FINAL)
+
+
+def _take_search(experiment: Experiment) -> None:
+    """Put the search's rows of the experiment's own table into its other one, where they are not there yet."""
+    own, there = read_table(replace(experiment, table=experiment.folder / TABLE)), read_table(experiment)
+    rows = own[own["stage"] == TUNING] if len(own) else own
+    rows = rows[~rows["name"].isin(there["name"])] if len(there) else rows
+    if len(rows):
+        _write(pd.concat([rows, there], ignore_index=True), experiment.table)
 
 
 def read_table(experiment: Experiment) -> pd.DataFrame:
@@ -487,9 +503,14 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     rows.insert(0, "stage", stage)
     rows["digest"] = [digests[name] for name in rows["name"]]
     kept = before[~before["name"].isin(rows["name"])] if len(before) else before
-    aside = experiment.table.with_name(f".{experiment.table.name}")
-    pd.concat([kept, rows], ignore_index=True).to_csv(aside, index=False)
-    aside.replace(experiment.table)
+    _write(pd.concat([kept, rows], ignore_index=True), experiment.table)
+
+
+def _write(rows: pd.DataFrame, table: Path) -> None:
+    """At once, so that a table is never half there."""
+    aside = table.with_name(f".{table.name}")
+    rows.to_csv(aside, index=False)
+    aside.replace(table)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
