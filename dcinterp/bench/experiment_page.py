@@ -53,9 +53,16 @@ SHARES = (
     "The mean of an accuracy has none: where runs either learn a thing or do not, a few of them say too little about "
     "the rarer of the two. How many seeds reach {at:.0%} has one (Clopper and Pearson). "
 )
-AGAIN = """The same arms, at what the search chose, once more with other seeds. None of it is in the verdicts above.
+AGAIN = """
+## With other seeds
 
-    dcinterp experiment run {folder} --seeds {seeds}{search} --table {table}
+The same arms{search}, once more with other seeds. None of it is in the verdicts above.
+
+    dcinterp experiment run {folder} --seeds {seeds}{keep} --table {folder}/{table}
+
+{lines}
+
+{arms}
 """
 SIZES = "Parameters are all but the embeddings of the input; FLOPs are those of training, by formula, not time."
 
@@ -204,14 +211,16 @@ def _with_other_seeds(experiment: Experiment) -> str:
     """What a repetition says of each hypothesis; empty where there is none."""
     if (again := replication(experiment)) is None:
         return ""
-    found = comparisons(again)[0]
-    folder = f"experiments/{experiment.folder.name}"
-    search = " --keep-search" if experiment.tuning_keys else ""
-    text = AGAIN.format(
-        seeds=f"{found.seeds[0]}-{found.seeds[-1]}", folder=folder, table=f"{folder}/{REPLICATION}", search=search
+    found, searched = comparisons(again)[0], bool(experiment.tuning_keys)
+    return AGAIN.format(
+        search=", at what the search chose" * searched,
+        folder=f"experiments/{experiment.folder.name}",
+        seeds=f"{found.seeds[0]}-{found.seeds[-1]}",
+        keep=" --keep-search" * searched,
+        table=REPLICATION,
+        lines="\n".join(f"- {each}" for each in verdict_lines(again)),
+        arms=table_of(found, again.solved_at),
     )
-    lines = _section("With other seeds", verdict_lines(again))
-    return f"\n{lines}{text}\n{table_of(found, again.solved_at)}\n"
 
 
 def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:

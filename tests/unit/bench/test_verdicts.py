@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -77,3 +78,23 @@ def test_an_edge_of_the_search_is_told_from_other_reasons(several, monkeypatch):
     assert all(each.at_an_edge for each in found)
     assert not Verdict("H1", "a", "zero", "b", "+1", "2 seeds", "**open**").at_an_edge
     assert "open (an arm is at an edge of its search)" in verdict_table(verdict_rows([read_experiment(several)]))
+
+
+def test_what_became_of_it_with_other_seeds_stands_beside(several):
+    read = pd.read_csv(several / "results.csv")
+    final = read["stage"] == "final"
+    read.loc[final, "recipe.seed"] += 10
+    read.loc[final, "name"] = [
+        f"final,{arm},learning_rate=0.001,seed={seed}"
+        for arm, seed in read.loc[final, ["arm", "recipe.seed"]].to_numpy()
+    ]
+    better = final & (read["arm"] == "better")
+    read.loc[better, "accuracy 1 held-out"] -= 0.3
+    read.to_csv(several / "replication.csv", index=False)
+    rows = verdict_rows([read_experiment(several)])
+    assert [(row[4], row[5].split(", ")[-1]) for row in rows] == [
+        ("supported", "open"),
+        ("refuted", "refuted"),
+        ("open", "open"),
+    ]
+    assert rows[0][5].startswith("-0.000 [") or rows[0][5].startswith("+0.000 [")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import dcinterp
+from dcinterp.bench.experiment_page import page_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import experiment as experiment_module
@@ -97,6 +98,26 @@ def test_every_arm_is_tuned_alike_and_nothing_runs_twice(folder, launched):
     (folder / "experiment.yaml").write_text(yaml.safe_dump(other))
     with pytest.raises(UserError, match="another config"):
         run_experiment(read_experiment(folder))
+
+
+def test_a_repetition_keeps_the_search_when_told_to(folder, launched):
+    """The page then says what became of the hypotheses with the other seeds, beside the verdicts and not in them."""
+    own = run_experiment(read_experiment(folder))
+    launched.clear()
+    again = read_experiment(folder, table=folder / "replication.csv")
+    table = run_experiment(again, seeds=(7, 8), keep_search=True)
+    assert sorted(name.split(",")[-1] for name in launched) == ["seed=7", "seed=7", "seed=8", "seed=8"]
+    searched = [rows[rows["stage"] == "tuning"].reset_index(drop=True) for rows in (own, table)]
+    assert searched[0]["name"].tolist() == searched[1]["name"].tolist()
+    assert searched[0]["loss"].tolist() == pytest.approx(searched[1]["loss"].tolist())
+    launched.clear()
+    run_experiment(again, seeds=(7, 8), keep_search=True)
+    assert not launched
+    page = page_of(read_experiment(folder), "picture.svg")
+    assert "--seeds 7-8 --keep-search --table experiments/small/replication.csv" in page
+    assert page.count("## With other seeds") == 1
+    (folder / "replication.csv").unlink()
+    assert "With other seeds" not in page_of(read_experiment(folder), "picture.svg")
 
 
 def test_a_tie_of_the_search_goes_to_the_lower_training_loss(folder):
