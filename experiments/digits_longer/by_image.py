@@ -1,0 +1,88 @@
+"""The difference between arms image by image, with an interval over the held-out images.
+
+    python experiments/digits_longer/by_image.py
+
+reads the models of the runs (so the runs must be there, not only their table), adds a row for every model to
+by_image.csv of this folder, and prints a table, which is also at the end of the experiment's page (more-by-image.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import typer
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.bench.trained_models import print_measured
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.model.vit import DCViTForImageClassification
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.data.images import ImageSource, scale_pixels
+
+HERE = Path(__file__).parent
+TABLE, TEXT_FILE = "by_image.csv", "more-by-image.md"
+RIGHT, WRONG = "r", "w"
+
+TEXT = """## Image by image
+
+The share of {seeds} seeds that tell each of the {images} held-out images right, of one arm minus that of another.
+Brackets are 95 % intervals over images, which take them for independent, though one hand wrote several; those above are
+over seeds. *more* and *fewer* are images that more, or fewer, seeds of the first arm tell right. No verdict is drawn.
+
+    python experiments/digits_longer/by_image.py
+
+{table}
+"""
+
+
+def measure(source: ImageSource, model: Path) -> list[dict[str, Any]]:
+    """Which held-out images a model tells right, a letter for each."""
+    trained = DCViTForImageClassification.from_pretrained(model).eval()
+    with torch.inference_mode():
+        told = trained(scale_pixels(source.pixels["validation"][:])).logits.argmax(-1)
+    right = (told == source.labels["validation"]).tolist()
+    return [{"images": "".join(RIGHT if each else WRONG for each in right)}]
+
+
+def shares(rows: pd.DataFrame, arm: str) -> Float[Tensor, " image"]:
+    """The share of seeds whose model of an arm tells each image right."""
+    found = [[letter == RIGHT for letter in text] for text in rows.loc[rows["arm"] == arm, "images"]]
+    return torch.tensor(found, dtype=torch.float64).mean(0)
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The table of the hypotheses' differences, as Markdown."""
+    lines = []
+    for each in experiment.hypotheses:
+        (arm,), (baseline,) = each.arms, each.baselines
+        apart = shares(rows, arm) - shares(rows, baseline)
+        low, high = (float(end) for end in bootstrap_interval(apart, bounds=(-1.0, 1.0)))
+        more, fewer = (str(int(side.sum())) for side in (apart > 1e-9, apart < -1e-9))
+        lines.append([f"{arm} minus {baseline}", f"{float(apart.mean()):+.3f} [{low:+.3f}, {high:+.3f}]", more, fewer])
+    table = markdown_table(["arms", "difference [over images]", "more", "fewer"], lines)
+    return TEXT.format(seeds=rows["seed"].nunique(), images=len(rows["images"].iloc[0]), table=table)
+
+
+def main() -> None:
+    """Measure the models that the table lacks, and print the table."""
+    experiment = read_experiment(HERE)
+    images = experiment.run("final", experiment.baseline, {}, experiment.seeds[0]).config.data.images
+    assert images is not None
+    source = ImageSource(images)
+    print_measured(
+        experiment,
+        tuple(experiment.arms),
+        HERE / TABLE,
+        lambda arm, model: measure(source, model),
+        lambda rows: summary(rows, experiment),
+        TEXT_FILE,
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
