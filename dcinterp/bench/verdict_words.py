@@ -50,6 +50,8 @@ def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat,
     middle, *ends = (float(each) for each in (value, low, high))
     # An end that rounds to zero would not tell on which side of it the interval stops.
     first, last = (f"{end:{sign}.3f}" if round(end, 3) or not end else f"{end:{sign}.1g}" for end in ends)
+    if all(end and not round(end, 3) for end in ends):  # nor would a mean of 0.000 lie between 1e-5 and 3e-5
+        return f"{middle:{sign}.1g} [{first}, {last}]"
     return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
 
 

@@ -211,7 +211,7 @@ def test_no_verdict_goes_against_an_arm_at_an_edge_of_the_search(
 def test_an_end_near_zero_tells_its_side(tmp_path, write_experiment):
     folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, 0.3], "composed": [0.1001, 0.2001, 0.3001]})
     found = dcinterp.compare_arms(str(folder))
-    assert "+0.000 [+0.0001, +0.0001]" in table_of(found)
+    assert "+0.0001 [+0.0001, +0.0001]" in table_of(found)
 
 
 def test_a_hypothesis_on_several_arms_is_about_their_mean_in_each_seed(tmp_path, write_experiment):
