@@ -140,6 +140,16 @@ def test_the_words_on_pairing_are_those_of_the_tables(name):
     assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == text
 
 
+def test_the_words_on_images_are_those_of_the_table():
+    """The mean over images is that over seeds, since every model is asked of the same images."""
+    module, folder = script("digits_longer", "by_image"), FOLDER / "digits_longer"
+    rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
+    assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary(rows, experiment)
+    found = dcinterp.compare_arms(str(folder))
+    for arm, mean in zip(found.arms, found.mean, strict=True):
+        assert float(module.shares(rows, arm).mean()) == pytest.approx(float(mean), abs=1e-4)
+
+
 def test_the_other_half_of_a_key_is_never_right():
     module = script("pairing", "floors")
     for part in ("seen", "held-out"):
