@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.bench.compute_section import found_fit
-from dcinterp.bench.verdicts import verdict_lines
+from dcinterp.bench.verdicts import replication, verdict_lines
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import tip
@@ -80,6 +80,10 @@ with st.expander("What the numbers do not say"):
 st.subheader("Differences", anchor=False)
 for difference in result.sentences():
     st.markdown(f"- {escape(difference)}")
+if (again := replication(experiment)) is not None:
+    st.subheader("With other seeds", anchor=False, help="The same arms once more; none of it is in the verdicts above.")
+    for line in verdict_lines(again):
+        st.markdown(f"- {line}")
 if (curves := experiments.curves(experiment)) is not None:
     st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))
     seed = links.choose("Seed", list(curves.seeds), key="seed", where=st.columns(2)[0])

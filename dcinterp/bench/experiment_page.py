@@ -44,6 +44,8 @@ To see whether the differences come again, give other seeds, and a table of thei
 
 """
 
+SEARCHED = """ (the search runs once more, on what
+the file names as its seeds; with `--keep-search` what it chose is taken)"""
 HOW = (
     "A difference is taken seed by seed, between runs that draw the same data in the same order and start from "
     "weights of their own; brackets are 95 % intervals over seeds, of each difference by itself. Where the values of "
@@ -76,7 +78,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         about="\n\n".join(experiment.about),
         folder=f"experiments/{experiment.folder.name}",
         others=f"{last + 1}-{last + len(experiment.seeds)}",
-        again=" (the search runs once more, on what\nthe file names as its seeds)" if experiment.tuning_keys else "",
+        again=SEARCHED if experiment.tuning_keys else "",
     )
     text += _section("Hypotheses", verdict_lines(experiment))
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])

@@ -27,3 +27,12 @@ def test_every_hypothesis_is_listed_when_asked_for(app, write_experiment):
     assert (row["hypothesis"], row["verdict"]) == ("H1", "supported")
     assert "composed minus plain: accuracy on new pairs" in row.values()
     assert row["found [95 % interval]"].startswith("+0.207 [")
+
+
+def test_a_repetition_stands_beside_the_verdicts(app):
+    """That of digits, which comes with dcinterp."""
+    open_page(app, "experiments", experiment="digits")
+    assert not app.exception
+    assert "With other seeds" in [each.value for each in app.subheader]
+    lines = [text.value for text in app.markdown if text.value.startswith("- **H2**")]
+    assert len(lines) == len(set(lines)) == 2
