@@ -39,7 +39,7 @@ def _read(_folders: dict[str, Path], where: tuple[str, ...]) -> dict[str, Experi
 
 @st.cache_data(ttl=60, show_spinner="Comparing the arms of all experiments")
 def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> pd.DataFrame:
-    """The hypotheses of all experiments, kept until a table of runs changes; the longest column is the last."""
+    """The hypotheses of all experiments, the longest column last; kept for a minute, or until a table changes."""
     experiment, hypothesis, asks, found, verdict, again = COLUMNS
     rows = pd.DataFrame(verdict_rows(_experiments), columns=list(COLUMNS))
     return rows[[experiment, hypothesis, verdict, found, again, asks]]

@@ -8,6 +8,7 @@ by_image.csv of this folder, and prints a table, which is also at the end of the
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bench.trained_models import print_measured
+from dcinterp.bench.verdict_words import interval_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 from dcinterp.train.data.images import ImageSource, scale_pixels
 
 HERE = Path(__file__).parent
@@ -40,7 +42,7 @@ over seeds. *more* and *fewer* are images that more, or fewer, seeds of the firs
 """
 
 
-def measure(source: ImageSource, model: Path) -> list[dict[str, Any]]:
+def measure(source: ImageSource, arm: str, model: Path) -> list[dict[str, Any]]:
     """Which held-out images a model tells right, a letter for each."""
     trained = DCViTForImageClassification.from_pretrained(model).eval()
     with torch.inference_mode():
@@ -61,9 +63,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     for each in experiment.hypotheses:
         (arm,), (baseline,) = each.arms, each.baselines
         apart = shares(rows, arm) - shares(rows, baseline)
-        low, high = (float(end) for end in bootstrap_interval(apart, bounds=(-1.0, 1.0)))
+        difference = interval_text(apart.mean(), *bootstrap_interval(apart, bounds=(-1.0, 1.0)), sign="+")
         more, fewer = (str(int(side.sum())) for side in (apart > 1e-9, apart < -1e-9))
-        lines.append([f"{arm} minus {baseline}", f"{float(apart.mean()):+.3f} [{low:+.3f}, {high:+.3f}]", more, fewer])
+        lines.append([f"{arm} minus {baseline}", difference, more, fewer])
     table = markdown_table(["arms", "difference [over images]", "more", "fewer"], lines)
     return TEXT.format(seeds=rows["seed"].nunique(), images=len(rows["images"].iloc[0]), table=table)
 
@@ -71,17 +73,10 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
 def main() -> None:
     """Measure the models that the table lacks, and print the table."""
     experiment = read_experiment(HERE)
-    images = experiment.run("final", experiment.baseline, {}, experiment.seeds[0]).config.data.images
+    images = experiment.run(FINAL, experiment.baseline, {}, experiment.seeds[0]).config.data.images
     assert images is not None
-    source = ImageSource(images)
-    print_measured(
-        experiment,
-        tuple(experiment.arms),
-        HERE / TABLE,
-        lambda arm, model: measure(source, model),
-        lambda rows: summary(rows, experiment),
-        TEXT_FILE,
-    )
+    measured, told = partial(measure, ImageSource(images)), partial(summary, experiment=experiment)
+    print_measured(experiment, list(experiment.arms), HERE / TABLE, measured, told, TEXT_FILE)
 
 
 if __name__ == "__main__":
