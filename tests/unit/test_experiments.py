@@ -15,9 +15,11 @@ import pytest
 import torch
 
 import dcinterp
+from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.recombination_questions import asked_first, questions
 from dcinterp.bench.trained_models import folder_option
+from dcinterp.bench.verdicts import comparison
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -407,6 +409,22 @@ def test_the_relation_is_asked_of_six_of_six_models():
     assert of([0.1] * 5).endswith(
         "5 of 6 models could be asked, above zero in 5 of them; fewer than 6, so nothing is concluded."
     )
+
+
+def test_what_came_again_is_a_side_of_zero():
+    """H1 was open and H5 no test, so of them the side is named; H2 was below zero and H4 above."""
+    module, experiment = script("find_block", "again"), read_experiment(FOLDER / "find_block")
+    first, asked = comparison(experiment, None), [*experiment.hypotheses, module.ASKED_NOW]
+    other = dataclasses.replace(first, values=1 - first.values)
+    alike = dataclasses.replace(first, values=first.values[:1].expand_as(first.values))
+
+    def says(second: ArmComparison, level: float = 0.95) -> list[str]:
+        return [module.row_of(each, first, second, level)[-1] for each in asked]
+
+    assert says(first) == ["not shown", *["came again"] * 3, "above zero"]
+    assert says(first, 0.99) == ["not shown", *["did not come again"] * 2, "came again", "above zero"]
+    assert says(other) == ["not shown", *["the other sign"] * 3, "below zero"]
+    assert says(alike) == ["not shown", *["did not come again"] * 3, "not shown"]
 
 
 def test_two_sizes_are_shown_side_by_side():

@@ -1,0 +1,86 @@
+"""What of the differences came again with other seeds, by the rule of the protocol (*With other seeds*).
+
+    python experiments/find_block/again.py
+
+reads results.csv and replication.csv and prints a table, which is also at the end of the experiment's page
+(more-again.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.bench.trained_models import print_text
+from dcinterp.bench.verdict_words import interval_text
+from dcinterp.bench.verdicts import comparison, replication
+from dcinterp.support.errors import UserError
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import REPLICATION, Hypothesis, read_experiment
+
+HERE = Path(__file__).parent
+TEXT_FILE = "more-again.md"
+ASKED_NOW = Hypothesis(name="H5", arms=("differential",), baselines=("plain",))
+"""Asked by the protocol of the other seeds, after the first ones had shown it."""
+
+TEXT = """## What came again
+
+The hypotheses, and H5, which the first seeds had shown and nobody had asked, over the first ten seeds at 95 % and over
+ten others at {level:.0%}, as they are {count} tests. *came again*: the second interval lies on that side of zero on
+which the first one lay, which for H2 and H3 is below. H1 included zero before and H5 was no test, so of these it says
+on which side of zero they lie now. *did not come again* and *not shown* do not show that there is no difference.
+
+    python experiments/find_block/again.py
+
+{table}
+"""
+
+
+def side(low: float, high: float) -> int:
+    """On which side of zero an interval lies; 0 where it includes zero."""
+    return (low > 0) - (high < 0)
+
+
+def row_of(asked: Hypothesis, first: ArmComparison, second: ArmComparison, level: float) -> list[str]:
+    """The line of one hypothesis."""
+    before, now = first.between(asked.arms, asked.baselines), second.between(asked.arms, asked.baselines, level)
+    was, is_now = side(*before[1:]), side(*now[1:])
+    if asked is ASKED_NOW or not was:
+        says = {1: "above zero", -1: "below zero", 0: "not shown"}[is_now]
+    else:
+        says = "came again" if is_now == was else "the other sign" if is_now else "did not come again"
+    what = f"{asked.name}: {asked.arms[0]} minus {asked.baselines[0]}"
+    return [what, interval_text(*before, sign="+"), interval_text(*now, sign="+"), says]
+
+
+def summary() -> str:
+    """The table, as Markdown.
+
+    Raises:
+        UserError: the runs of the other seeds are not all there.
+    """
+    experiment = read_experiment(HERE)
+    again = replication(experiment)
+    second = None if again is None else comparison(again, None)
+    if second is None or len(second.seeds) < second.planned:
+        raise UserError(f"{REPLICATION} has not all its seeds yet: `dcinterp experiment run` as in protocol.md.")
+    first, asked = comparison(experiment, None), [*experiment.hypotheses, ASKED_NOW]
+    level = 1 - 0.05 / len(asked)
+    rows = [row_of(each, first, second, level) for each in asked]
+    head = ["difference", "seeds 0 to 9 [95 %]", f"seeds 10 to 19 [{level:.0%}]", "with other seeds"]
+    return TEXT.format(level=level, count=len(asked), table=markdown_table(head, rows))
+
+
+def main() -> None:
+    """Write the table and print it."""
+    try:
+        text = summary()
+    except UserError as error:
+        raise SystemExit(str(error)) from None
+    print_text(text, HERE / TEXT_FILE)
+
+
+if __name__ == "__main__":
+    typer.run(main)
