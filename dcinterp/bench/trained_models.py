@@ -16,6 +16,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 
@@ -87,6 +88,7 @@ def open_trained(experiment: Experiment, arm: str, model: Path) -> tuple[Bridge,
 
 @torch.no_grad()
 def right_answers(bridge: Any, documents: dict[str, Tensor]) -> float:
-    """The share of right answers of a puzzle's documents (`input_ids` and `labels`, as `PuzzleSource` gives them)."""
+    """The share of answers right in every token, of documents as `PuzzleSource` gives them (`input_ids`, `labels`)."""
     guesses, labels = bridge(documents["input_ids"]).argmax(-1)[:, :-1], documents["labels"][:, 1:]
-    return float((guesses == labels)[labels >= 0].float().mean())
+    right = [hit for guess, label in zip(guesses, labels, strict=True) for hit in answers_right(guess, label)]
+    return sum(right) / len(right)

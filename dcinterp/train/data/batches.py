@@ -282,3 +282,16 @@ def shuffle_index(index: int, size: int, key: str) -> int:
         index = left << half | right
         if index < size:
             return index
+
+
+def answers_right(guess: Tensor, target: Tensor) -> list[bool]:
+    """For every stretch of scored tokens in `target`, whether `guess` agrees with all of it."""
+    hits: list[bool] = []
+    inside = False
+    for scored, hit in zip((target >= 0).tolist(), (guess == target).tolist(), strict=True):
+        if scored and not inside:
+            hits.append(hit)
+        elif scored:
+            hits[-1] &= hit
+        inside = scored
+    return hits

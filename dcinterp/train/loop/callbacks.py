@@ -26,7 +26,7 @@ from transformers import (
 import synthetic_tasks
 from dcinterp.support.progress import Cancelled, Progress
 from dcinterp.train.config.recipe import EvaluationSection
-from dcinterp.train.data.batches import Document, Encoder, TaskSource, pad, shuffle_index
+from dcinterp.train.data.batches import Document, Encoder, TaskSource, answers_right, pad, shuffle_index
 from dcinterp.train.data.images import ImageSource, scale_pixels
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource
@@ -105,7 +105,7 @@ class HeldOutAccuracy(TrainerCallback):
                 guesses = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits.argmax(-1).cpu()
                 for (parts, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
                     for part in parts:
-                        right[part] += _answers_right(guess[:-1], labels[1:])
+                        right[part] += answers_right(guess[:-1], labels[1:])
         order = sorted(right, key=lambda part: OVER_PATTERNS.index(part) if part in OVER_PATTERNS else -1)
         return {part: sum(right[part]) / len(right[part]) for part in order}
 
@@ -195,7 +195,7 @@ class HeldOutPuzzle(TrainerCallback):
             for ids, labels in zip(rows["input_ids"].split(batch_size), rows["labels"].split(batch_size), strict=True):
                 guesses = model(input_ids=ids.to(model.device), use_cache=False).logits.argmax(-1).cpu()
                 for guess, label in zip(guesses, labels, strict=True):
-                    right += _answers_right(guess[:-1], label[1:])
+                    right += answers_right(guess[:-1], label[1:])
         return sum(right) / len(right)
 
 
@@ -273,16 +273,3 @@ def _keep_scored(document: Document, row: synthetic_tasks.Row) -> Document:
         inside = is_answer
         answers.append(is_answer and seen > unscored)
     return Document(document.ids, tuple(answers))
-
-
-def _answers_right(guess: torch.Tensor, target: torch.Tensor) -> list[bool]:
-    """For every stretch of scored tokens in `target`, whether `guess` agrees with all of it."""
-    hits: list[bool] = []
-    inside = False
-    for scored, hit in zip((target >= 0).tolist(), (guess == target).tolist(), strict=True):
-        if scored and not inside:
-            hits.append(hit)
-        elif scored:
-            hits[-1] &= hit
-        inside = scored
-    return hits

@@ -145,7 +145,10 @@ def test_one_part_of_a_key_leaves_as_many_values_as_the_side():
     assert by_old / asked == pytest.approx(1 / 3, abs=0.05)
 
 
-@pytest.mark.parametrize("says", ["first", "last"])
+SAID = {"first": [0], "last": [4], "all": [0, 1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("says", SAID)
 def test_find_block_asks_for_the_one_block_that_holds_all_letters(says):
     puzzle = FindBlock(letters=12, blocks=4, size=5, asked=2, questions=2, says=says)
     repeated, targets = [], []
@@ -154,14 +157,16 @@ def test_find_block_asks_for_the_one_block_that_holds_all_letters(says):
         blocks = [block.split() for block in told.split(DOT)[1:]]
         assert [len(set(block)) for block in blocks] == [5] * 4
         for question in questions:
-            *letters, answer = question.split()
+            letters, said = question.split()[:2], question.split()[2:]
             (target,) = [number for number, block in enumerate(blocks) if set(letters) <= set(block)]
             assert len(set(letters)) == 2
-            assert answer == blocks[target][0 if says == "first" else -1]
-            repeated.append(answer == letters[0])
+            assert said == [blocks[target][place] for place in SAID[says]]
+            repeated.append(said[0] == letters[0])
             targets.append(target)
-        assert [n for n, asked in enumerate(answers) if asked] == [27, 31]
-        assert [words[n] for n in (27, 31)] == [question.split()[-1] for question in questions]
+        assert [words[n] for n, asked in enumerate(answers) if asked] == [
+            word for question in questions for word in question.split()[2:]
+        ]
+        assert not any(answers[: len(told.split())]), "what is told is not asked"
     assert np.mean(repeated) == pytest.approx(1 / 5, abs=0.09)
     assert min(np.bincount(targets)) > 25, "no place of the target is rare"
 
@@ -200,7 +205,7 @@ def test_batches_are_functions_of_seed_and_step_and_text_gives_the_same_ids(tmp_
         (PuzzleSection(name="compositional-recall", options={"side": 9}), "has 9, 4 and 8"),
         (PuzzleSection(name="compositional-recall", options={"side": 3}), "9 to 26 letters"),
         (PuzzleSection(name="find-block", options={"asked": 5}), "asked < size"),
-        (PuzzleSection(name="find-block", options={"says": "middle"}), "'first' or 'last'"),
+        (PuzzleSection(name="find-block", options={"says": "middle"}), "'first', 'last' or 'all'"),
         (PuzzleSection(name="find-block", options={"letters": 6}), "give more letters"),
     ],
 )

@@ -3,14 +3,15 @@
     . h c k a f . b l d i e . g c b j a ...    # i b d    # a c f ...
 
 A document has blocks of `size` different letters behind a dot, and then questions: a mark, `asked` different letters
-in any order, and the answer, which is the first or the last letter of the one block that holds them all. Other blocks
-may hold one of them, so a query that looks for one letter cannot tell the block. The answer may itself be asked about:
-who repeats one of the letters of the question is right in 1 of `size`.
+in any order, and the answer, which is the first or the last letter of the one block that holds them all, or all of that
+block. Other blocks may hold one of them, so a query that looks for one letter cannot tell the block. The answer may
+itself be asked about: who repeats one of the letters of the question is right in 1 of `size` (of the variants that say
+one letter).
 
 Source: the motivating task of multi-token attention (Golovneva et al. 2025, section 4.1), with N = `size` = 5 and
-L = `asked` = 2. Reduced here: the paper has 26 letters, about 53 blocks and one question a document, and one variant
-that says the whole block; here there are fewer letters and blocks, several questions, and the two variants that say one
-letter. As there, no other block holds all letters of a question; documents are drawn until that is so.
+L = `asked` = 2. The paper has 26 letters, one question a document, and 52 blocks by the authors' code; the defaults
+here have fewer letters and blocks, and several questions. As there, no other block holds all letters of a question;
+documents are drawn until that is so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.data.puzzles.puzzle import Documents, Puzzle, distinct
 
 DOT, MARK = ".", "#"
+SAID = {"first": slice(1), "last": slice(-1, None), "all": slice(None)}
+"""The letters of the block that answer a question, by `says`."""
 RAREST = 0.01
 """The share of drawn documents with one answer to every question, below which drawing would take too long."""
 
@@ -34,7 +37,7 @@ class FindBlock(Puzzle):
     """The puzzle of this file.
 
     letters: size of the alphabet, at most 26. blocks: in a document. size: letters of a block. asked: letters of a
-    question. questions: in a document. says: "first" or "last" letter of the block.
+    question. questions: in a document. says: the "first" or "last" letter of the block, or "all" of them in order.
     """
 
     name: ClassVar[str] = "find-block"
@@ -53,8 +56,8 @@ class FindBlock(Puzzle):
                 f"more; data.puzzle.options has {self.asked}, {self.size}, {self.letters}, {self.blocks} and "
                 f"{self.questions}."
             )
-        if self.says not in ("first", "last"):
-            raise UserError(f"data.puzzle.options has says = {self.says!r}; it must be 'first' or 'last'.")
+        if self.says not in SAID:
+            raise UserError(f"data.puzzle.options has says = {self.says!r}; it must be 'first', 'last' or 'all'.")
         if self._share_kept() < RAREST:
             raise UserError(
                 f"With {self.letters} letters hardly a document has one block alone for each of {self.questions} "
@@ -70,15 +73,18 @@ class FindBlock(Puzzle):
         while (again := np.flatnonzero(~self._has_one_answer(*drawn))).size:
             for whole, new in zip(drawn, self._draw(random, again.size), strict=True):
                 whole[again] = new
-        row, place = np.arange(count)[:, None], 0 if self.says == "first" else self.size - 1
+        said = blocks[np.arange(count)[:, None], target][..., SAID[self.says]]
         dots = np.full((count, self.blocks, 1), self.letters)
         marks = np.full((count, self.questions, 1), self.letters + 1)
         told = np.concatenate([dots, blocks], axis=2).reshape(count, -1)
-        asked = np.concatenate([marks, letters, blocks[row, target, place][..., None]], axis=2).reshape(count, -1)
-        words = np.concatenate([told, asked], axis=1)
-        answers = np.zeros_like(words, bool)
-        answers[:, told.shape[1] + self.asked + 1 :: self.asked + 2] = True
-        return Documents(words, answers)
+        questions = np.concatenate([marks, letters, said], axis=2)
+        scored = np.zeros_like(questions, bool)
+        scored[..., 1 + self.asked :] = True
+        unscored = np.zeros_like(told, bool)
+        return Documents(
+            np.concatenate([told, questions.reshape(count, -1)], axis=1),
+            np.concatenate([unscored, scored.reshape(count, -1)], axis=1),
+        )
 
     def _draw(self, random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """blocks [row, block, place]; of each question its block [row, question] and letters [row, question, asked]."""
