@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.bench.compute_section import found_fit
-from dcinterp.bench.verdicts import replication, verdict_lines
+from dcinterp.bench.verdicts import replication
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import tip
@@ -59,7 +59,7 @@ for paragraph in experiment.about:
     st.markdown(paragraph)
 try:
     result = analyses.fresh("compare_arms", experiment=str(experiment.folder), measure=measure, baseline=baseline)
-    lines = verdict_lines(experiment)
+    lines = experiments.lines(experiment)
 except UserError as problem:
     st.info(sentence(problem), icon=":material/hourglass_empty:")
     show_protocol()
@@ -82,7 +82,7 @@ for difference in result.sentences():
     st.markdown(f"- {escape(difference)}")
 if (again := replication(experiment)) is not None:
     st.subheader("With other seeds", anchor=False, help="The same arms once more; none of it is in the verdicts above.")
-    for line in verdict_lines(again):
+    for line in experiments.lines(again):
         st.markdown(f"- {line}")
 if (curves := experiments.curves(experiment)) is not None:
     st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))

@@ -11,7 +11,7 @@ import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.experiment_page import more_of
-from dcinterp.bench.verdicts import COLUMNS, verdict_rows
+from dcinterp.bench.verdicts import COLUMNS, fresh_seeds, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
 from workbench import analyses
@@ -50,6 +50,20 @@ def tables(experiments: Iterable[Experiment]) -> tuple[tuple[str, float], ...]:
     return tuple((str(e.table), e.table.stat().st_mtime) for e in experiments if e.table.is_file())
 
 
+def lines(experiment: Experiment) -> list[str]:
+    """What became of its hypotheses, a line each; kept until its table changes.
+
+    Raises:
+        UserError: no run has ended yet.
+    """
+    return _lines(experiment, (str(experiment.folder.resolve()), *tables([experiment])))
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def _lines(_experiment: Experiment, where: tuple[object, ...]) -> list[str]:
+    return verdict_lines(_experiment)
+
+
 def protocol(experiment: Experiment) -> str:
     """The protocol in Markdown, its headings two levels down; empty without one."""
     file = experiment.folder / "protocol.md"
@@ -78,10 +92,9 @@ def curves(experiment: Experiment) -> Any | None:
 
 def commands(experiment: Experiment) -> str:
     """What repeats it with other seeds."""
-    first = max(experiment.seeds) + 1
-    seeds = f"{first}-{first + len(experiment.seeds) - 1}"
     folder = f"experiments/{experiment.folder.name}"
+    keep = " --keep-search" if experiment.tuning_keys else ""
     return (
-        f"dcinterp experiment run {folder} --seeds {seeds} --table again.csv\n"
+        f"dcinterp experiment run {folder} --seeds {fresh_seeds(experiment)}{keep} --table again.csv\n"
         f"dcinterp experiment show {folder} --table again.csv"
     )

@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
-from dcinterp.bench.verdict_words import Verdict, one_by_one, verdict_words
+from dcinterp.bench.verdict_words import NO_VERDICT, Verdict, one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
@@ -81,7 +81,7 @@ def multiplier_verdict(experiment: Experiment) -> Verdict:
     try:
         fits = [fit_of(experiment, through="line"), fit_of(experiment, through="pieces")]
     except UserError as problem:
-        return Verdict(*asked, "", "none", "", str(problem).removesuffix("."))
+        return Verdict(*asked, "", "none", "", str(problem).removesuffix("."), NO_VERDICT)
     fit = fits[0]
     low, high = (
         min(float(each.multiplier_low[0]) for each in fits),
@@ -89,9 +89,10 @@ def multiplier_verdict(experiment: Experiment) -> Verdict:
     )
     side = (low > 1) - (high < 1)
     edge = experiment.costlier_at_an_edge(experiment.multiplier, side)
-    says = verdict_words(side, refuted="it is below 1", at_an_edge=edge)
-    if len(fit.seeds) < len(experiment.seeds):
-        says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: no verdict"
+    word, says = verdict_words(side, refuted="it is below 1", at_an_edge=edge)
+    if interim := len(fit.seeds) < len(experiment.seeds):
+        word = NO_VERDICT
+        says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: {NO_VERDICT}"
     few = one_by_one(*(each.by_seed for each in fits), form=".2f")
     return Verdict(
         *asked,
@@ -99,6 +100,8 @@ def multiplier_verdict(experiment: Experiment) -> Verdict:
         found=f"by lines {_times(fit, 0)}, by pieces {_times(fits[1], 0)}",
         over=f"{len(fit.seeds)} seeds{few}",
         says=says,
+        word=word,
+        at_an_edge=bool(edge) and not interim,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import SupportsFloat
 
 FEW = 5
-WORDS = ("supported", "refuted", "open", "no verdict")
+SUPPORTED, REFUTED, OPEN, NO_VERDICT = WORDS = ("supported", "refuted", "open", "no verdict")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Verdict:
 
     name: such as H1. of: the number that is asked for. above: what it is said to be above, zero or 1. where: in which
     measure. found: the number, with its interval. over: which seeds it is of; empty where there is no number. says: the
-    verdict in Markdown, or why there is none.
+    verdict in Markdown, or why there is none. word: the verdict alone, one of `WORDS`. at_an_edge: it is open because
+    an arm that it would go against is at an edge of the search.
     """
 
     name: str
@@ -27,22 +28,14 @@ class Verdict:
     found: str
     over: str
     says: str
+    word: str
+    at_an_edge: bool = False
 
     @property
     def line(self) -> str:
         """All of it, in Markdown."""
         asks = f"**{self.name}** ({self.of} is above {self.above}, {self.where})"
         return f"{asks}: {self.found}{f' over {self.over}; ' if self.over else '. '}{self.says}."
-
-    @property
-    def word(self) -> str:
-        """One of `WORDS`."""
-        return next((word for word in WORDS if self.says.startswith(f"**{word}**")), WORDS[-1])
-
-    @property
-    def at_an_edge(self) -> bool:
-        """Whether it is open because an arm that it would go against is at an edge of the search."""
-        return self.says.startswith("**open**, as ")
 
 
 def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "") -> str:
@@ -61,8 +54,8 @@ def one_by_one(*ways: Sequence[float], form: str) -> str:
     return f" (one by one {said})" if 1 < len(ways[0]) < FEW else ""
 
 
-def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = ()) -> str:
-    """Supported, refuted or open.
+def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = ()) -> tuple[str, str]:
+    """The verdict alone, which is supported, refuted or open, and in Markdown with its reason.
 
     Args:
         side: where the interval lies: 1 above what was asked, -1 below, 0 around it.
@@ -73,5 +66,6 @@ def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = ()) ->
     if at_an_edge:
         *first, last = (f"*{arm}*" for arm in at_an_edge)
         named = f"{', '.join(first)} and {last}" if first else last
-        return f"**open**, as {named} may do better with a value beyond those searched"
-    return ("**open**", "**supported**", f"**refuted**: {refuted}")[side]
+        return OPEN, f"**{OPEN}**, as {named} may do better with a value beyond those searched"
+    word = (OPEN, SUPPORTED, REFUTED)[side]
+    return word, f"**{word}**" + (f": {refuted}" if word == REFUTED else "")

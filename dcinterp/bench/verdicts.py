@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.bench.compute_section import multiplier_verdict
-from dcinterp.bench.verdict_words import WORDS, Verdict, interval_text, one_by_one, verdict_words
+from dcinterp.bench.verdict_words import NO_VERDICT, WORDS, Verdict, interval_text, one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, read_experiment
@@ -77,6 +77,13 @@ def replication(experiment: Experiment) -> Experiment | None:
     return read_experiment(experiment.folder, table=table) if table.is_file() else None
 
 
+def fresh_seeds(experiment: Experiment) -> str:
+    """As many seeds as it has, after its own and those of its repetition, such as "20-29"."""
+    again = replication(experiment)
+    last = max([*experiment.seeds, *([] if again is None else comparison(again, None).seeds)])
+    return f"{last + 1}-{last + len(experiment.seeds)}"
+
+
 def replicated(experiment: Experiment) -> dict[str, Verdict]:
     """{hypothesis: what became of it with other seeds}; empty where the experiment was not repeated."""
     again = replication(experiment)
@@ -103,7 +110,7 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
             rows.append((name, each.name, f"{each.of}: {each.where}", each.found, each.word + why, once_more))
         if (claim := experiment.claim) is not None:
             against = _against(experiment, claim, about)
-            made = WORDS[-1] if against is None else "not made" if against else "made"
+            made = NO_VERDICT if against is None else "not made" if against else "made"
             says = f"{claim.says.removesuffix(',')} (needs {' and '.join(claim.needs)})"
             rows.append((name, CLAIM, says, "", made, ""))
     return rows
@@ -212,13 +219,14 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     side = _side(mean, low, high)
     edge = experiment.worse_at_an_edge(hypothesis, side)
-    says = verdict_words(side, refuted="the difference has the other sign", at_an_edge=edge)
+    word, says = verdict_words(side, refuted="the difference has the other sign", at_an_edge=edge)
+    why_none = ""
     if len(found.seeds) < found.planned:
-        says = f"interim, {len(found.seeds)} of {found.planned} seeds: no verdict"
+        why_none = f"interim, {len(found.seeds)} of {found.planned} seeds"
     elif math.isnan(low):
-        says = "one seed: no verdict"
+        why_none = "one seed"
     elif _without_width(low, high) and abs(mean) > 1e-12:
-        says = "the same in all seeds, so that there is no interval: no verdict"
+        why_none = "the same in all seeds, so that there is no interval"
     few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
     return Verdict(
         name=hypothesis.name,
@@ -227,5 +235,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         where=found.meaning,
         found=interval_text(mean, low, high, sign="+"),
         over=f"{len(found.seeds)} seed{'s' * (len(found.seeds) != 1)}{few}",
-        says=says,
+        says=f"{why_none}: {NO_VERDICT}" if why_none else says,
+        word=NO_VERDICT if why_none else word,
+        at_an_edge=bool(edge) and not why_none,
     )

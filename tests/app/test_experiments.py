@@ -36,3 +36,4 @@ def test_a_repetition_stands_beside_the_verdicts(app):
     assert "With other seeds" in [each.value for each in app.subheader]
     lines = [text.value for text in app.markdown if text.value.startswith("- **H2**")]
     assert len(lines) == len(set(lines)) == 2
+    assert any("--seeds 20-29 --keep-search" in each.value for each in app.code), "neither those nor the first ones"

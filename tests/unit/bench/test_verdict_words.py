@@ -18,4 +18,4 @@ from dcinterp.bench.verdict_words import verdict_words
     ],
 )
 def test_says(side, arms, says):
-    assert verdict_words(side, refuted="it is below 1", at_an_edge=arms) == says
+    assert verdict_words(side, refuted="it is below 1", at_an_edge=arms) == (says.split("**")[1], says)

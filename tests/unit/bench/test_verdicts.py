@@ -7,7 +7,6 @@ import pytest
 import torch
 import yaml
 
-from dcinterp.bench.verdict_words import Verdict
 from dcinterp.bench.verdicts import verdict_lines, verdict_rows, verdict_table, verdicts
 from dcinterp.train.control.experiment import read_experiment
 
@@ -76,7 +75,6 @@ def test_an_edge_of_the_search_is_told_from_other_reasons(several, monkeypatch):
     found = verdicts(read_experiment(several))
     assert {each.word for each in found} == {"open"}
     assert all(each.at_an_edge for each in found)
-    assert not Verdict("H1", "a", "zero", "b", "+1", "2 seeds", "**open**").at_an_edge
     assert "open (an arm is at an edge of its search)" in verdict_table(verdict_rows([read_experiment(several)]))
 
 
