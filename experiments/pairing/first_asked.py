@@ -41,7 +41,8 @@ verdict.
 
     python experiments/pairing/first_asked.py
 
-Mean share of right answers on pairs never seen, by how many-th asking of its relation a question is:
+Mean share of right answers on pairs never seen, over seeds 200 to 209, by how many-th asking of its relation a question
+is:
 
 {table}
 

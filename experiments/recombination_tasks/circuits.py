@@ -71,7 +71,10 @@ TEXT = """## By which ways the models answer
 {verdict}
 {means}
 
-Brackets after an arm's shares are the least and the largest of its models, and no interval.
+"""
+UNASKED = """Asked are models that answer {at:.0%} of the tasks seen in training. There is none, so there are no tables.
+"""
+SHARES = """Brackets after an arm's shares are the least and the largest of its models, and no interval.
 
 Asked are models that answer {at:.0%} of the tasks seen in training, with facts that training never shows.
 {number}, as far as there is another prompt of as many tokens with another answer:
@@ -202,13 +205,15 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
             if len(one) and len(other)
         ]
         told.append(f"The shares of a model of {pair} correlate {', '.join(alike)}, on the groups that both have.")
+    head = TEXT.format(
+        why=why, verdict=verdict(rows, experiment), means="\n".join(means(rows, arm) for arm in experiment.arms)
+    )
+    if not told:
+        return head + UNASKED.format(at=experiment.solved_at)
     kinds = [kind for kind in SAID if any(part.startswith(kind) for part in parts)]
     changes = {change for part in parts for change in changes_of(part)}
     others = " and ".join(f"*{arm}*" for arm in experiment.arms if arm not in (COMPOSED, first))
-    return TEXT.format(
-        why=why,
-        verdict=verdict(rows, experiment),
-        means="\n".join(means(rows, arm) for arm in experiment.arms),
+    return head + SHARES.format(
         at=experiment.solved_at,
         number=f"Each part has {EXAMPLES} questions (the last twice as many)"
         if len(parts) > 1

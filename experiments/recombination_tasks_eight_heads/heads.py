@@ -30,8 +30,7 @@ TEXT = """## With two, four and eight heads
 many parameters and FLOPs as {arm} of its number of heads, or more. *learnt* are the seeds in which both have 95 % of
 the tasks seen in training. The rows are three experiments, with other seeds, widths of heads and baselines, and how
 well models learnt the tasks differs more between them than {arm} does from *{baseline}*: nothing is pooled, and a
-change down a column says nothing of the number of heads. Where seeds are missing a row is interim and has no interval,
-but few seeds one by one. Two and four heads were known when eight were asked.
+change down a column says nothing of the number of heads. Two and four heads were known when eight were asked.
 
     python experiments/{folder}/heads.py
 
