@@ -427,6 +427,33 @@ def test_what_came_again_is_a_side_of_zero():
     assert says(alike) == ["not shown", *["did not come again"] * 3, "not shown"]
 
 
+def test_a_gain_is_told_from_better_learning():
+    """Of two arms over six seeds; three of the four conditions fail one by one."""
+    module, experiment = (
+        script("recombination_tasks_mechanisms", "learnt"),
+        read_experiment(FOLDER / "recombination_tasks"),
+    )
+    asked, found = experiment.hypotheses[0], comparison(experiment, None)
+
+    def of(plain: list[float], apart: list[float]) -> ArmComparison:
+        values = torch.tensor([plain, [0.0] * 6, [one + more for one, more in zip(plain, apart, strict=True)]])
+        return dataclasses.replace(found, values=values)
+
+    def says(left_out: list[float], seen: list[float], plain: float = 0.97) -> list[str]:
+        return module.row_of(asked, of([0.5] * 6, left_out), of([plain] * 6, seen), 0.95)[2:]
+
+    near, above = [0.01, -0.01, 0.02, -0.02, 0.0, 0.01], [0.1, 0.2, 0.1, 0.2, 0.1, 0.2]
+    assert says(above, near) == ["6", "+0.150", "+0.002", "yes"]
+    assert says(above, [0.001, 0.0011, 0.001, 0.0012, 0.001, 0.0011])[-1] == "no", "better on tasks seen, in all seeds"
+    assert says(above, [0.2, -0.0, -0.01, 0.0, 0.01, -0.01])[-1] == "no", "better on tasks seen, in the mean"
+    assert says(above, near, plain=0.96) == ["5", "+0.140", "+0.006", "yes"]
+    assert says(above, near, plain=0.5) == ["0", "", "", "no"]
+    assert says([-each for each in above], near)[-1] == "no"
+    assert says([0.01, 0.02, 0.01, 0.02, 0.9, 0.9], [0.01, 0.0, 0.01, 0.0, -0.5, -0.5])[-1] == "no", "of other seeds"
+    found = dataclasses.replace(found, planned=9)
+    assert says(above, near)[-1] == "", "seeds are missing"
+
+
 def test_two_sizes_are_shown_side_by_side():
     module = script("parts_four_layers", "both_sizes")
     two, four = (dcinterp.compare_arms(str(FOLDER / name)) for name in ("parts", "parts_four_layers"))
