@@ -415,6 +415,7 @@ def test_what_came_again_is_a_side_of_zero():
     """H1 was open and H5 no test, so of them the side is named; H2 was below zero and H4 above."""
     module, experiment = script("find_block", "again"), read_experiment(FOLDER / "find_block")
     first, asked = comparison(experiment, None), [*experiment.hypotheses, module.ASKED_NOW]
+    assert (FOLDER / "find_block" / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary()
     other = dataclasses.replace(first, values=1 - first.values)
     alike = dataclasses.replace(first, values=first.values[:1].expand_as(first.values))
 
