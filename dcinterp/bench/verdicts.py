@@ -84,12 +84,6 @@ def fresh_seeds(experiment: Experiment) -> str:
     return f"{last + 1}-{last + len(experiment.seeds)}"
 
 
-def replicated(experiment: Experiment) -> dict[str, Verdict]:
-    """{hypothesis: what became of it with other seeds}; empty where the experiment was not repeated."""
-    again = replication(experiment)
-    return {} if again is None else {each.name: each for each in verdicts(again)}
-
-
 def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
     """The hypotheses and claims of several experiments, a row each, by `COLUMNS`.
 
@@ -102,12 +96,12 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
             about = _compared(experiment)
         except UserError:
             continue
-        name, lost, again = experiment.folder.name, _corrected(experiment, about)[2], replicated(experiment)
-        for each in _verdicts(experiment, about):
-            why = " (an arm is at an edge of its search)" if each.at_an_edge else ""
-            why += " (open if corrected)" if each.name in lost else ""
-            once_more = f"{again[each.name].found}, {again[each.name].word}" if each.name in again else ""
-            rows.append((name, each.name, f"{each.of}: {each.where}", each.found, each.word + why, once_more))
+        name, repeated = experiment.folder.name, replication(experiment)
+        again = {} if repeated is None else _in_brief(repeated, _compared(repeated))
+        once_more = {each.name: f"{each.found}, {brief}" for each, brief in again.items()}
+        for each, brief in _in_brief(experiment, about).items():
+            row = name, each.name, f"{each.of}: {each.where}", each.found, brief, once_more.get(each.name, "")
+            rows.append(row)
         if (claim := experiment.claim) is not None:
             against = _against(experiment, claim, about)
             made = NO_VERDICT if against is None else "not made" if against else "made"
@@ -141,6 +135,16 @@ def _compared(experiment: Experiment) -> Compared:
 def _verdicts(experiment: Experiment, about: Compared) -> list[Verdict]:
     first = [] if experiment.multiplier is None else [multiplier_verdict(experiment)]
     return [*first, *(_verdict(experiment, *each) for each in about)]
+
+
+def _in_brief(experiment: Experiment, about: Compared) -> dict[Verdict, str]:
+    """Every verdict in a word, and what qualifies it."""
+    lost = _corrected(experiment, about)[2]
+    edge, corrected = " (an arm is at an edge of its search)", " (open if corrected)"
+    return {
+        each: each.word + edge * each.at_an_edge + corrected * (each.name in lost)
+        for each in _verdicts(experiment, about)
+    }
 
 
 def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:

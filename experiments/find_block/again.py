@@ -27,10 +27,11 @@ ASKED_NOW = Hypothesis(name="H5", arms=("differential",), baselines=("plain",))
 
 TEXT = """## What came again
 
-The hypotheses, and H5, which the first seeds had shown and nobody had asked, over the first ten seeds at 95 % and over
-ten others at {level:.0%}, as they are {count} tests. *came again*: the second interval lies on that side of zero on
-which the first one lay, which for H2 and H3 is below. H1 included zero before and H5 was no test, so of these it says
-on which side of zero they lie now. *did not come again* and *not shown* do not show that there is no difference.
+The hypotheses, and H5, which the first seeds had suggested and nobody had asked, over the first ten seeds at 95 % and
+over ten others at {level:.0%}, as they are {count} tests (the line above that corrects for four is not the rule here).
+*came again*: the second interval lies on that side of zero on which the first one lay, which for H2 and H3 is below. H1
+was open and H5 unasked, so they are only called above zero, below zero or not shown. *did not come again* and *not
+shown* do not show that there is no difference.
 
     python experiments/find_block/again.py
 
