@@ -3,7 +3,6 @@
 import streamlit as st
 
 from dcinterp.bench.compute_section import found_fit
-from dcinterp.bench.verdicts import replication
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import tip
@@ -80,9 +79,9 @@ with st.expander("What the numbers do not say"):
 st.subheader("Differences", anchor=False)
 for difference in result.sentences():
     st.markdown(f"- {escape(difference)}")
-if (again := replication(experiment)) is not None:
+if again := experiments.lines_again(experiment):
     st.subheader("With other seeds", anchor=False, help="The same arms once more; none of it is in the verdicts above.")
-    for line in experiments.lines(again):
+    for line in again:
         st.markdown(f"- {line}")
 if (curves := experiments.curves(experiment)) is not None:
     st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))

@@ -11,9 +11,9 @@ import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.experiment_page import more_of
-from dcinterp.bench.verdicts import COLUMNS, fresh_seeds, verdict_lines, verdict_rows
+from dcinterp.bench.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import Experiment, find_experiments, read_experiment
+from dcinterp.train.control.experiment import REPLICATION, Experiment, find_experiments, read_experiment
 from workbench import analyses
 
 FIRST = "recombination"
@@ -46,12 +46,13 @@ def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, f
 
 
 def tables(experiments: Iterable[Experiment]) -> tuple[tuple[str, float], ...]:
-    """The tables of runs that are there, and when they were written."""
-    return tuple((str(e.table), e.table.stat().st_mtime) for e in experiments if e.table.is_file())
+    """The tables of runs that are there, those of repetitions too, and when they were written."""
+    files = [file for each in experiments for file in (each.table, each.folder / REPLICATION)]
+    return tuple((str(file), file.stat().st_mtime) for file in files if file.is_file())
 
 
 def lines(experiment: Experiment) -> list[str]:
-    """What became of its hypotheses, a line each; kept until its table changes.
+    """What became of its hypotheses, a line each; kept for a minute, or until its table changes.
 
     Raises:
         UserError: no run has ended yet.
@@ -62,6 +63,17 @@ def lines(experiment: Experiment) -> list[str]:
 @st.cache_data(ttl=60, show_spinner=False)
 def _lines(_experiment: Experiment, where: tuple[object, ...]) -> list[str]:
     return verdict_lines(_experiment)
+
+
+def lines_again(experiment: Experiment) -> list[str]:
+    """The same of its repetition with other seeds; empty without one, or before a run of every arm has ended."""
+    return _lines_again(experiment, (str(experiment.folder.resolve()), *tables([experiment])))
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def _lines_again(_experiment: Experiment, where: tuple[object, ...]) -> list[str]:
+    again = replication(_experiment)
+    return [] if again is None else verdict_lines(again)
 
 
 def protocol(experiment: Experiment) -> str:
@@ -95,6 +107,6 @@ def commands(experiment: Experiment) -> str:
     folder = f"experiments/{experiment.folder.name}"
     keep = " --keep-search" if experiment.tuning_keys else ""
     return (
-        f"dcinterp experiment run {folder} --seeds {fresh_seeds(experiment)}{keep} --table again.csv\n"
+        f"dcinterp experiment run {folder} --seeds {experiment.fresh_seeds()}{keep} --table again.csv\n"
         f"dcinterp experiment show {folder} --table again.csv"
     )

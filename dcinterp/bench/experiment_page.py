@@ -12,7 +12,7 @@ from scipy.special import betaincinv
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.bench.compute_section import compute_section
 from dcinterp.bench.verdict_words import interval_text
-from dcinterp.bench.verdicts import comparison, comparisons, fresh_seeds, replication, verdict_lines
+from dcinterp.bench.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (
@@ -77,7 +77,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         title=experiment.title,
         about="\n\n".join(experiment.about),
         folder=f"experiments/{experiment.folder.name}",
-        others=fresh_seeds(experiment),
+        others=experiment.fresh_seeds(),
         again=SEARCHED if experiment.tuning_keys else "",
     )
     text += _section("Hypotheses", verdict_lines(experiment))

@@ -72,16 +72,13 @@ def verdict_lines(experiment: Experiment) -> list[str]:
 
 
 def replication(experiment: Experiment) -> Experiment | None:
-    """The experiment with the table of its repetition with other seeds; None where it has none."""
-    table = experiment.folder / REPLICATION
-    return read_experiment(experiment.folder, table=table) if table.is_file() else None
-
-
-def fresh_seeds(experiment: Experiment) -> str:
-    """As many seeds as it has, after its own and those of its repetition, such as "20-29"."""
-    again = replication(experiment)
-    last = max([*experiment.seeds, *([] if again is None else comparison(again, None).seeds)])
-    return f"{last + 1}-{last + len(experiment.seeds)}"
+    """The experiment with the table of its repetition with other seeds; None before a run of every arm has ended."""
+    again = read_experiment(experiment.folder, table=experiment.folder / REPLICATION)
+    try:
+        comparison(again, None)
+    except UserError:
+        return None
+    return again
 
 
 def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
@@ -97,9 +94,9 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
         except UserError:
             continue
         name, repeated = experiment.folder.name, replication(experiment)
-        again = {} if repeated is None else _in_brief(repeated, _compared(repeated))
-        once_more = {each.name: f"{each.found}, {brief}" for each, brief in again.items()}
-        for each, brief in _in_brief(experiment, about).items():
+        again = [] if repeated is None else _in_brief(repeated, _compared(repeated))
+        once_more = {each.name: f"{each.found}, {brief}" for each, brief in again}
+        for each, brief in _in_brief(experiment, about):
             row = name, each.name, f"{each.of}: {each.where}", each.found, brief, once_more.get(each.name, "")
             rows.append(row)
         if (claim := experiment.claim) is not None:
@@ -137,14 +134,14 @@ def _verdicts(experiment: Experiment, about: Compared) -> list[Verdict]:
     return [*first, *(_verdict(experiment, *each) for each in about)]
 
 
-def _in_brief(experiment: Experiment, about: Compared) -> dict[Verdict, str]:
+def _in_brief(experiment: Experiment, about: Compared) -> list[tuple[Verdict, str]]:
     """Every verdict in a word, and what qualifies it."""
     lost = _corrected(experiment, about)[2]
     edge, corrected = " (an arm is at an edge of its search)", " (open if corrected)"
-    return {
-        each: each.word + edge * each.at_an_edge + corrected * (each.name in lost)
+    return [
+        (each, each.word + edge * each.at_an_edge + corrected * (each.name in lost))
         for each in _verdicts(experiment, about)
-    }
+    ]
 
 
 def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:
@@ -168,8 +165,8 @@ def _against(experiment: Experiment, claim: Claim, about: Compared) -> list[str]
         hypothesis, found = by[name]
         if len(found.seeds) < max(2, found.planned):
             return None
-        mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
-        side = _concluded(experiment, hypothesis, mean, low, high)
+        _, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+        side = _concluded(experiment, hypothesis, low, high)
         if name in claim.needs and side < 1:
             against.append(f"{name} is {'refuted' if side < 0 else 'open'}")
         if name in claim.same and high >= claim.same[name]:
@@ -194,13 +191,13 @@ def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str],
     if tests < 2 or any(len(found.seeds) < max(2, found.planned) for _, found in family):
         return tests, [], []
     for each, found in family:
-        if _concluded(experiment, each, *found.between(each.arms, each.baselines)):
-            stays = _side(*found.between(each.arms, each.baselines, level=1 - 0.05 / tests))
+        if _concluded(experiment, each, *found.between(each.arms, each.baselines)[1:]):
+            stays = side_of_zero(*found.between(each.arms, each.baselines, level=1 - 0.05 / tests)[1:])
             (keep if stays else lose).append(each.name)
     return tests, keep, lose
 
 
-def _side(_: float, low: float, high: float) -> int:
+def side_of_zero(low: float, high: float) -> int:
     """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero, has no width, or is none."""
     return 0 if _without_width(low, high) else (low > 0) - (high < 0)
 
@@ -210,9 +207,9 @@ def _without_width(low: float, high: float) -> bool:
     return high - low < 1e-12
 
 
-def _concluded(experiment: Experiment, hypothesis: Hypothesis, mean: float, low: float, high: float) -> int:
-    """As `_side`, and 0 where the arm that this goes against is at an edge of the search, if the experiment says so."""
-    side = _side(mean, low, high)
+def _concluded(experiment: Experiment, hypothesis: Hypothesis, low: float, high: float) -> int:
+    """As `side_of_zero`, and 0 where the arm that this goes against is at an edge, if the experiment asks for that."""
+    side = side_of_zero(low, high)
     return 0 if experiment.worse_at_an_edge(hypothesis, side) else side
 
 
@@ -221,7 +218,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
-    side = _side(mean, low, high)
+    side = side_of_zero(low, high)
     edge = experiment.worse_at_an_edge(hypothesis, side)
     word, says = verdict_words(side, refuted="the difference has the other sign", at_an_edge=edge)
     why_none = ""

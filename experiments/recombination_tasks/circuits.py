@@ -208,7 +208,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     head = TEXT.format(
         why=why, verdict=verdict(rows, experiment), means="\n".join(means(rows, arm) for arm in experiment.arms)
     )
-    if not told:
+    if not rows["share"].notna().any():
         return head + UNASKED.format(at=experiment.solved_at)
     kinds = [kind for kind in SAID if any(part.startswith(kind) for part in parts)]
     changes = {change for part in parts for change in changes_of(part)}

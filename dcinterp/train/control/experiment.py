@@ -179,6 +179,17 @@ class Experiment:
         """Whether the table is results.csv beside the file, and not that of a repetition."""
         return self.table.resolve() == (self.folder / TABLE).resolve()
 
+    def fresh_seeds(self) -> str:
+        """As many seeds as it has, after its own and those of its repetition, such as "20-29".
+
+        Raises:
+            UserError: the repetition is no table of runs.
+        """
+        again = read_table(replace(self, table=self.folder / REPLICATION))
+        run = again.loc[again["stage"] == FINAL, SEEDED[0]] if len(again) else []
+        last = max([*self.seeds, *map(int, run)])
+        return f"{last + 1}-{last + len(self.seeds)}"
+
     def counted(self, table: pd.DataFrame) -> pd.DataFrame:
         """The reported runs that count: those that ended, of every arm at the values that the search chose.
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 
+from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.verdicts import verdict_lines, verdict_rows, verdict_table, verdicts
 from dcinterp.train.control.experiment import read_experiment
 
@@ -75,6 +76,12 @@ def test_an_edge_of_the_search_is_told_from_other_reasons(several, monkeypatch):
     found = verdicts(read_experiment(several))
     assert {each.word for each in found} == {"open"}
     assert all(each.at_an_edge for each in found)
+    interim = verdicts(changed(several, seeds=[0, 1, 2, 3, 4]))
+    assert [(each.word, each.at_an_edge) for each in interim] == [("no verdict", False)] * 3
+    changed(several, seeds=[0, 1, 2, 3])
+    monkeypatch.undo()
+    assert [each.at_an_edge for each in verdicts(read_experiment(several))] == [False] * 3, "H3 is open, at no edge"
+    monkeypatch.setattr("dcinterp.train.control.experiment.Experiment.worse_at_an_edge", lambda *_: ["plain"])
     assert "open (an arm is at an edge of its search)" in verdict_table(verdict_rows([read_experiment(several)]))
 
 
@@ -96,3 +103,17 @@ def test_what_became_of_it_with_other_seeds_stands_beside(several):
         ("open", "open"),
     ]
     assert rows[0][5].startswith("-0.000 [") or rows[0][5].startswith("+0.000 [")
+    assert read_experiment(several).fresh_seeds() == "14-17"
+
+
+def test_a_repetition_that_has_just_begun_is_not_shown(several):
+    read = pd.read_csv(several / "results.csv")
+    first = read[(read["stage"] == "final") & (read["arm"] == "plain")].iloc[:1].assign(**{"recipe.seed": 10})
+    first["name"] = "final,plain,learning_rate=0.001,seed=10"
+    search = read[read["stage"] == "tuning"]
+    for rows, seeds in ((search, "4-7"), (pd.concat([search, first]), "11-14")):
+        rows.to_csv(several / "replication.csv", index=False)
+        experiment = read_experiment(several)
+        assert {row[5] for row in verdict_rows([experiment])} == {""}
+        assert "## With other seeds" not in page_of(experiment, "picture.svg")
+        assert experiment.fresh_seeds() == seeds

@@ -1,9 +1,9 @@
 """What of the differences came again with other seeds, by the rule of the protocol (*With other seeds*).
 
-    python experiments/find_block/again.py
+    python experiments/find_block/other_seeds.py
 
 reads results.csv and replication.csv and prints a table, which is also at the end of the experiment's page
-(more-again.md).
+(more-other-seeds.md).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import typer
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.bench.trained_models import print_text
 from dcinterp.bench.verdict_words import interval_text
-from dcinterp.bench.verdicts import comparison, replication
+from dcinterp.bench.verdicts import comparison, replication, side_of_zero
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Hypothesis, read_experiment
 
 HERE = Path(__file__).parent
-TEXT_FILE = "more-again.md"
+TEXT_FILE = "more-other-seeds.md"
 ASKED_NOW = Hypothesis(name="H5", arms=("differential",), baselines=("plain",))
 """Asked by the protocol of the other seeds, after the first ones had shown it."""
 
@@ -33,21 +33,16 @@ over ten others at {level:.0%}, as they are {count} tests (the line above that c
 was open and H5 unasked, so they are only called above zero, below zero or not shown. *did not come again* and *not
 shown* do not show that there is no difference.
 
-    python experiments/find_block/again.py
+    python experiments/find_block/other_seeds.py
 
 {table}
 """
 
 
-def side(low: float, high: float) -> int:
-    """On which side of zero an interval lies; 0 where it includes zero."""
-    return (low > 0) - (high < 0)
-
-
 def row_of(asked: Hypothesis, first: ArmComparison, second: ArmComparison, level: float) -> list[str]:
     """The line of one hypothesis."""
     before, now = first.between(asked.arms, asked.baselines), second.between(asked.arms, asked.baselines, level)
-    was, is_now = side(*before[1:]), side(*now[1:])
+    was, is_now = side_of_zero(*before[1:]), side_of_zero(*now[1:])
     if asked is ASKED_NOW or not was:
         says = {1: "above zero", -1: "below zero", 0: "not shown"}[is_now]
     else:
