@@ -57,23 +57,18 @@ def lines(experiment: Experiment) -> list[str]:
     Raises:
         UserError: no run has ended yet.
     """
-    return _lines(experiment, (str(experiment.folder.resolve()), *tables([experiment])))
-
-
-@st.cache_data(ttl=60, show_spinner=False)
-def _lines(_experiment: Experiment, where: tuple[object, ...]) -> list[str]:
-    return verdict_lines(_experiment)
+    return _lines(experiment, str(experiment.folder.resolve()), tables([experiment]), again=False)
 
 
 def lines_again(experiment: Experiment) -> list[str]:
     """The same of its repetition with other seeds; empty without one, or before a run of every arm has ended."""
-    return _lines_again(experiment, (str(experiment.folder.resolve()), *tables([experiment])))
+    return _lines(experiment, str(experiment.folder.resolve()), tables([experiment]), again=True)
 
 
 @st.cache_data(ttl=60, show_spinner=False)
-def _lines_again(_experiment: Experiment, where: tuple[object, ...]) -> list[str]:
-    again = replication(_experiment)
-    return [] if again is None else verdict_lines(again)
+def _lines(_experiment: Experiment, folder: str, tables: tuple[tuple[str, float], ...], again: bool) -> list[str]:
+    asked = replication(_experiment) if again else _experiment
+    return [] if asked is None else verdict_lines(asked)
 
 
 def protocol(experiment: Experiment) -> str:

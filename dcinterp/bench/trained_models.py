@@ -90,5 +90,5 @@ def open_trained(experiment: Experiment, arm: str, model: Path) -> tuple[Bridge,
 def right_answers(bridge: Any, documents: dict[str, Tensor]) -> float:
     """The share of answers right in every token, of documents as `PuzzleSource` gives them (`input_ids`, `labels`)."""
     guesses, labels = bridge(documents["input_ids"]).argmax(-1)[:, :-1], documents["labels"][:, 1:]
-    right = [hit for guess, label in zip(guesses, labels, strict=True) for hit in answers_right(guess, label)]
+    right = answers_right(guesses, labels)
     return sum(right) / len(right)

@@ -21,6 +21,7 @@ import typer
 from scipy.stats import pearsonr
 
 from dcinterp.bench.trained_models import open_trained, print_text, right_answers
+from dcinterp.bench.verdict_words import interval_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console
@@ -91,7 +92,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         own, first = own.set_index("seed"), table[table["arm"] == arm].set_index("seed")
         base = (table if not attention else rows[rows["attention"] == "auto"]).query("arm == @PLAIN").set_index("seed")
         apart = (own[new] - base[new]).dropna()
-        low, high = bootstrap_interval(torch.tensor(apart.to_numpy()), bounds=(-1.0, 1.0))
+        ends = bootstrap_interval(torch.tensor(apart.to_numpy()), bounds=(-1.0, 1.0))
+        difference = interval_text(apart.mean(), *ends, sign="+")
         lines.append(
             [
                 arm,
@@ -99,7 +101,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
                 *(f"{int((own[seen] >= mark).sum())} of {len(own)}" for mark in (experiment.solved_at, LOWER)),
                 f"{own[seen].mean():.3f}",
                 f"{own[new].mean():.3f}",
-                f"{apart.mean():+.3f} [{float(low):+.3f}, {float(high):+.3f}]" if arm != PLAIN else "",
+                difference if arm != PLAIN else "",
                 _correlation(own[new], first[new]) if attention else "",
             ]
         )

@@ -20,6 +20,7 @@ import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
 from dcinterp.bench.trained_models import folder_option, open_trained, print_measured, right_answers
+from dcinterp.bench.verdict_words import interval_text
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.train.config.recipe import Phase
@@ -83,8 +84,7 @@ def summary(rows: pd.DataFrame, options: str = "") -> str:
         cells = []
         for each in parts:
             changes = torch.tensor((group.set_index("seed")[each] - intact[each]).to_numpy())
-            low, high = bootstrap_interval(changes, bounds=(-1.0, 1.0))
-            cells.append(f"{float(changes.mean()):+.3f} [{float(low):+.3f}, {float(high):+.3f}]")
+            cells.append(interval_text(changes.mean(), *bootstrap_interval(changes, bounds=(-1.0, 1.0)), sign="+"))
         lines.append(f"| {part} | {kind} | {' | '.join(cells)} |")
     found = {"seeds": len(intact), "table": "\n".join(lines), "by": parts[0]}
     found |= {"least": intact[parts[0]].min(), "most": intact[parts[0]].max()}

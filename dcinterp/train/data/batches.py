@@ -284,14 +284,15 @@ def shuffle_index(index: int, size: int, key: str) -> int:
             return index
 
 
-def answers_right(guess: Tensor, target: Tensor) -> list[bool]:
-    """For every stretch of scored tokens in `target`, whether `guess` agrees with all of it."""
+def answers_right(guesses: Tensor, targets: Tensor) -> list[bool]:
+    """For every stretch of scored tokens in `targets` [row, position], whether `guesses` agree with all of it."""
     hits: list[bool] = []
-    inside = False
-    for scored, hit in zip((target >= 0).tolist(), (guess == target).tolist(), strict=True):
-        if scored and not inside:
-            hits.append(hit)
-        elif scored:
-            hits[-1] &= hit
-        inside = scored
+    for scored_row, hit_row in zip((targets >= 0).tolist(), (guesses == targets).tolist(), strict=True):
+        inside = False
+        for scored, hit in zip(scored_row, hit_row, strict=True):
+            if scored and not inside:
+                hits.append(hit)
+            elif scored:
+                hits[-1] &= hit
+            inside = scored
     return hits

@@ -105,7 +105,7 @@ class HeldOutAccuracy(TrainerCallback):
                 guesses = model(input_ids=batch["input_ids"].to(model.device), use_cache=False).logits.argmax(-1).cpu()
                 for (parts, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
                     for part in parts:
-                        right[part] += answers_right(guess[:-1], labels[1:])
+                        right[part] += answers_right(guess[None, :-1], labels[None, 1:])
         order = sorted(right, key=lambda part: OVER_PATTERNS.index(part) if part in OVER_PATTERNS else -1)
         return {part: sum(right[part]) / len(right[part]) for part in order}
 
@@ -194,8 +194,7 @@ class HeldOutPuzzle(TrainerCallback):
         with _evaluation_mode(model):
             for ids, labels in zip(rows["input_ids"].split(batch_size), rows["labels"].split(batch_size), strict=True):
                 guesses = model(input_ids=ids.to(model.device), use_cache=False).logits.argmax(-1).cpu()
-                for guess, label in zip(guesses, labels, strict=True):
-                    right += answers_right(guess[:-1], label[1:])
+                right += answers_right(guesses[:, :-1], labels[:, 1:])
         return sum(right) / len(right)
 
 
