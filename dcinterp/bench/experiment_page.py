@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -24,6 +25,9 @@ from dcinterp.train.control.experiment import (
     values_text,
 )
 
+MEASUREMENTS = ("by_combination", "by_image", "circuits", "curves", "diversity", "first_asked", "mechanism")
+"""Names of tables that scripts with the option `--table` make of trained models."""
+
 MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
 
@@ -42,8 +46,12 @@ To see whether the differences come again, give other seeds, and a table of thei
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
 
-"""
+{measured}"""
 
+MEASURED = """What is measured of the trained models, further down, takes `--table again.csv` as well, behind its
+command.
+
+"""
 SEARCHED = """ (the search runs once more, on what
 the file names as its seeds; with `--keep-search` what it chose is taken)"""
 HOW = (
@@ -79,6 +87,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         folder=f"experiments/{experiment.folder.name}",
         others=experiment.fresh_seeds(),
         again=SEARCHED if experiment.tuning_keys else "",
+        measured=MEASURED if _opens_models(experiment) else "",
     )
     text += _section("Hypotheses", verdict_lines(experiment))
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])
@@ -95,9 +104,21 @@ def page_of(experiment: Experiment, picture: str) -> str:
 
 
 def more_of(experiment: Experiment) -> list[str]:
-    """What other commands of the experiment printed, in Markdown: more.md first, then the others by name."""
-    files = sorted(experiment.folder.glob(MORE), key=lambda file: file.stem)
-    return [file.read_text(encoding="utf-8") for file in files]
+    """What other commands of the experiment printed, in Markdown: more.md first, then the others by name.
+
+    After these, what they printed of the repetition with other seeds, which its heading says.
+    """
+    own, again = (_texts(place) for place in (experiment.folder, (experiment.folder / REPLICATION).with_suffix("")))
+    return own + [text.replace("\n", ", with other seeds\n", 1) for text in again]
+
+
+def _opens_models(experiment: Experiment) -> bool:
+    """Whether what other commands printed came from trained models, as the tables of such measurements show."""
+    return any(file.stem in MEASUREMENTS for file in experiment.folder.glob("*.csv"))
+
+
+def _texts(folder: Path) -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in sorted(folder.glob(MORE), key=lambda file: file.stem)]
 
 
 def compute_picture(picture: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import pandas as pd
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
@@ -73,6 +74,48 @@ def print_text(text: str, file: Path) -> None:
     """Print Markdown, also to a file of an experiment's folder, which its page reads."""
     file.write_text(text, encoding="utf-8")
     typer.echo(text)
+
+
+RunsTable: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--table", help="Another table of runs; what is measured gets a folder beside it.", metavar="FILE"),
+]
+"""The option of a script that measures models: those of other seeds, for example."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose models a script measures, and where what it finds is kept.
+
+    experiment: with the table of the runs. place: a folder. options: what the command that makes it again needs
+    besides, with a space before it.
+    """
+
+    experiment: Experiment
+    place: Path
+    options: str
+
+
+def asked_of(folder: Path, own: Path, table: Path | None = None) -> Asked:
+    """The models of an experiment, or those of another table of its runs.
+
+    Args:
+        folder: of the experiment.
+        own: the folder that the script asks by itself.
+        table: what was measured of its runs is kept in a folder of its name beside it.
+
+    Raises:
+        UserError: the experiment cannot be read, or the table is not there.
+    """
+    if table is None:
+        return Asked(read_experiment(folder), folder, folder_option(folder, own))
+    if not table.is_file():
+        raise UserError(f"There is no table {table}; dcinterp experiment run {folder} --table {table} makes it.")
+    place = table.with_suffix("")
+    place.mkdir(exist_ok=True)
+    inside = table.resolve().parent == folder.resolve()
+    named = f"experiments/{folder.name}/{table.name}" if inside else table.name
+    return Asked(read_experiment(folder, table=table), place, f"{folder_option(folder, own)} --table {named}")
 
 
 def folder_option(folder: Path, own: Path) -> str:

@@ -53,10 +53,11 @@ What this does not show. The order of two splits says what came first, not what 
 much while the model knows nothing, so the comparison favours "after". In nats an edge's effect also goes on growing
 while the model gets surer of answers that are right already; that on the answers does not. A straight line would hold
 0.75 of its variance in two levels, so a number near that means a slow rise rather than a step. In `recombination` all
-ten models depended most on `post.qp`: there a whole branch was replaced and the cost was taken in accuracy, here one
-edge and in nats, so the two need not agree. Which of the two heads is called 0 is chance, so seeds can be compared by
-branch, and not by the numbers of heads. The effects are of 64 documents, 32 to choose the main edge and 32 for its
-curve; the app draws means over all 64, so a marked start can differ from its curve. Each interval holds by itself.
+ten models depended most on `post.qp` (nine, where it is set to zero and not to its mean): there a whole branch was
+replaced and the cost was taken in accuracy, here one edge and in nats, so the two need not agree. Which of the two
+heads is called 0 is chance, so seeds can be compared by branch, and not by the numbers of heads. The effects are of 64
+documents, 32 to choose the main edge and 32 for its curve; the app draws means over all 64, so a marked start can
+differ from its curve. Each interval holds by itself.
 """
 
 

@@ -17,12 +17,12 @@ import torch
 import typer
 
 from dcinterp.analysis.weights.head_diversity import head_diversity
-from dcinterp.bench.trained_models import folder_option, print_text
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_text
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import read_experiment, read_table
+from dcinterp.train.control.experiment import read_table
 
 HERE = Path(__file__).parent
 READINGS = {"side by side": "concatenated", "on top of each other": "stacked"}
@@ -110,9 +110,11 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
     arm: Annotated[str, typer.Option(help="The arm that composes.")] = "DCViT",
     baseline: Annotated[str, typer.Option(help="The arm that does not.")] = "ViT",
+    table: RunsTable = None,
 ) -> None:
     """Measure the models of both arms, and print the table over seeds."""
-    experiment = read_experiment(folder)
+    whose = asked_of(folder, HERE, table)
+    experiment = whose.experiment
     runs, measured = read_table(experiment), []
     for _, run in runs[runs["arm"].isin([arm, baseline])].iterrows():
         model = experiment.output / run["name"] / "model"
@@ -122,14 +124,13 @@ def main(
     if not measured:
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     rows = pd.DataFrame(measured).round(4)
-    rows.to_csv(folder / "diversity.csv", index=False)
+    rows.to_csv(whose.place / "diversity.csv", index=False)
     final, tuning = (rows[rows["stage"] == stage] for stage in ("final", "tuning"))
-    table, verdicts, seeds = summary(final, tuning, arm, baseline)
+    means, verdicts, seeds = summary(final, tuning, arm, baseline)
     searched = by_rate(tuning, arm, baseline)
-    option = folder_option(folder, HERE)
-    options = option and f'{option} --arm "{arm}" --baseline "{baseline}"'
-    text = TEXT.format(seeds=seeds, options=options, table=table, verdicts=verdicts, searched=searched)
-    print_text(text, folder / "more.md")
+    options = whose.options + (f' --arm "{arm}" --baseline "{baseline}"' if "--folder" in whose.options else "")
+    text = TEXT.format(seeds=seeds, options=options, table=means, verdicts=verdicts, searched=searched)
+    print_text(text, whose.place / "more.md")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ import typer
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bench.trained_models import print_measured
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.bench.verdict_words import interval_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
+from dcinterp.train.control.experiment import FINAL, Experiment
 from dcinterp.train.data.images import ImageSource, scale_pixels
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ The share of {seeds} seeds that tell each of the {images} held-out images right,
 Brackets are 95 % intervals over images, which take them for independent, though one hand wrote several; those above are
 over seeds. *more* and *fewer* are images that more, or fewer, seeds of the first arm tell right. No verdict is drawn.
 
-    python experiments/digits_longer/by_image.py
+    python experiments/digits_longer/by_image.py{options}
 
 {table}
 """
@@ -57,8 +57,11 @@ def shares(rows: pd.DataFrame, arm: str) -> Float[Tensor, " image"]:
     return torch.tensor(found, dtype=torch.float64).mean(0)
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The table of the hypotheses' differences, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """The table of the hypotheses' differences, as Markdown.
+
+    options: of the command that makes it again.
+    """
     lines = []
     for each in experiment.hypotheses:
         (arm,), (baseline,) = each.arms, each.baselines
@@ -67,16 +70,21 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         more, fewer = (str(int(side.sum())) for side in (apart > 1e-9, apart < -1e-9))
         lines.append([f"{arm} minus {baseline}", difference, more, fewer])
     table = markdown_table(["arms", "difference [over images]", "more", "fewer"], lines)
-    return TEXT.format(seeds=rows["seed"].nunique(), images=len(rows["images"].iloc[0]), table=table)
+    seeds, images = rows["seed"].nunique(), len(rows["images"].iloc[0])
+    return TEXT.format(seeds=seeds, images=images, options=options, table=table)
 
 
-def main() -> None:
-    """Measure the models that the table lacks, and print the table."""
-    experiment = read_experiment(HERE)
+def main(table: RunsTable = None) -> None:
+    """Measure the models that are missing, and print the table."""
+    whose = asked_of(HERE, HERE, table)
+    experiment = whose.experiment
     images = experiment.run(FINAL, experiment.baseline, {}, experiment.seeds[0]).config.data.images
     assert images is not None
-    measured, told = partial(measure, ImageSource(images)), partial(summary, experiment=experiment)
-    print_measured(experiment, list(experiment.arms), HERE / TABLE, measured, told, TEXT_FILE)
+    measured, told = (
+        partial(measure, ImageSource(images)),
+        partial(summary, experiment=experiment, options=whose.options),
+    )
+    print_measured(experiment, list(experiment.arms), whose.place / TABLE, measured, told, TEXT_FILE)
 
 
 if __name__ == "__main__":

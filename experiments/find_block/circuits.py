@@ -12,14 +12,14 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import typer
 
 from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, pooled_shares
-from dcinterp.bench.trained_models import open_trained, print_measured, right_answers
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
+from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock
 
@@ -39,7 +39,7 @@ TEXT = """## Which edges carry the question in the multi-token models
 did not read, in which each of the changes below can be made. {explained} *kq* is the convolution over queries and keys,
 without the place where a pair reads itself; that, and the map over heads, is *static*.
 
-    python experiments/find_block/circuits.py
+    python experiments/find_block/circuits.py{options}
 
 {changes}
 
@@ -111,10 +111,14 @@ def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any
     return [accuracy | {"part": part} | row for row in pooled_shares(bridge, prompts(source, DOCUMENTS))]
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The tables over seeds, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """The tables over seeds, as Markdown.
+
+    options: of the command that makes it again.
+    """
     solved = rows.dropna(subset=["share"])
     return TEXT.format(
+        options=options,
         solved=solved["seed"].nunique(),
         trained=rows["seed"].nunique(),
         at=experiment.solved_at,
@@ -125,13 +129,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     )
 
 
-def main(
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
-) -> None:
+def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    experiment, table = read_experiment(HERE), table or HERE / TABLE
-    told = partial(summary, experiment=experiment)
-    print_measured(experiment, [ARM], table, partial(measure, experiment), told, TEXT_FILE)
+    whose = asked_of(HERE, HERE, table)
+    experiment = whose.experiment
+    told = partial(summary, experiment=experiment, options=whose.options)
+    print_measured(experiment, [ARM], whose.place / TABLE, partial(measure, experiment), told, TEXT_FILE)
 
 
 if __name__ == "__main__":

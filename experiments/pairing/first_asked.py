@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,9 +18,9 @@ import typer
 from torch import Tensor
 
 from dcinterp.bench.experiment_page import differences
-from dcinterp.bench.trained_models import open_trained, print_measured, right_answers
+from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.batches import NOT_SCORED
 from dcinterp.train.data.puzzles.recombination import FACTS
 
@@ -39,10 +39,10 @@ relation is asked about for the first time this does not help; {documents} docum
 was pointed out by a reader of the protocol when all results were known; intervals are each by itself, and none is a
 verdict.
 
-    python experiments/pairing/first_asked.py
+    python experiments/pairing/first_asked.py{options}
 
-Mean share of right answers on pairs never seen, over seeds 200 to 209, by how many-th asking of its relation a question
-is:
+Mean share of right answers on pairs never seen, over seeds {first} to {last}, by how many-th asking of its relation a
+question is:
 
 {table}
 
@@ -71,8 +71,11 @@ def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any
     return [{f"asking {n}": round(right_answers(bridge, each), 5) for n, each in enumerate(asked, start=1)}]
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """Means of the arms by asking, and the differences of H1 and H2 at the first, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """Means of the arms by asking, and the differences of H1 and H2 at the first, as Markdown.
+
+    options: of the command that makes it again.
+    """
     primary = next(iter(experiment.measures))
     columns = [f"asking {n}" for n in range(1, ASKINGS + 1)]
     means = rows.groupby("arm")[columns].mean()
@@ -80,6 +83,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     apart = differences(experiment, {primary: values})
     return TEXT.format(
         documents=DOCUMENTS,
+        options=options,
+        first=values.index.min(),
+        last=values.index.max(),
         table=markdown_table(
             ["arm", *columns], [[arm, *(f"{means.loc[arm, each]:.3f}" for each in columns)] for arm in experiment.arms]
         ),
@@ -87,13 +93,14 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     )
 
 
-def main(
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
-) -> None:
+def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the table."""
-    experiment, table = read_experiment(HERE), table or HERE / TABLE
-    told = partial(summary, experiment=experiment)
-    print_measured(experiment, list(experiment.arms), table, partial(measure, experiment), told, TEXT_FILE)
+    whose = asked_of(HERE, HERE, table)
+    experiment = whose.experiment
+    told = partial(summary, experiment=experiment, options=whose.options)
+    print_measured(
+        experiment, list(experiment.arms), whose.place / TABLE, partial(measure, experiment), told, TEXT_FILE
+    )
 
 
 if __name__ == "__main__":

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
 import typer
 
 from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, arms_alike, change_list
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
-from dcinterp.bench.trained_models import print_measured
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
@@ -29,7 +28,7 @@ TEXT = """## Which edges carry the question in the models that learnt it
 
 {intro}
 
-    python experiments/recombination/circuits.py
+    python experiments/recombination/circuits.py{options}
 
 {changes}
 
@@ -38,8 +37,9 @@ TEXT = """## Which edges carry the question in the models that learnt it
 None of these models has an MLP; composition may do here what an MLP would do in its place.
 """
 
+OWN = "The models are those trained again by the kernel of today: "
 INTRO = (
-    "The models are those trained again by the kernel of today: {counts} reach {at:.0%} on `{seen}`. Only these are "
+    "{which} reach {at:.0%} on `{seen}`. Only these are "
     "looked at, so an arm that learnt it less often is seen by its better models. They are asked {documents} "
     "documents that training did not read, each with one question. {explained} *L0 post kg* is the branch of the "
     "key's gates after the softmax in layer 0; *weights* are the dynamic weights of a stage of composition, made "
@@ -47,8 +47,11 @@ INTRO = (
 )
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The tables over seeds of every arm, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """The tables over seeds of every arm, as Markdown.
+
+    options: of the command that makes it again.
+    """
     counts, told, seen, of = [], [], experiment.solved_by.split()[-1], {}
     for arm, own in rows.groupby("arm", sort=False):
         solved = own.dropna(subset=["share"])
@@ -63,8 +66,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
             f"For comparison: the shares of a model of {pair} correlate by {between}, on the groups that both have."
         )
     return TEXT.format(
+        options=options,
         intro=INTRO.format(
-            counts=" and ".join(counts),
+            which=OWN + " and ".join(counts) if not options else " and ".join(counts),
             at=experiment.solved_at,
             seen=seen,
             documents=DOCUMENTS,
@@ -75,13 +79,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     )
 
 
-def main(
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
-) -> None:
+def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    experiment, table = read_experiment(HERE), table or HERE / TABLE
-    told = partial(summary, experiment=experiment)
-    print_measured(experiment, ARMS, table, partial(question_shares, experiment), told, TEXT_FILE)
+    whose = asked_of(HERE, HERE, table)
+    experiment = whose.experiment
+    told = partial(summary, experiment=experiment, options=whose.options)
+    print_measured(experiment, ARMS, whose.place / TABLE, partial(question_shares, experiment), told, TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
-from dcinterp.bench.trained_models import folder_option, open_trained, print_measured, right_answers
+from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.bench.verdict_words import interval_text
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.train.config.recipe import Phase
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.batches import Draw
 
 HERE = Path(__file__).parent
@@ -102,13 +102,16 @@ def costliest(rows: pd.DataFrame, kind: str, by: str) -> str:
 
 def main(
     documents: Annotated[int, typer.Option(help="Documents of each part.")] = 256,
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    table: RunsTable = None,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
-    experiment, table = read_experiment(folder), table or folder / TABLE
-    told = partial(summary, options=folder_option(folder, HERE))
-    print_measured(experiment, [ARM], table, lambda _, model: measure(model, experiment, documents), told, "more.md")
+    whose = asked_of(folder, HERE, table)
+    experiment = whose.experiment
+    told = partial(summary, options=whose.options)
+    print_measured(
+        experiment, [ARM], whose.place / TABLE, lambda _, model: measure(model, experiment, documents), told, "more.md"
+    )
 
 
 if __name__ == "__main__":

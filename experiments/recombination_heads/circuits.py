@@ -21,9 +21,9 @@ import typer
 from dcinterp.bench.pooled_edges import PREFERS, mean_and_range, shares_of
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.bench.sign_verdict import least_models, sign_verdict
-from dcinterp.bench.trained_models import folder_option, print_measured
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
@@ -153,14 +153,15 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 
 def main(
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    table: RunsTable = None,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    experiment, table = read_experiment(folder), table or folder / TABLE
+    whose = asked_of(folder, HERE, table)
+    experiment = whose.experiment
     measure = partial(question_shares, experiment)
-    told = partial(summary, experiment=experiment, options=folder_option(folder, HERE))
-    print_measured(experiment, arms_asked(experiment), table, measure, told, TEXT_FILE)
+    told = partial(summary, experiment=experiment, options=whose.options)
+    print_measured(experiment, arms_asked(experiment), whose.place / TABLE, measure, told, TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ import typer
 
 from dcinterp.bench.experiment_page import differences
 from dcinterp.bench.recombination_questions import asked_first
-from dcinterp.bench.trained_models import folder_option, open_trained, print_measured, right_answers
+from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE, DOCUMENTS = "first_asked.csv", "more-first-asked.md", 256
@@ -65,13 +65,16 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 
 def main(
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    table: RunsTable = None,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
-    experiment, table = read_experiment(folder), table or folder / TABLE
-    told = partial(summary, experiment=experiment, options=folder_option(folder, HERE))
-    print_measured(experiment, list(experiment.arms), table, partial(measure, experiment), told, TEXT_FILE)
+    whose = asked_of(folder, HERE, table)
+    experiment = whose.experiment
+    told = partial(summary, experiment=experiment, options=whose.options)
+    print_measured(
+        experiment, list(experiment.arms), whose.place / TABLE, partial(measure, experiment), told, TEXT_FILE
+    )
 
 
 if __name__ == "__main__":

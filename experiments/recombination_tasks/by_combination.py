@@ -20,10 +20,10 @@ import typer
 import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.bench.pooled_edges import mean_and_range
-from dcinterp.bench.trained_models import folder_option, print_measured
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.checkpoints.load import load
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
@@ -112,13 +112,16 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 
 def main(
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    table: RunsTable = None,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
-    experiment, table = read_experiment(folder), table or folder / TABLE
-    told = partial(summary, experiment=experiment, options=folder_option(folder, HERE))
-    print_measured(experiment, list(experiment.arms), table, partial(measure, experiment), told, TEXT_FILE)
+    whose = asked_of(folder, HERE, table)
+    experiment = whose.experiment
+    told = partial(summary, experiment=experiment, options=whose.options)
+    print_measured(
+        experiment, list(experiment.arms), whose.place / TABLE, partial(measure, experiment), told, TEXT_FILE
+    )
 
 
 if __name__ == "__main__":

@@ -31,13 +31,13 @@ from dcinterp.bench.pooled_edges import (
     two_decimals,
 )
 from dcinterp.bench.sign_verdict import sign_verdict
-from dcinterp.bench.trained_models import print_measured
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.support.text import markdown_table
 from dcinterp.train.config.recipe import read_tree
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
@@ -239,19 +239,20 @@ def one_table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(
-    table: Annotated[Path | None, typer.Option(help="The table of this measurement; in the folder by default.")] = None,
+    table: RunsTable = None,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
     model: Annotated[str, typer.Option(help="A model to print the shares of on the ordinals, and no more.")] = "",
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    experiment, table = read_experiment(folder), table or folder / TABLE
+    whose = asked_of(folder, HERE, table)
+    experiment = whose.experiment
     if model:
         typer.echo(one_table(measure_part(experiment, load(model), ORDINALS)))
         return
     runs = read_table(experiment)
     solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
     measured, told = partial(measure, experiment, solved), partial(summary, experiment=experiment)
-    print_measured(experiment, list(experiment.arms), table, measured, told, TEXT_FILE)
+    print_measured(experiment, list(experiment.arms), whose.place / TABLE, measured, told, TEXT_FILE)
 
 
 if __name__ == "__main__":

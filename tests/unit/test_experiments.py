@@ -343,6 +343,19 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
     assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
 
 
+@pytest.mark.parametrize("folder", sorted(FOLDER.glob("*/mechanism.csv")), ids=lambda file: file.parent.name)
+def test_the_words_on_mechanisms_are_those_of_the_tables(folder):
+    module, option = script("recombination", "mechanism"), folder_option(folder.parent, FOLDER / "recombination")
+    assert (folder.parent / "more.md").read_text(encoding="utf-8") == module.summary(pd.read_csv(folder), option)
+
+
+@pytest.mark.parametrize(("asked", "name"), [("find_block", "circuits"), ("pairing", "first_asked")])
+def test_the_words_of_one_experiment_are_those_of_its_table(asked, name):
+    module, folder = script(asked, name), FOLDER / asked
+    text = module.summary(pd.read_csv(folder / module.TABLE), read_experiment(folder))
+    assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == text
+
+
 @pytest.mark.parametrize(
     "asked", ["recombination_tasks", "recombination_tasks_two_heads", "recombination_tasks_eight_heads"]
 )
