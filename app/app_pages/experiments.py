@@ -3,6 +3,7 @@
 import streamlit as st
 
 from dcinterp.bench.compute_section import found_fit
+from dcinterp.bench.verdicts import AT_AN_EDGE
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import tip
@@ -15,7 +16,8 @@ MAIN = (
 )
 EVERY = (
     "Each is that something is above zero. A loss is better when it is lower, so that in bits a byte *plain minus all* "
-    "above zero speaks for composition. Choose an experiment below for its arms, and for what the numbers do not say."
+    "above zero speaks for composition. Choose an experiment below for its arms, and for what the numbers do not say. "
+    f"{AT_AN_EDGE}"
 )
 
 
@@ -29,8 +31,9 @@ st.title("Experiments", anchor=False)
 st.markdown(
     "One example shows what can happen; an experiment shows how often. Each of these trains several kinds of model "
     "(its *arms*) on the same documents, tunes all of them by the same search or gives all one rate, and repeats them "
-    "with many seeds. What would count as an answer was written down before the first run. This page does not use the "
-    "model in the sidebar."
+    "with many seeds. What would count as an answer was written down before the first run. **No task was found that "
+    "needs composition**: none that DCMHA learns and a plain model of the same size does not. This page does not use "
+    "the model in the sidebar."
 )
 found = experiments.found()
 if not found:

@@ -89,7 +89,7 @@ def multiplier_verdict(experiment: Experiment) -> Verdict:
     )
     side = (low > 1) - (high < 1)
     edge = experiment.costlier_at_an_edge(experiment.multiplier, side)
-    word, says = verdict_words(side, refuted="it is below 1", at_an_edge=edge)
+    word, says = verdict_words(side, refuted="it is below 1", at_an_edge=edge, marks=experiment.edge_marks)
     if interim := len(fit.seeds) < len(experiment.seeds):
         word = NO_VERDICT
         says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: {NO_VERDICT}"

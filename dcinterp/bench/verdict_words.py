@@ -17,8 +17,8 @@ class Verdict:
 
     name: such as H1. of: the number that is asked for. above: what it is said to be above, zero or 1. where: in which
     measure. found: the number, with its interval. over: which seeds it is of; empty where there is no number. says: the
-    verdict in Markdown, or why there is none. word: the verdict alone, one of `WORDS`. at_an_edge: it is open because
-    an arm that it would go against is at an edge of the search.
+    verdict in Markdown, or why there is none. word: the verdict alone, one of `WORDS`. at_an_edge: an arm that it goes
+    against, or would if it were not open for that, is at an edge of the search.
     """
 
     name: str
@@ -54,7 +54,7 @@ def one_by_one(*ways: Sequence[float], form: str) -> str:
     return f" (one by one {said})" if 1 < len(ways[0]) < FEW else ""
 
 
-def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = ()) -> tuple[str, str]:
+def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = (), marks: bool = False) -> tuple[str, str]:
     """The verdict alone, which is supported, refuted or open, and in Markdown with its reason.
 
     Args:
@@ -62,10 +62,11 @@ def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = ()) ->
         refuted: what a refutation says.
         at_an_edge: arms that the verdict would go against and whose best value is at an edge of the search; then it is
             open.
+        marks: it stays, and names them.
     """
-    if at_an_edge:
-        *first, last = (f"*{arm}*" for arm in at_an_edge)
-        named = f"{', '.join(first)} and {last}" if first else last
-        return OPEN, f"**{OPEN}**, as {named} may do better with a value beyond those searched"
+    *first, last = (f"*{arm}*" for arm in at_an_edge or [""])
+    better = f"{', '.join(first)}{' and ' if first else ''}{last} may do better with a value beyond those searched"
+    if at_an_edge and not marks:
+        return OPEN, f"**{OPEN}**, as {better}"
     word = (OPEN, SUPPORTED, REFUTED)[side]
-    return word, f"**{word}**" + (f": {refuted}" if word == REFUTED else "")
+    return word, f"**{word}**" + (f": {refuted}" if word == REFUTED else "") + (f"; {better}" if at_an_edge else "")

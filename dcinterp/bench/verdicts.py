@@ -19,6 +19,9 @@ from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, read_experiment
 
 CLAIM = "claim"
+EDGE = "†"
+AT_AN_EDGE = f"{EDGE} goes against an arm that may do better: its best value is at an edge of what was searched."
+"""What the mark behind a verdict says. With it a verdict is open where the experiment's file asks for that."""
 COLUMNS = (
     "experiment",
     "hypothesis",
@@ -120,7 +123,10 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
         lines.append(["" if name == before else f"[{name}]({pages}/{name}.md)" if pages else name, *rest])
         before = name
     counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
-    return f"{markdown_table(COLUMNS, lines)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
+    said = f"{markdown_table(COLUMNS, lines)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
+    marked = Counter(word for word in WORDS for row in rows if row[4].startswith(f"{word} {EDGE}"))
+    among = ", ".join(f"{marked[word]} of the {words[word]} {word}" for word in WORDS if marked[word])
+    return f"{said} {AT_AN_EDGE} It stands behind {among}." if among else said
 
 
 def _compared(experiment: Experiment) -> Compared:
@@ -137,11 +143,11 @@ def _verdicts(experiment: Experiment, about: Compared) -> list[Verdict]:
 def _in_brief(experiment: Experiment, about: Compared) -> list[tuple[Verdict, str]]:
     """Every verdict in a word, and what qualifies it."""
     lost = _corrected(experiment, about)[2]
-    edge, corrected = " (an arm is at an edge of its search)", " (open if corrected)"
-    return [
-        (each, each.word + edge * each.at_an_edge + corrected * (each.name in lost))
-        for each in _verdicts(experiment, about)
-    ]
+    found = list[tuple[Verdict, str]]()
+    for each in _verdicts(experiment, about):
+        said = f" {EDGE}" * each.at_an_edge + " (open if corrected)" * (each.name in lost)
+        found.append((each, each.word + said))
+    return found
 
 
 def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:
@@ -208,9 +214,9 @@ def _without_width(low: float, high: float) -> bool:
 
 
 def _concluded(experiment: Experiment, hypothesis: Hypothesis, low: float, high: float) -> int:
-    """As `side_of_zero`, and 0 where the arm that this goes against is at an edge, if the experiment asks for that."""
+    """As `side_of_zero`, and 0 where the arm that this goes against is at an edge, unless that is only marked."""
     side = side_of_zero(low, high)
-    return 0 if experiment.worse_at_an_edge(hypothesis, side) else side
+    return 0 if not experiment.edge_marks and experiment.worse_at_an_edge(hypothesis, side) else side
 
 
 def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmComparison) -> Verdict:
@@ -220,7 +226,9 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     side = side_of_zero(low, high)
     edge = experiment.worse_at_an_edge(hypothesis, side)
-    word, says = verdict_words(side, refuted="the difference has the other sign", at_an_edge=edge)
+    word, says = verdict_words(
+        side, refuted="the difference has the other sign", at_an_edge=edge, marks=experiment.edge_marks
+    )
     why_none = ""
     if len(found.seeds) < found.planned:
         why_none = f"interim, {len(found.seeds)} of {found.planned} seeds"

@@ -13,7 +13,8 @@
       config: {data.puzzle.options.first: 4}    # keys of the search's runs alone, such as other pairs held out
       by: loss                                  # the column that decides, of the mean over the seeds
       best: lowest
-      measure_best: highest                     # in all measures: then no verdict goes against an arm at an edge
+      measure_best: highest                     # in all measures: then no verdict goes against an arm at an edge;
+      at_an_edge: open                          # `marked` lets it stand, and says so
     seeds: [0, 1, 2]                            # of weights and documents
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
@@ -70,7 +71,8 @@ KEYS = (
     "limits",
     "output",
 )
-TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best")
+TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best", "at_an_edge")
+AT_AN_EDGE = ("open", "marked")
 SEEDED = ("recipe.seed", "data.seed")
 LOCK = ".experiment"
 REPLICATION = "replication.csv"
@@ -121,8 +123,9 @@ class Experiment:
 
     arms: names and the keys that make them. tuned_as: arms that take the values that the search chose for another.
     tuning_keys: values that are searched, by key. tuning_config: keys that only runs of the search have. measure_best:
-    "lowest" or "highest", which is better in the measures, where no verdict is to go against an arm at an edge of the
-    search; else "". measures: columns of the table and what they are called; the first is the primary one.
+    "lowest" or "highest", which is better in the measures, to tell what a verdict goes against; else "". edge_marks: a
+    verdict against an arm at an edge of its search stays and says so, where else it is open. measures: columns of the
+    table and what they are called; the first is the primary one.
     """
 
     folder: Path
@@ -136,6 +139,7 @@ class Experiment:
     tuned_by: str
     highest_is_best: bool
     measure_best: str
+    edge_marks: bool
     seeds: tuple[int, ...]
     measures: dict[str, str]
     hypotheses: tuple[Hypothesis, ...]
@@ -332,6 +336,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
             raise UserError(f"`{key}` of {file} is {tuning[key]!r}; it is lowest or highest.")
     if tuning.get("keys") and not tuning.get("seeds"):
         raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
+    if tuning.get("at_an_edge", "open") not in AT_AN_EDGE:
+        raise UserError(f"`at_an_edge` of {file} is {tuning['at_an_edge']!r}; it is {' or '.join(AT_AN_EDGE)}.")
     tuned_as = _tuned_as(file, arms)
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
     if set(seeds) & set(searched):
@@ -349,6 +355,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         tuned_by=str(tuning.get("by", "loss")),
         highest_is_best=tuning.get("best", "lowest") == "highest",
         measure_best=tuning.get("measure_best", ""),
+        edge_marks=tuning.get("at_an_edge") == "marked",
         seeds=seeds,
         measures={str(key): str(name) for key, name in tree["measures"].items()},
         hypotheses=hypotheses,

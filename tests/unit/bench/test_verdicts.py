@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from dcinterp.bench.experiment_page import page_of
-from dcinterp.bench.verdicts import verdict_lines, verdict_rows, verdict_table, verdicts
+from dcinterp.bench.verdicts import AT_AN_EDGE, verdict_lines, verdict_rows, verdict_table, verdicts
 from dcinterp.train.control.experiment import read_experiment
 
 PLAIN = torch.tensor([0.30, 0.34, 0.28, 0.33])
@@ -82,7 +82,14 @@ def test_an_edge_of_the_search_is_told_from_other_reasons(several, monkeypatch):
     monkeypatch.undo()
     assert [each.at_an_edge for each in verdicts(read_experiment(several))] == [False] * 3, "H3 is open, at no edge"
     monkeypatch.setattr("dcinterp.train.control.experiment.Experiment.worse_at_an_edge", lambda *_: ["plain"])
-    assert "open (an arm is at an edge of its search)" in verdict_table(verdict_rows([read_experiment(several)]))
+    text = verdict_table(verdict_rows([read_experiment(several)]))
+    assert text.count("| open † |") == 3
+    assert text.endswith(f"3 open. {AT_AN_EDGE} It stands behind 3 of the 3 open.")
+    tuning = yaml.safe_load((several / "experiment.yaml").read_text())["tuning"] | {"at_an_edge": "marked"}
+    text = verdict_table(verdict_rows([changed(several, tuning=tuning)]))
+    assert [word in text for word in ("| supported † |", "| refuted † |", "| open † |")] == [True, True, True]
+    monkeypatch.undo()
+    assert "†" not in verdict_table(verdict_rows([read_experiment(several)]))
 
 
 def test_what_became_of_it_with_other_seeds_stands_beside(several):

@@ -199,6 +199,7 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"tuning": {"best": "higest"}}, "lowest or highest"),
         ({"tuning": {"measure_best": "most"}}, "`measure_best` of .* is 'most'; it is lowest or highest"),
         ({"tuning": {"measure_bets": "lowest"}}, "measure_best"),
+        ({"tuning": {"at_an_edge": "marks"}}, "`at_an_edge` of .* is 'marks'; it is open or marked"),
         ({"tuning": {"keys": {"recipe.learning_rate": 0.001}, "seeds": [100]}}, "must hold lists of values"),
         ({"tuning": {"keys": {"recipe.learning_rate": []}, "seeds": [100]}}, "must hold lists of values"),
         ({"tuning": {"config": "base.yaml"}}, "`config` under `tuning` of .* must hold keys and values"),

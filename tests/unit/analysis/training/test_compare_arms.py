@@ -187,21 +187,24 @@ def test_a_claim_is_made_where_nothing_stands_against_it(tmp_path, write_experim
 @pytest.mark.parametrize("best", ["highest", "lowest", None])
 @pytest.mark.parametrize("edge", ["plain", "more", "other"])
 @pytest.mark.parametrize("above", [True, False])
-def test_no_verdict_goes_against_an_arm_at_an_edge_of_the_search(
-    tmp_path, write_experiment, monkeypatch, best, edge, above
+@pytest.mark.parametrize("rule", ["open", "marked"])
+def test_a_verdict_against_an_arm_at_an_edge_of_the_search_is_open_or_marked(
+    tmp_path, write_experiment, monkeypatch, best, edge, above, rule
 ):
     less, more = [0.3, 0.4, 0.5, 0.35], [0.6, 0.7, 0.81, 0.66]
     runs = {"plain": less, "more": more} if above else {"plain": more, "more": less}
     folder = write_experiment(tmp_path / "e", runs)
     file = folder / "experiment.yaml"
     tree = yaml.safe_load(file.read_text()) | {"claim": {"says": "it helps", "needs": ["H1"]}}
-    tree["tuning"] |= {} if best is None else {"measure_best": best}
+    tree["tuning"] |= {"at_an_edge": rule} | ({} if best is None else {"measure_best": best})
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
     monkeypatch.setattr("dcinterp.train.control.experiment.Experiment.chosen_at_an_edge", lambda *_: [edge])
     verdict, *_, claim = verdict_lines(read_experiment(folder))
     worse = ("plain" if above else "more") if best == "highest" else ("more" if above else "plain")
-    if best is not None and edge == worse:
-        assert verdict.endswith(f"; **open**, as *{edge}* may do better with a value beyond those searched.")
+    better = f"*{edge}* may do better with a value beyond those searched."
+    assert verdict.endswith(better) == (best is not None and edge == worse)
+    if best is not None and edge == worse and rule == "open":
+        assert verdict.endswith(f"; **open**, as {better}")
         assert claim.endswith("**not made** (H1 is open).")
     else:
         assert ("**supported**" if above else "**refuted**") in verdict
