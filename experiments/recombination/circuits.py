@@ -15,7 +15,8 @@ from pathlib import Path
 import pandas as pd
 import typer
 
-from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, arms_alike, change_list
+from dcinterp.bench.arm_circuits import tables_by_arm
+from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, change_list
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.train.control.experiment import Experiment
@@ -52,30 +53,18 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    counts, told, seen, of = [], [], experiment.solved_by.split()[-1], {}
-    for arm, own in rows.groupby("arm", sort=False):
-        solved = own.dropna(subset=["share"])
-        counts.append(f"{solved['seed'].nunique()} of {own['seed'].nunique()} seeds of {arm}")
-        if len(solved):
-            told.append(f"### {arm}\n\n{arm_tables(solved, list(CHANGES))}")
-            of[str(arm)] = solved
-    if len(of) == len(ARMS):
-        between = arms_alike(*of.values(), list(CHANGES))
-        pair = " and one of ".join(of)
-        told.append(
-            f"For comparison: the shares of a model of {pair} correlate by {between}, on the groups that both have."
-        )
+    counts, arms = tables_by_arm(rows, list(CHANGES))
     return TEXT.format(
         options=options,
         intro=INTRO.format(
-            which=OWN + " and ".join(counts) if not options else " and ".join(counts),
+            which=counts if options else OWN + counts,
             at=experiment.solved_at,
-            seen=seen,
+            seen=experiment.solved_by.split()[-1],
             documents=DOCUMENTS,
             explained=f"{EXPLAINED} {DESCRIBES}",
         ),
         changes=change_list(CHANGES),
-        arms="\n\n".join(told),
+        arms=arms,
     )
 
 

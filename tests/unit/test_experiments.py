@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 import dcinterp
 from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.bench import arm_circuits
 from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.recombination_questions import asked_first, questions
 from dcinterp.bench.trained_models import folder_option
@@ -240,6 +242,78 @@ def test_questions_on_blocks_differ_in_what_the_change_says(tmp_path):
                 assert differ == {"both": [26, 27], "first": [26], "second": [27]}[change]
 
 
+def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
+    """Read anew from the prompts: the half that counts names one fact, and the rule makes the answer of its letter."""
+    module, section = script("pairing", "circuits"), read_experiment(FOLDER / "pairing").config["data"]["puzzle"]
+    source = PuzzleSource(PuzzleSection(**section), tmp_path)
+    documents = {tuple(ids[:8].tolist()) for ids in source.held_out("seen", 160)["input_ids"]}
+    rules, seen = source.puzzle.rules(), source.puzzle.pairs("seen")
+
+    def meant_and_answer(prompt: str) -> tuple[list[str], str]:
+        _, *facts, half, rule, key = prompt.split()
+        side, number = ("colour", "thing").index(half), int(rule[-1])
+        assert (side, number) in seen
+        (fact,) = (fact.split("-") for fact in facts if fact.split("-")[side] == key.split("-")[side])
+        return fact, "ABCDEFGH"[rules[number]["ABCDEFGH".index(fact[2])]]
+
+    found = module.prompts(source, 20)
+    assert [len(found[change]) for change in module.CHANGES] == [20] * 4
+    for change, rows in found.items():
+        for prompt, answer, other, its_answer in rows:
+            assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
+            (fact, own), (its_fact, its_own) = meant_and_answer(prompt), meant_and_answer(other)
+            assert (answer, its_answer) == (own, its_own)
+            assert answer != its_answer
+            differ = [at for at, (a, b) in enumerate(zip(prompt.split(), other.split(), strict=True)) if a != b]
+            assert (fact[:2] == its_fact[:2]) == (change in ("relation", "letter"))
+            assert len(differ) == 2 if change == "letter" else differ == [{"half": 5, "relation": 6, "fact": 7}[change]]
+
+
+def test_questions_on_keys_of_two_parts_differ_in_what_the_change_says(tmp_path):
+    """Read anew from the prompts: one fact alone has both parts, and its value is the answer."""
+    section = read_experiment(FOLDER / "compositional_recall").config["data"]["puzzle"]
+    module, source = script("compositional_recall", "circuits"), PuzzleSource(PuzzleSection(**section), tmp_path)
+    documents = {tuple(ids[:16].tolist()) for ids in source.held_out("seen", 20)["input_ids"]}
+
+    def answer_of(prompt: str) -> str:
+        told, asked = prompt.removeprefix("<bos> ").split(" ? ")
+        words = told.split()
+        (value,) = (words[at] for at in range(0, len(words), 3) if words[at + 1 : at + 3] == asked.split())
+        return value
+
+    found = module.prompts(source, 20)
+    assert [len(found[change]) for change in module.CHANGES] == [20] * 4
+    for change, rows in found.items():
+        for prompt, answer, other, its_answer in rows:
+            assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
+            assert (answer, its_answer) == (answer_of(prompt), answer_of(other))
+            assert answer != its_answer
+            differ = [at for at, (a, b) in enumerate(zip(prompt.split(), other.split(), strict=True)) if a != b]
+            if change == "value":
+                assert len(differ) == 2
+                assert max(differ) < 13
+            else:
+                assert differ == {"first": [14], "second": [15], "both": [14, 15]}[change]
+
+
+@pytest.mark.parametrize("asked", ["find_block", "pairing", "compositional_recall"])
+def test_the_words_on_circuits_of_other_seeds_are_those_of_the_table(asked):
+    folder, module = FOLDER / asked, script(asked, "circuits")
+    place, table = folder / "replication", folder / "replication.csv"
+    rows, experiment = pd.read_csv(place / "circuits.csv"), read_experiment(folder, table=table)
+    told = (
+        module.summary if asked == "find_block" else partial(arm_circuits.summary, changes=module.CHANGES, script=asked)
+    )
+    option = f" --table experiments/{asked}/replication.csv"
+    assert (place / "more-circuits.md").read_text(encoding="utf-8") == told(rows, experiment, options=option)
+    final = pd.read_csv(table).query("stage == 'final'")
+    keys = ["arm", "seed"], ["arm", "recipe.seed"]
+    accuracy = rows.drop_duplicates(["arm", "seed"]).merge(final, left_on=keys[0], right_on=keys[1])
+    assert len(accuracy) == (10 if asked == "find_block" else len(final))
+    measured = accuracy["accuracy" if asked == "find_block" else "seen"]
+    assert (measured - accuracy["accuracy 1 seen"]).abs().max() < 0.005, "these are the models of the table"
+
+
 def test_the_words_on_blocks_are_those_of_the_table():
     module, folder = script("find_block", "circuits"), FOLDER / "find_block"
     rows, experiment = pd.read_csv(folder / "circuits.csv"), read_experiment(FOLDER / "find_block")
@@ -349,9 +423,8 @@ def test_the_words_on_mechanisms_are_those_of_the_tables(folder):
     assert (folder.parent / "more.md").read_text(encoding="utf-8") == module.summary(pd.read_csv(folder), option)
 
 
-@pytest.mark.parametrize(("asked", "name"), [("find_block", "circuits"), ("pairing", "first_asked")])
-def test_the_words_of_one_experiment_are_those_of_its_table(asked, name):
-    module, folder = script(asked, name), FOLDER / asked
+def test_the_words_on_first_askings_are_those_of_the_table():
+    module, folder = script("pairing", "first_asked"), FOLDER / "pairing"
     text = module.summary(pd.read_csv(folder / module.TABLE), read_experiment(folder))
     assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == text
 

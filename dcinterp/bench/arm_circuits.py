@@ -1,0 +1,120 @@
+"""Which edges carry a question in the models of every arm that learnt a puzzle: what scripts named circuits.py share.
+
+    ask_models(HERE, prompts, CHANGES, table)    # HERE: the script's folder
+
+A script has what is its own: prompts that differ in one thing. `dcinterp.bench.pooled_edges` says what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from dcinterp.bench.pooled_edges import (
+    DESCRIBES,
+    EXPLAINED,
+    Prompts,
+    arm_tables,
+    arms_alike,
+    change_list,
+    pooled_shares,
+)
+from dcinterp.bench.trained_models import asked_of, open_trained, print_measured, right_answers
+from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.data.puzzle_source import PuzzleSource
+
+TABLE, TEXT_FILE, DOCUMENTS = "circuits.csv", "more-circuits.md", 64
+
+PromptsOf: TypeAlias = Callable[[PuzzleSource, int], Mapping[str, Prompts]]
+"""Makes {change: prompts} of so many documents of a puzzle's first part."""
+
+TEXT = """## Which edges carry the question in the models that learnt it
+
+Of seeds {first} to {last} {counts} reach {at:.0%} on `{part}`. Only these are looked at, so an arm that learnt it less
+often is seen by its better models. They are asked the first question of {documents} documents that training did not
+read, in which each of the changes below can be made. {explained} *weights* are the dynamic weights of a stage of
+composition, made from the residual stream.
+
+    python experiments/{script}/circuits.py{options}
+
+{changes}
+
+{arms}
+"""
+
+
+def ask_models(
+    own: Path, prompts: PromptsOf, changes: Mapping[str, str], table: Path | None, folder: Path | None = None
+) -> None:
+    """Measure the models that are missing, and print the tables.
+
+    Args:
+        own: the folder of the script.
+        prompts: of a puzzle's documents.
+        changes: what the two prompts of each differ in.
+        table: another table of runs than the experiment's own, or None.
+        folder: of the experiment, where it is not the script's.
+
+    Raises:
+        UserError: no model is there, nor any row.
+    """
+    whose = asked_of(folder or own, own, table)
+    measure = partial(measure_model, whose.experiment, prompts)
+    told = partial(summary, experiment=whose.experiment, changes=changes, script=own.name, options=whose.options)
+    print_measured(whose.experiment, list(whose.experiment.arms), whose.place / TABLE, measure, told, TEXT_FILE)
+
+
+def measure_model(experiment: Experiment, prompts: PromptsOf, arm: str, model: Path) -> list[dict[str, Any]]:
+    """A row for every change and group of edges; of a model that has not learnt it, one row with its accuracy."""
+    bridge, source = open_trained(experiment, arm, model)
+    part = source.puzzle.PARTS[0]
+    accuracy = {part: round(right_answers(bridge, source.held_out(part, 256)), 4)}
+    if accuracy[part] < experiment.solved_at:
+        return [accuracy]
+    return [accuracy | {"part": part} | row for row in pooled_shares(bridge, prompts(source, DOCUMENTS))] or [accuracy]
+
+
+def summary(
+    rows: pd.DataFrame, experiment: Experiment, changes: Mapping[str, str], script: str, options: str = ""
+) -> str:
+    """The tables of every arm over seeds, as Markdown.
+
+    script: the folder of the script that makes it again. options: of its command.
+    """
+    counts, arms = tables_by_arm(rows, list(changes))
+    return TEXT.format(
+        first=rows["seed"].min(),
+        last=rows["seed"].max(),
+        counts=counts,
+        at=experiment.solved_at,
+        part=rows["part"].dropna().iloc[0],
+        documents=DOCUMENTS,
+        explained=f"{EXPLAINED} {DESCRIBES}",
+        script=script,
+        options=options,
+        changes=change_list(changes),
+        arms=arms,
+    )
+
+
+def tables_by_arm(rows: pd.DataFrame, changes: list[str]) -> tuple[str, str]:
+    """How many seeds of each arm have shares, in words; and their tables, and how alike two arms are, as Markdown."""
+    counts, told, of = [], [], {}
+    for arm, own in rows.groupby("arm", sort=False):
+        solved = own.dropna(subset=["share"])
+        counts.append(f"{solved['seed'].nunique()} of {own['seed'].nunique()} seeds of {arm}")
+        if len(solved):
+            told.append(f"### {arm}\n\n{arm_tables(solved, changes)}")
+            of[str(arm)] = solved
+    for one, other in combinations(of, 2):
+        between = arms_alike(of[one], of[other], changes)
+        told.append(
+            f"For comparison: the shares of a model of {one} and one of {other} correlate by {between}, on the groups "
+            "that both have."
+        )
+    return ", ".join(counts[:-1]) + " and " * (len(counts) > 1) + counts[-1], "\n\n".join(told)
