@@ -11,6 +11,7 @@ import torch
 from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.compute_section import compute_section
 from dcinterp.bench.verdict_words import interval_text
 from dcinterp.bench.verdicts import comparison, comparisons, replication, verdict_lines
@@ -74,6 +75,15 @@ The same arms{search}, once more with other seeds. None of it is in the verdicts
 
 {arms}
 """
+EDGES = """
+## Over training
+
+![The loss, and the effects of the edges that matter most at the end, at every checkpoint]({picture})
+
+One model, that of seed {seed}, and the six edges that matter most at its end, by means over all documents; a diamond
+stands where the loss and the main edge start. The page *Experiments* of the app draws every seed and scrubs through
+training.
+"""
 SIZES = "Parameters are all but the embeddings of the input; FLOPs are those of training, by formula, not time."
 
 
@@ -100,7 +110,10 @@ def page_of(experiment: Experiment, picture: str) -> str:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
     text += _among_solved(experiment, primary) if experiment.solved_by else ""
     text += _with_other_seeds(experiment) + search_tables(experiment)
-    return text + "".join(f"\n{each}" for each in more_of(experiment))
+    text += "".join(f"\n{each}" for each in more_of(experiment))
+    return text + (
+        EDGES.format(picture=edges_picture(picture), seed=experiment.seeds[0]) if has_edges(experiment) else ""
+    )
 
 
 def more_of(experiment: Experiment) -> list[str]:
@@ -124,6 +137,16 @@ def _texts(folder: Path) -> list[str]:
 def compute_picture(picture: str) -> str:
     """The name of the second figure, of compute."""
     return picture.replace(".svg", "-compute.svg")
+
+
+def has_edges(experiment: Experiment) -> bool:
+    """Whether effects of edges were measured over training."""
+    return (experiment.folder / CURVES).is_file()
+
+
+def edges_picture(picture: str) -> str:
+    """The name of the figure of edges over training."""
+    return picture.replace(".svg", "-edges.svg")
 
 
 def differences(

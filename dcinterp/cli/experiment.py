@@ -121,7 +121,7 @@ def page(
     """
     import dcinterp
     from dcinterp.bench.compute_section import found_fit
-    from dcinterp.bench.experiment_page import compute_picture, page_of
+    from dcinterp.bench.experiment_page import compute_picture, edges_picture, has_edges, page_of
     from dcinterp.bench.verdicts import comparisons
     from dcinterp.figures.base import export
     from dcinterp.train.control.experiment import read_experiment
@@ -134,6 +134,9 @@ def page(
     files = {place: page_of(experiment, picture.name).encode(), picture: drawn}
     if (fit := found_fit(experiment)) is not None:
         files[place.with_name(compute_picture(picture.name))] = export.image(dcinterp.figures.plot(fit), "svg")
+    if has_edges(experiment):
+        starts = dcinterp.edge_starts(str(experiment.folder))
+        files[place.with_name(edges_picture(picture.name))] = export.image(dcinterp.figures.plot(starts), "svg")
     for file, text in files.items():
         with whole(file) as made:
             made.write_bytes(text)

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 import typer
 
-from dcinterp.analysis.training.edge_starts import CURVES, STARTS, EdgeStarts, edge_starts
+from dcinterp.analysis.training.edge_starts import CURVES, STARTS, STEP_LIKE, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
 from dcinterp.bench.trained_models import print_text
 from dcinterp.mechanism.change_point import change_points, split
@@ -25,7 +25,7 @@ from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import read_experiment, read_table
 
 HERE = Path(__file__).parent
-ARM, SOLVED, WORTH = "DCMHA", 0.95, 0.1
+ARM, SOLVED, WORTH, FEWEST = "DCMHA", 0.95, 0.1, 5
 
 TEXT = """## When the edges start to matter
 
@@ -48,6 +48,13 @@ that their two levels hold, the smaller of the two; below 0.5 a curve has no sta
 mean.{warnings}
 
 {checks}
+
+Every edge that is worth more than {worth} nats at the end and whose curve is a step, by layer and branch. The lag is
+the split of the loss minus that of the edge, in steps, the mean over the edges of a model and then over models;
+brackets are 95 % intervals over models, where there are {fewest} or more, each by itself. The splits are of means over
+all documents. No hypothesis is about these:
+
+{branches}
 
 What this does not show. The order of two splits says what came first, not what caused what. An edge can hardly be worth
 much while the model knows nothing, so the comparison favours "after". In nats an edge's effect also goes on growing
@@ -96,6 +103,9 @@ def summary(found: EdgeStarts) -> str:
         edges=len(found.edges),
         warnings=warnings,
         checks="\n".join(f"- {line}" for line in checks(found)),
+        worth=WORTH,
+        fewest=FEWEST,
+        branches=by_branch(found),
     )
 
 
@@ -121,6 +131,23 @@ def checks(found: EdgeStarts) -> list[str]:
         f"{len(models)} of the models (all documents).",
         f"In seeds {', '.join(map(str, other))} another edge than the main one is worth most over all documents.",
     ]
+
+
+def by_branch(found: EdgeStarts) -> str:
+    """When the edges of each branch start, against the loss, as a table in Markdown."""
+    loss, branches = splits(found.loss.T, found), [edge.rpartition(".")[0] for edge in found.edges]
+    lines = []
+    for branch in dict.fromkeys(branches):
+        own, edges, early, by_model = torch.tensor([each == branch for each in branches]), 0, 0, []
+        for s in range(len(found.seeds)):
+            first, explained = split(found.effect[s].double())
+            steps = own & (found.effect[s, -1] > WORTH) & (explained >= STEP_LIKE)
+            lags = loss[s] - found.step[first][steps]
+            edges, early = edges + len(lags), early + int((lags > 0).sum())
+            by_model += [float(lags.float().mean())] if len(lags) else []
+        lag = mean_of(torch.tensor(by_model)) if len(by_model) >= FEWEST else ""
+        lines.append([f"`{branch}`", str(edges), str(len(by_model)), str(early), lag])
+    return markdown_table(["layer and branch", "edges", "models", "edges before the loss", "lag"], lines)
 
 
 def mean_of(lags: torch.Tensor) -> str:
