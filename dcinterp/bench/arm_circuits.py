@@ -30,6 +30,9 @@ from dcinterp.train.data.puzzle_source import PuzzleSource
 
 TABLE, TEXT_FILE, DOCUMENTS = "circuits.csv", "more-circuits.md", 64
 
+ASKED = "The hypotheses about some of these groups stand in a section of their own."
+"""For the page of an experiment that asks what another one found with its script."""
+
 PromptsOf: TypeAlias = Callable[[PuzzleSource, int], Mapping[str, Prompts]]
 """Makes {change: prompts} of so many documents of a puzzle's first part."""
 
@@ -94,7 +97,7 @@ def summary(
         at=experiment.solved_at,
         part=rows["part"].dropna().iloc[0],
         documents=DOCUMENTS,
-        explained=f"{EXPLAINED} {DESCRIBES}",
+        explained=f"{EXPLAINED} {DESCRIBES if script == experiment.folder.name else ASKED}",
         script=script,
         options=options,
         changes=change_list(changes),

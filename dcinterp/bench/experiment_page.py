@@ -26,7 +26,7 @@ from dcinterp.train.control.experiment import (
     values_text,
 )
 
-MEASUREMENTS = ("by_combination", "by_image", "circuits", "curves", "diversity", "first_asked", "mechanism")
+MEASUREMENTS = ("by_combination", "by_image", "circuits", "curves", "diversity", "first_asked", "mechanism", "routes")
 """Names of tables that scripts with the option `--table` make of trained models."""
 
 MORE = "more*.md"

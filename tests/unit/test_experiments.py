@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -17,7 +19,7 @@ import torch
 
 import dcinterp
 from dcinterp.analysis.training.compare_arms import ArmComparison
-from dcinterp.bench import arm_circuits
+from dcinterp.bench import arm_circuits, pairing_questions
 from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.recombination_questions import asked_first, questions
 from dcinterp.bench.trained_models import folder_option
@@ -76,7 +78,9 @@ def test_an_experiment_can_be_run_and_its_page_is_what_its_table_says(file):
     assert [run.name for run in runs if made[run.name] not in digests(run)] == [], "a new key of configs; see ADDED"
     if os.environ.get("UPDATE_DOCS"):
         page.write_text(page_of(experiment, page.with_suffix(".svg").name), encoding="utf-8")
-    assert page.read_text(encoding="utf-8") == page_of(experiment, page.with_suffix(".svg").name)
+    text = page.read_text(encoding="utf-8")
+    assert text == page_of(experiment, page.with_suffix(".svg").name)
+    assert all((page.parent / picture).is_file() for picture in re.findall(r"\]\((\S+\.svg)\)", text))
 
 
 def test_a_file_is_on_one_side_in_the_shares_of_the_protocol(runner):
@@ -244,8 +248,7 @@ def test_questions_on_blocks_differ_in_what_the_change_says(tmp_path):
 
 def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
     """Read anew from the prompts: the half that counts names one fact, and the rule makes the answer of its letter."""
-    module, section = script("pairing", "circuits"), read_experiment(FOLDER / "pairing").config["data"]["puzzle"]
-    source = PuzzleSource(PuzzleSection(**section), tmp_path)
+    source = PuzzleSource(PuzzleSection(**read_experiment(FOLDER / "pairing").config["data"]["puzzle"]), tmp_path)
     documents = {tuple(ids[:8].tolist()) for ids in source.held_out("seen", 160)["input_ids"]}
     rules, seen = source.puzzle.rules(), source.puzzle.pairs("seen")
 
@@ -256,8 +259,8 @@ def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
         (fact,) = (fact.split("-") for fact in facts if fact.split("-")[side] == key.split("-")[side])
         return fact, "ABCDEFGH"[rules[number]["ABCDEFGH".index(fact[2])]]
 
-    found = module.prompts(source, 20)
-    assert [len(found[change]) for change in module.CHANGES] == [20] * 4
+    found = pairing_questions.questions(source, 20)
+    assert [len(found[change]) for change in pairing_questions.CHANGES] == [20] * 4
     for change, rows in found.items():
         for prompt, answer, other, its_answer in rows:
             assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
@@ -267,6 +270,9 @@ def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
             differ = [at for at, (a, b) in enumerate(zip(prompt.split(), other.split(), strict=True)) if a != b]
             assert (fact[:2] == its_fact[:2]) == (change in ("relation", "letter"))
             assert len(differ) == 2 if change == "letter" else differ == [{"half": 5, "relation": 6, "fact": 7}[change]]
+    rules = {change: {(p.split()[6], o.split()[6]) for p, _, o, _ in rows} for change, rows in found.items()}
+    assert len(rules["relation"]) > 6, "many relations in the place of many"
+    assert all(own == its for own, its in rules["fact"] | rules["half"] | rules["letter"])
 
 
 def test_questions_on_keys_of_two_parts_differ_in_what_the_change_says(tmp_path):
@@ -319,6 +325,21 @@ def test_the_words_on_blocks_are_those_of_the_table():
     rows, experiment = pd.read_csv(folder / "circuits.csv"), read_experiment(FOLDER / "find_block")
     assert (folder / "more-circuits.md").read_text(encoding="utf-8") == module.summary(rows, experiment)
     assert set(rows["seed"]) == set(experiment.seeds)
+
+
+def test_starts_of_edges_are_counted_from_that_of_the_loss_by_branch():
+    module, step, rises = script("birth", "measure"), torch.arange(100, 1001, 100), torch.zeros(5, 10, 4)
+    for s in range(5):
+        rises[s, 6:, 0] = 1.0  # splits at step 700, in all
+        rises[s, 2:, 1] = 0.5 if s else 0.01  # at 300, where the first model's is worth too little
+        rises[s, 8:, 2] = 1.0 if s < 3 else 0.0  # in three models
+        rises[s, :, 3] = 0.9 + torch.tensor([0.0, 0.3, -0.3] * 3 + [0.0])  # no step
+    edges = ("0.pre.qp.0>0", "0.pre.qp.0>1", "1.post.kg.0>0", "1.post.qg.0>0")
+    loss = torch.cat([torch.full((5, 4), 2.0), torch.zeros(5, 6)], 1)  # splits at 500
+    found = SimpleNamespace(seeds=tuple(range(5)), edges=edges, step=step, loss=loss, effect=rises)
+    lines = module.by_branch(found).splitlines()[2:]
+    assert lines[0].startswith("| `0.pre.qp` | 9 | 5 | 4 | -40 [-"), "(-200, and the mean of -200 and 200 in four)"
+    assert lines[1:] == ["| `1.post.kg` | 3 | 3 | 0 |  |", "| `1.post.qg` | 0 | 0 | 0 |  |"]
 
 
 def test_the_words_on_runs_made_again_are_those_of_the_table():
