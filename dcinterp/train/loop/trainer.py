@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from dcinterp.model.added_composition import AddedComposition, load_composition
 from dcinterp.train.config.recipe import RecipeSection, TrainConfig
+from dcinterp.train.control.signals import PARENT
 from dcinterp.train.data.batches import is_no_padding
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.divergence import NotFinite
@@ -82,13 +83,16 @@ def processes() -> PartialState:
 def missing_processes() -> str:
     """A warning when a launcher was asked for several processes and fewer train together; else nothing."""
     running = processes().num_processes
-    asked = os.environ.get("WORLD_SIZE", "")
+    asked, tasks = (os.environ.get(name, "") for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"))
     # `accelerate launch --cpu` starts one process whatever it is asked for. Of what it was asked for it passes on only
     # an address, which it sets for several processes.
     if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and not asked:
         wanted = "Several processes"
     elif asked.isdigit() and int(asked) > running:
         wanted = f"{asked} processes"
+    elif not asked and PARENT not in os.environ and tasks.isdigit() and int(tasks) > running:
+        # `srun` starts its tasks without a word of each other. Those of a sweep are runs of their own.
+        wanted = f"{tasks} tasks"
     else:
         return ""
     return (

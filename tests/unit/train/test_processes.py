@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from warm_python import warm
 
+from dcinterp.train.control.signals import PARENT
 from dcinterp.train.loop.trainer import missing_processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -89,3 +90,10 @@ def test_one_process_that_nobody_launched_warns_of_nothing(monkeypatch):
     assert missing_processes() == ""
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert missing_processes().startswith("2 processes were asked for, and 1 trains here")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert missing_processes() == "", "srun starts torchrun, which starts what it is asked for"
+    monkeypatch.delenv("WORLD_SIZE")
+    assert missing_processes().startswith("8 tasks were asked for, and 1 trains here")
+    monkeypatch.setenv(PARENT, "1")
+    assert missing_processes() == "", "a worker of a cluster starts runs that are one process each"
