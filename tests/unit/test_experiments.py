@@ -24,6 +24,9 @@ from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.recombination_questions import asked_first, questions
 from dcinterp.bench.trained_models import folder_option
 from dcinterp.bench.verdicts import comparison
+from dcinterp.bridge import wrap
+from dcinterp.mechanism.circuit_pairs import Pair
+from dcinterp.mechanism.head_maps import branch_map
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -273,6 +276,59 @@ def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
     rules = {change: {(p.split()[6], o.split()[6]) for p, _, o, _ in rows} for change, rows in found.items()}
     assert len(rules["relation"]) > 6, "many relations in the place of many"
     assert all(own == its for own, its in rules["fact"] | rules["half"] | rules["letter"])
+
+
+@torch.no_grad()
+def test_an_exchanged_map_is_that_of_the_other_prompt():
+    """Own numbers change nothing, and all of the other prompt's are as its weights by their hooks; parts lie between."""
+    module = script("pairing_routes", "routes")
+    config = DCFormerConfig.preset(
+        "tiny-transformer++",
+        compose="dynamic",
+        num_hidden_layers=2,
+        hidden_size=32,
+        num_attention_heads=4,
+        vocab_size=20,
+    )
+    torch.manual_seed(0)
+    bridge = wrap(DCFormerForCausalLM(config).eval())
+    for name, parameter in bridge.original_model.named_parameters():
+        if "attn" in name:
+            parameter.mul_(20)
+    ids, other = torch.randint(20, (2, 1, 3, 6))
+    pairs = [
+        Pair(one[None], its[None], target=1, foil=2, kind="", prompt="", counterfactual="", repeats=n)
+        for n, (one, its) in enumerate(zip(ids[0], other[0], strict=True))
+    ]
+    taps = [f"{module.TAP}w_{name}" for name in ("q1", "q2", "qg")]
+    clean, own = bridge.run_with_cache(ids[0], names_filter=taps)
+    others, its = bridge.run_with_cache(other[0], names_filter=taps)
+    made = branch_map([own[each] for each in taps[:2]], 1), own[taps[2]]
+    torch.testing.assert_close(module._mapped(bridge, ids[0], *made), clean, atol=1e-4, rtol=0)
+    hooks = [(tap, lambda weights, hook: its[hook.name]) for tap in taps]
+    by_hooks = bridge.run_with_hooks(ids[0], fwd_hooks=hooks)
+    assert (by_hooks - clean).abs().max() > 0.01
+    metric = [float((logits[:, -1, 1] - logits[:, -1, 2]).mean()) for logits in (clean, others, by_hooks)]
+    shares = module.map_shares(bridge, pairs)
+    assert shares[module.MAP] == pytest.approx((metric[0] - metric[2]) / (metric[0] - metric[1]), abs=1e-3)
+    assert shares[module.MAP_BETWEEN] != pytest.approx(shares[module.MAP], abs=1e-3)
+    assert shares[module.MAP_OWN] != pytest.approx(shares[module.MAP], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("edge", "groups"),
+    [
+        ("L1H0 -> L1H1 (post qp)", ("L1 post qp", "between")),
+        ("L1H1 -> L1H1 (post qp)", ("L1 post qp", "own")),
+        ("L1H2 -> L1H2 (post skip)", ("L1 post skip", "own")),
+        ("L1H0 -> L1H1 (pre qp)", ("L1 pre qp",)),
+        ("L0H0 -> L0H1 (post kp)", ("L0 post kp",)),
+    ],
+)
+def test_edges_of_the_last_composition_are_between_heads_or_a_heads_own(edge, groups):
+    module = script("pairing_routes", "routes")
+    named = {"between": module.BETWEEN, "own": module.OWN}
+    assert module.parts_of(edge) == tuple(named.get(group, group) for group in groups)
 
 
 def test_questions_on_keys_of_two_parts_differ_in_what_the_change_says(tmp_path):
