@@ -78,7 +78,10 @@ if (fit := found_fit(experiment)) is not None:
     st.subheader("Compute for the same loss", anchor=False)
     view(fit, "compute")
 with st.expander("What the numbers do not say"):
-    st.markdown("\n".join(f"- {each}" for each in experiment.limits) or "Nothing is stated.")
+    st.markdown("\n".join(f"- {each}" for each in experiments.limits(experiment)) or "Nothing is stated.")
+if searched := experiments.search(experiment):
+    with st.expander("What the search for the best values saw"):
+        st.markdown(searched)
 st.subheader("Differences", anchor=False)
 for difference in result.sentences():
     st.markdown(f"- {escape(difference)}")

@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
-from dcinterp.bench.experiment_page import more_of
+from dcinterp.bench.experiment_page import more_of, search_notes, search_tables
 from dcinterp.bench.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import REPLICATION, Experiment, find_experiments, read_experiment
@@ -69,6 +69,16 @@ def lines_again(experiment: Experiment) -> list[str]:
 def _lines(_experiment: Experiment, folder: str, tables: tuple[tuple[str, float], ...], again: bool) -> list[str]:
     asked = replication(_experiment) if again else _experiment
     return [] if asked is None else verdict_lines(asked)
+
+
+def limits(experiment: Experiment) -> list[str]:
+    """What its numbers do not say, and what its search does not."""
+    return [*experiment.limits, *search_notes(experiment)]
+
+
+def search(experiment: Experiment) -> str:
+    """The tables of its search in Markdown, without their heading; empty without a search."""
+    return search_tables(experiment).partition("## The search\n")[2]
 
 
 def protocol(experiment: Experiment) -> str:

@@ -37,3 +37,19 @@ def test_a_repetition_stands_beside_the_verdicts(app):
     lines = [text.value for text in app.markdown if text.value.startswith("- **H2**")]
     assert len(lines) == len(set(lines)) == 2
     assert any("--seeds 20-29 --keep-search" in each.value for each in app.code), "neither those nor the first ones"
+
+
+def test_what_the_search_saw_can_be_read(app):
+    open_page(app, "experiments", experiment="digits")
+    assert "What the search for the best values saw" in [each.label for each in app.expander]
+    tables = [text.value for text in app.markdown if "bold is what it chose" in text.value]
+    assert len(tables) == 1
+    assert "| ViT wider |" in tables[0]
+    limits = [text.value for text in app.markdown if "At an edge of what was tried" in text.value]
+    assert len(limits) == 1
+
+
+def test_no_search_shows_none(app):
+    open_page(app, "experiments", experiment="birth")
+    assert not app.exception
+    assert "What the search for the best values saw" not in [each.label for each in app.expander]

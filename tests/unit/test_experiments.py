@@ -280,7 +280,7 @@ def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
 
 @torch.no_grad()
 def test_an_exchanged_map_is_that_of_the_other_prompt():
-    """Own numbers change nothing, and all of the other prompt's are as its weights by their hooks; parts lie between."""
+    """Own numbers change nothing; all of the other prompt's are as its weights by their hooks; parts lie between."""
     module = script("pairing_routes", "routes")
     config = DCFormerConfig.preset(
         "tiny-transformer++",
