@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from statistics import fmean
 
+import pandas as pd
+
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
 from dcinterp.bench.verdict_words import NO_VERDICT, Verdict, one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 
 TEXT = """
 ## Compute for the same loss
@@ -54,14 +56,20 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
         )
     if missing := [arm for arm in experiment.arms if arm not in set(ended["arm"])]:
         raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
+    tables = [str(experiment.table), *(str(each.table) for each in _beside(experiment))]
     return scaling_fit(
-        str(experiment.table),
+        tables[0] if len(tables) == 1 else tables,
         base=experiment.multiplier.base,
         other=experiment.multiplier.other,
         loss=measure,
         over=over,
         through=through,
     )
+
+
+def _beside(experiment: Experiment) -> list[Experiment]:
+    """The experiments whose runs are sizes of the same series."""
+    return [] if experiment.multiplier is None else [read_experiment(folder) for folder in experiment.multiplier.beside]
 
 
 def found_fit(experiment: Experiment) -> ScalingFit | None:
@@ -117,7 +125,8 @@ def compute_section(experiment: Experiment, picture: str) -> str:
         for at, family in enumerate(fit.families)
     )
     measure, name = next(iter(experiment.measures.items()))
-    command = f"dcinterp scaling experiments/{experiment.folder.name}/results.csv --loss {measure}"
+    tables = (f"experiments/{each.folder.name}/results.csv" for each in (experiment, *_beside(experiment)))
+    command = f"dcinterp scaling {' '.join(tables)} --loss {measure}"
     return TEXT.format(
         picture=picture,
         base=fit.families[0],
@@ -133,7 +142,7 @@ def compute_section(experiment: Experiment, picture: str) -> str:
 
 def _arms(experiment: Experiment, fit: ScalingFit) -> str:
     """The arms of both families, by compute."""
-    table = read_table(experiment)
+    table = pd.concat([read_table(each) for each in (experiment, *_beside(experiment))])
     table = table[table["stage"] == FINAL].sort_values("flops")
     of = ((family, table.loc[table["family"] == family, "arm"].unique()) for family in fit.families)
     return "; ".join(f"{family} is {', '.join(f'*{arm}*' for arm in arms)}" for family, arms in of)

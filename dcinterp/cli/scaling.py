@@ -11,7 +11,7 @@ from dcinterp.cli._outputs import print_result_json, require_file_place, require
 
 
 def command(
-    table: Annotated[Path, typer.Argument(help="The results.csv of a sweep.")],
+    tables: Annotated[list[Path], typer.Argument(help="The results.csv of a sweep, or of several.")],
     base: Annotated[str, typer.Option(help="Family to compare with.")] = "transformer++",
     other: Annotated[str, typer.Option(help="Family that saves compute.")] = "dcformer++",
     loss: Annotated[
@@ -46,7 +46,8 @@ def command(
 
     require_file_place(figure)
     require_result_place(save, "ScalingFit")
-    fit = dcinterp.scaling_fit(str(table), base=base, other=other, loss=loss, over=over, through=through)
+    runs = str(tables[0]) if len(tables) == 1 else [str(table) for table in tables]
+    fit = dcinterp.scaling_fit(runs, base=base, other=other, loss=loss, over=over, through=through)
     if figure is not None:
         from dcinterp.figures.base import export
 
@@ -57,10 +58,10 @@ def command(
         print_result_json(fit)
         return
     for number, family in enumerate(fit.families):
-        runs = sum(point[0] == family for point in fit.points)
+        count = sum(point[0] == family for point in fit.points)
         interval = f"{fit.exponent_low[number]:.4f} to {fit.exponent_high[number]:.4f}"
         typer.echo(
-            f"{family}: loss ~ compute^-{fit.exponent[number]:.4f} (95 % interval {interval}), {runs} runs, largest "
+            f"{family}: loss ~ compute^-{fit.exponent[number]:.4f} (95 % interval {interval}), {count} runs, largest "
             f"residual {fit.largest_residual[number]:.4f} in log loss"
         )
     for at in range(len(fit.loss)):

@@ -133,7 +133,7 @@ class ScalingFit(Result):
     example={"runs": "runs/scaling/results.csv"},
 )
 def scaling_fit(
-    runs: str | list[tuple[str, float, float]],
+    runs: str | list[str] | list[tuple[str, float, float]],
     *,
     base: str = "transformer++",
     other: str = "dcformer++",
@@ -147,7 +147,7 @@ def scaling_fit(
 
     Args:
         runs: the results.csv of a sweep or an experiment (columns family, flops and a loss; the runs of an experiment's
-            search are left out), or points (family, FLOPs, loss).
+            search are left out), several of them, or points (family, FLOPs, loss).
         base, other: the families to compare.
         loss: column of the loss; validation_loss where every run has it, else loss.
         over: what the intervals are over: "runs", one line for all of a family; or "seeds", a line for every seed, of
@@ -295,12 +295,22 @@ class _Fit:
         return np.stack([slope, middle - slope * centre], axis=1)
 
 
-def _table(runs: str | list[tuple[str, float, float]], loss: str | None) -> tuple[pd.DataFrame, str]:
+def _table(runs: str | list[str] | list[tuple[str, float, float]], loss: str | None) -> tuple[pd.DataFrame, str]:
     """A row for every run that counts, with its loss in the column "at", and what the loss is called."""
-    if not isinstance(runs, str | Path):
-        made = [(str(family), float(flops), float(value)) for family, flops, value in runs]
-        return pd.DataFrame(made, columns=["family", "flops", "at"]), "loss"
-    path = Path(runs)
+    if isinstance(runs, str | Path):
+        return _read(Path(runs), loss)
+    paths = [Path(each) for each in runs if isinstance(each, str | Path)]
+    if paths and len(paths) == len(runs):
+        read = [_read(path, loss) for path in paths]
+        if len(columns := list(dict.fromkeys(column for _, column in read))) > 1:
+            raise UserError(f"The tables have losses of different kinds ({', '.join(columns)}); name one with --loss.")
+        return pd.concat([table for table, _ in read], ignore_index=True), columns[0]
+    points = [each for each in runs if not isinstance(each, str)]
+    made = [(str(family), float(flops), float(value)) for family, flops, value in points]
+    return pd.DataFrame(made, columns=["family", "flops", "at"]), "loss"
+
+
+def _read(path: Path, loss: str | None) -> tuple[pd.DataFrame, str]:
     if not path.is_file():
         raise UserError(f"There is no table at {path}; give the results.csv of a sweep.")
     table = read_results(path, COLUMNS, "give the results.csv that `dcinterp sweep` wrote")

@@ -21,6 +21,7 @@
       - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean
     claim: {says: composing recombines, needs: [H1], same: {S1: 0.03}}   # only if H1 holds, and S1 ends below 0.03
     multiplier: {name: H2, base: transformer++, other: dcformer++}   # that a family saves compute, where arms are sizes
+                                                # (`beside: [another]`: and the runs of that experiment, too)
     solved: {by: accuracy 1 seen, at: 0.95}     # the runs among which the primary measure is shown once more
     about: [what the arms are asked, in a sentence or two]
     limits: [what the numbers do not say, a sentence each]
@@ -110,11 +111,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Multiplier:
-    """That the family `base` needs more compute than `other` for the same loss, the primary measure."""
+    """That the family `base` needs more compute than `other` for the same loss, the primary measure.
+
+    beside: folders of experiments whose runs are sizes of the same series.
+    """
 
     name: str
     base: str
     other: str
+    beside: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -288,10 +293,14 @@ class Experiment:
         """
         if not self.measure_best or not side:
             return []
-        table, family = read_table(self), multiplier.base if side > 0 else multiplier.other
-        counted = self.counted(table)
-        of_family = set(counted.loc[counted["family"] == family, "arm"])
-        return [arm for arm in self.chosen_at_an_edge(table) if arm in of_family]
+        family = multiplier.base if side > 0 else multiplier.other
+        found = []
+        for each in (self, *map(read_experiment, multiplier.beside)):
+            table = read_table(each)
+            counted = each.counted(table)
+            of_family = set(counted.loc[counted["family"] == family, "arm"])
+            found += [arm for arm in each.chosen_at_an_edge(table) if arm in of_family]
+        return found
 
     def searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
@@ -639,9 +648,20 @@ def _claim(file: Path, given: Any, names: list[str]) -> Claim | None:
 def _multiplier(file: Path, given: Any) -> Multiplier | None:
     if given is None:
         return None
-    if not isinstance(given, dict) or set(given) != {"name", "base", "other"}:
-        raise UserError(f"`multiplier` of {file} needs name, base and other: two families, such as transformer++.")
-    return Multiplier(**{key: str(value) for key, value in given.items()})
+    needed = {"name", "base", "other"}
+    if not isinstance(given, dict) or not needed <= set(given) <= needed | {"beside"}:
+        raise UserError(
+            f"`multiplier` of {file} needs name, base and other: two families, such as transformer++; and may have "
+            "`beside`, a list of other experiments."
+        )
+    named = given.get("beside") or []
+    if not isinstance(named, list):
+        raise UserError(f"`beside` of the multiplier of {file} must be a list of experiments, such as [scaling].")
+    beside = tuple(file.parent.parent / str(name) for name in named)
+    for folder in beside:
+        if not (folder / FILE).is_file():
+            raise UserError(f"`beside` of the multiplier of {file} names {folder.name!r}; there is no {folder / FILE}.")
+    return Multiplier(str(given["name"]), str(given["base"]), str(given["other"]), beside)
 
 
 def _tuned_as(file: Path, arms: Sequence[Mapping[str, Any]]) -> dict[str, str]:

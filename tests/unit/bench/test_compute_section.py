@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 import yaml
 
+import dcinterp
 from dcinterp.bench.compute_section import compute_section
 from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.verdicts import verdict_lines
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 
 SIZES = {8: 1e12, 16: 4e12, 24: 1e13}
@@ -89,6 +91,64 @@ def test_no_verdict_goes_against_a_family_at_an_edge_of_the_search(planted, monk
         assert line.endswith(f"; **open**, as *{edge}* may do better with a value beyond those searched.")
     else:
         assert ("**supported**" if multipliers[0] > 1 else "**refuted**") in line
+
+
+@pytest.fixture
+def parted(planted, tmp_path) -> Callable[..., Experiment]:
+    """The same runs in two experiments: that of the largest size has a table of its own, and the other names it."""
+
+    def make(multipliers: list[float]) -> Experiment:
+        whole = planted(multipliers)
+        table, tree = pd.read_csv(whole.table), yaml.safe_load((whole.folder / "experiment.yaml").read_text())
+        for name, large in (("small", False), ("large", True)):
+            folder = tmp_path / name
+            folder.mkdir()
+            arms = [arm for arm in tree["arms"] if arm["name"].endswith(" 24") == large]
+            multiplier = None if large else tree["multiplier"] | {"beside": ["large"]}
+            (folder / "experiment.yaml").write_text(yaml.safe_dump(tree | {"arms": arms, "multiplier": multiplier}))
+            table[table["arm"].str.endswith(" 24") == large].to_csv(folder / "results.csv", index=False)
+        return read_experiment(tmp_path / "small")
+
+    return make
+
+
+@pytest.mark.parametrize("multipliers", [[1.5, 1.6, 1.7], [0.7, 0.8, 1.5], [0.6, 0.62, 0.61]])
+def test_sizes_of_two_experiments_are_one_series(planted, parted, multipliers):
+    assert verdict_lines(parted(multipliers)) == verdict_lines(planted(multipliers))
+
+
+def test_the_page_of_two_experiments_names_all_sizes_and_both_tables(parted):
+    text = page_of(parted([1.5, 1.6, 1.7]), "small.svg")
+    assert "transformer++ is *plain 8*, *plain 16*, *plain 24*; dcformer++ is *all 8*, *all 16*, *all 24*" in text
+    assert "dcinterp scaling experiments/small/results.csv experiments/large/results.csv --loss bits_per_byte" in text
+
+
+@pytest.mark.parametrize("edge", ["plain 24", "all 24"])
+def test_an_arm_of_the_other_experiment_at_an_edge_counts(parted, monkeypatch, edge):
+    experiment = replace(parted([1.5, 1.6, 1.7]), measure_best="lowest")
+    monkeypatch.setattr(Experiment, "chosen_at_an_edge", lambda self, _: [edge] if self.folder.name == "large" else [])
+    (line,) = verdict_lines(experiment)
+    assert ("**open**, as *plain 24* may" in line) == (edge == "plain 24")
+
+
+@pytest.mark.parametrize(
+    ("beside", "says"), [(["nowhere"], "names 'nowhere'; there is no .*experiment.yaml"), ("large", "must be a list")]
+)
+def test_a_series_with_an_experiment_that_is_not_there_is_refused(parted, beside, says):
+    file = parted([1.5, 1.6, 1.7]).folder / "experiment.yaml"
+    tree = yaml.safe_load(file.read_text())
+    tree["multiplier"]["beside"] = beside
+    file.write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError, match=says):
+        read_experiment(file.parent)
+
+
+def test_tables_with_losses_of_two_kinds_are_refused(tmp_path):
+    for name, column in (("a", "loss"), ("b", "validation_loss")):
+        rows = [{"family": family, "flops": flops, column: 1.0} for family in FAMILIES.values() for flops in (1e9, 3e9)]
+        pd.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
+    with pytest.raises(UserError, match=r"different kinds \(loss, validation_loss\); name one with --loss"):
+        dcinterp.scaling_fit([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")])
 
 
 def test_the_page_has_the_lines_and_their_figure(planted):
