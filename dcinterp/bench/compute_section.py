@@ -64,6 +64,7 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
         loss=measure,
         over=over,
         through=through,
+        without=list(experiment.multiplier.without) or None,
     )
 
 
@@ -127,6 +128,8 @@ def compute_section(experiment: Experiment, picture: str) -> str:
     measure, name = next(iter(experiment.measures.items()))
     tables = (f"experiments/{each.folder.name}/results.csv" for each in (experiment, *_beside(experiment)))
     command = f"dcinterp scaling {' '.join(tables)} --loss {measure}"
+    assert experiment.multiplier is not None
+    command += "".join(f' --without "{arm}"' for arm in experiment.multiplier.without)
     return TEXT.format(
         picture=picture,
         base=fit.families[0],
@@ -143,7 +146,8 @@ def compute_section(experiment: Experiment, picture: str) -> str:
 def _arms(experiment: Experiment, fit: ScalingFit) -> str:
     """The arms of both families, by compute."""
     table = pd.concat([read_table(each) for each in (experiment, *_beside(experiment))])
-    table = table[table["stage"] == FINAL].sort_values("flops")
+    assert experiment.multiplier is not None
+    table = table[(table["stage"] == FINAL) & ~table["arm"].isin(experiment.multiplier.without)].sort_values("flops")
     of = ((family, table.loc[table["family"] == family, "arm"].unique()) for family in fit.families)
     return "; ".join(f"{family} is {', '.join(f'*{arm}*' for arm in arms)}" for family, arms in of)
 

@@ -24,6 +24,10 @@ def command(
     through: Annotated[
         Literal["line", "pieces"], typer.Option(help="What gives a seed's compute at a loss: a line, or pieces of it.")
     ] = "line",
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="An arm of an experiment that is left out; may be given again.", metavar="ARM"),
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Write the figure to this .html file.", metavar="FILE")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the result to this folder.", metavar="FOLDER")] = None,
     as_json: Annotated[
@@ -47,7 +51,9 @@ def command(
     require_file_place(figure)
     require_result_place(save, "ScalingFit")
     runs = str(tables[0]) if len(tables) == 1 else [str(table) for table in tables]
-    fit = dcinterp.scaling_fit(runs, base=base, other=other, loss=loss, over=over, through=through)
+    fit = dcinterp.scaling_fit(
+        runs, base=base, other=other, loss=loss, over=over, through=through, without=without or None
+    )
     if figure is not None:
         from dcinterp.figures.base import export
 

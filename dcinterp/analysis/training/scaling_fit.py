@@ -140,6 +140,7 @@ def scaling_fit(
     loss: str | None = None,
     over: Over = "runs",
     through: Through = "line",
+    without: list[str] | None = None,
     resamples: Count = 2000,
     seed: int = 0,
 ) -> ScalingFit:
@@ -154,6 +155,7 @@ def scaling_fit(
             which the table must have at least two with runs of both families at the same amounts of compute.
         through: what gives a seed's compute at a loss: its "line", or straight "pieces" from run to run, which a curved
             truth does not put off. Exponents are those of the lines either way.
+        without: arms of experiments whose runs are left out.
         resamples: lines drawn for the intervals over runs.
         seed: seed of the draws.
 
@@ -161,6 +163,11 @@ def scaling_fit(
         UserError: the points do not support a fit; the sentence says why.
     """
     table, column = _table(runs, loss)
+    for arm in without or ():
+        if arm not in (there := set(table.get("arm", ()))):
+            raise UserError(f"No finished run is of the arm {arm!r}; {nearest(arm, there)}")
+    if without:
+        table = table[~table["arm"].isin(without)]
     for family in (base, other):
         if family not in set(table["family"]):
             raise UserError(f"No finished run is of the family {family!r}; {nearest(family, set(table['family']))}")

@@ -21,7 +21,8 @@
       - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean
     claim: {says: composing recombines, needs: [H1], same: {S1: 0.03}}   # only if H1 holds, and S1 ends below 0.03
     multiplier: {name: H2, base: transformer++, other: dcformer++}   # that a family saves compute, where arms are sizes
-                                                # (`beside: [another]`: and the runs of that experiment, too)
+                                                # (`beside: [another]`: and the runs of that experiment, too;
+                                                # `without: [plain 8]`: but not those of that arm)
     solved: {by: accuracy 1 seen, at: 0.95}     # the runs among which the primary measure is shown once more
     about: [what the arms are asked, in a sentence or two]
     limits: [what the numbers do not say, a sentence each]
@@ -113,13 +114,14 @@ class Claim:
 class Multiplier:
     """That the family `base` needs more compute than `other` for the same loss, the primary measure.
 
-    beside: folders of experiments whose runs are sizes of the same series.
+    beside: folders of experiments whose runs are sizes of the same series. without: arms of any of them that are not.
     """
 
     name: str
     base: str
     other: str
     beside: tuple[Path, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -299,7 +301,7 @@ class Experiment:
             table = read_table(each)
             counted = each.counted(table)
             of_family = set(counted.loc[counted["family"] == family, "arm"])
-            found += [arm for arm in each.chosen_at_an_edge(table) if arm in of_family]
+            found += [arm for arm in each.chosen_at_an_edge(table) if arm in of_family - set(multiplier.without)]
         return found
 
     def searched(self) -> list[dict[str, Any]]:
@@ -649,19 +651,23 @@ def _multiplier(file: Path, given: Any) -> Multiplier | None:
     if given is None:
         return None
     needed = {"name", "base", "other"}
-    if not isinstance(given, dict) or not needed <= set(given) <= needed | {"beside"}:
+    if not isinstance(given, dict) or not needed <= set(given) <= needed | {"beside", "without"}:
         raise UserError(
             f"`multiplier` of {file} needs name, base and other: two families, such as transformer++; and may have "
-            "`beside`, a list of other experiments."
+            "`beside`, a list of other experiments, and `without`, a list of arms."
         )
-    named = given.get("beside") or []
-    if not isinstance(named, list):
-        raise UserError(f"`beside` of the multiplier of {file} must be a list of experiments, such as [scaling].")
+    named, without = given.get("beside") or [], given.get("without") or []
+    if not isinstance(named, list) or not isinstance(without, list):
+        raise UserError(
+            f"`beside` of the multiplier of {file} must be a list of experiments, such as [scaling], and `without` a "
+            "list of arms."
+        )
     beside = tuple(file.parent.parent / str(name) for name in named)
     for folder in beside:
         if not (folder / FILE).is_file():
             raise UserError(f"`beside` of the multiplier of {file} names {folder.name!r}; there is no {folder / FILE}.")
-    return Multiplier(str(given["name"]), str(given["base"]), str(given["other"]), beside)
+    name, base, other = (str(given[key]) for key in ("name", "base", "other"))
+    return Multiplier(name, base, other, beside, tuple(map(str, without)))
 
 
 def _tuned_as(file: Path, arms: Sequence[Mapping[str, Any]]) -> dict[str, str]:

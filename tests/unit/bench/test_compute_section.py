@@ -117,6 +117,27 @@ def test_sizes_of_two_experiments_are_one_series(planted, parted, multipliers):
     assert verdict_lines(parted(multipliers)) == verdict_lines(planted(multipliers))
 
 
+def test_arms_can_be_left_out_of_a_series(planted, parted):
+    """A second run of a size, far off, in the table of the other experiment."""
+    experiment = parted([1.5, 1.6, 1.7])
+    large = experiment.folder.parent / "large"
+    table, tree = pd.read_csv(large / "results.csv"), yaml.safe_load((large / "experiment.yaml").read_text())
+    again = table[table["arm"] == "all 24"].assign(arm="odd 24", bits_per_byte=9.0)
+    again["name"] = [name.replace("all-24", "odd-24") for name in again["name"]]
+    pd.concat([table, again]).to_csv(large / "results.csv", index=False)
+    odd = next(arm for arm in tree["arms"] if arm["name"] == "all 24") | {"name": "odd 24"}
+    (large / "experiment.yaml").write_text(yaml.safe_dump(tree | {"arms": [*tree["arms"], odd]}))
+    assert verdict_lines(experiment) != verdict_lines(planted([1.5, 1.6, 1.7]))
+    assert experiment.multiplier is not None
+    left_out = replace(experiment, multiplier=replace(experiment.multiplier, without=("odd 24",)))
+    assert verdict_lines(left_out) == verdict_lines(planted([1.5, 1.6, 1.7]))
+    text = page_of(left_out, "small.svg")
+    assert '--loss bits_per_byte --without "odd 24" --over seeds' in text
+    assert "*odd 24*" not in text
+    with pytest.raises(UserError, match="No finished run is of the arm 'odd 2'"):
+        dcinterp.scaling_fit(str(large / "results.csv"), loss="bits_per_byte", without=["odd 2"])
+
+
 def test_the_page_of_two_experiments_names_all_sizes_and_both_tables(parted):
     text = page_of(parted([1.5, 1.6, 1.7]), "small.svg")
     assert "transformer++ is *plain 8*, *plain 16*, *plain 24*; dcformer++ is *all 8*, *all 16*, *all 24*" in text
