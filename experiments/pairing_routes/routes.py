@@ -39,6 +39,11 @@ POST, PRE, QUERY = (f"L0 -> L1 {way}" for way in ("post weights", "pre weights",
 BETWEEN, OWN = f"{LAYER}, between heads", f"{LAYER}, a head's own"
 MAP_BETWEEN, MAP_OWN, MAP = "map between heads", "map of a head's own", "map of the query"
 HALF = "one half"
+CLAIM = (
+    "in these models, where they learnt the task, the relation acts by the dynamic weights after the softmax, and "
+    "mostly by choosing with which other heads' values a pattern is used"
+)
+NEEDED = ("M1", "M2", "M3")
 ASKED = {
     "M1": ("relation", POST, HALF),
     "M2": ("relation", MAP_BETWEEN, MAP_OWN),
@@ -56,6 +61,8 @@ of ten with the other sign leaves it open; with fewer than {least} models nothin
     python experiments/pairing_routes/routes.py{options}
 
 {lines}
+
+That *{claim}* is claimed only if {needed} are all supported: **{made}**.
 
 *{between}* are the edges by which one head's pattern is used with another's values, through the query's or the key's
 projections; *{own}* all by which a head's pattern is used with its own: the skip, the gates and the diagonals of the
@@ -154,6 +161,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """
     rows = rows.reindex(columns=["arm", "seed", "part", "change", "group", "share"])
     part = experiment.solved_by.split()[-1]
+    verdicts = {name: verdict(name, rows, experiment) for name in ASKED}
     error, ways = 0.05 / len(ASKED), (POST, PRE, QUERY, BETWEEN, OWN, MAP_BETWEEN, MAP_OWN, MAP)
     shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
     lines = []
@@ -167,7 +175,10 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         count=len(ASKED),
         least=least_models(error),
         options=options,
-        lines="\n".join(verdict(name, rows, experiment) for name in ASKED),
+        lines="\n".join(verdicts.values()),
+        claim=CLAIM,
+        needed=f"{', '.join(NEEDED[:-1])} and {NEEDED[-1]}",
+        made="made" if all("**supported**" in verdicts[name] for name in NEEDED) else "not made",
         between=BETWEEN,
         own=OWN,
         map_between=MAP_BETWEEN,

@@ -376,6 +376,35 @@ def test_the_words_on_circuits_of_other_seeds_are_those_of_the_table(asked):
     assert (measured - accuracy["accuracy 1 seen"]).abs().max() < 0.005, "these are the models of the table"
 
 
+def test_the_words_on_routes_are_those_of_the_tables():
+    module, folder = script("pairing_routes", "routes"), FOLDER / "pairing_routes"
+    rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
+    assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary(rows, experiment)
+    told = arm_circuits.summary(
+        pd.read_csv(folder / arm_circuits.TABLE),
+        experiment,
+        pairing_questions.CHANGES,
+        script="pairing",
+        options=" --folder experiments/pairing_routes",
+    )
+    assert (folder / arm_circuits.TEXT_FILE).read_text(encoding="utf-8") == told
+    assert "no hypothesis hangs on it" not in told
+    assert set(rows["seed"]) == set(experiment.seeds)
+
+
+@pytest.mark.parametrize(
+    ("way", "share", "says"), [("L0 -> L1 post weights", 0.3, "M1"), ("map of a head's own", 0.9, "M2")]
+)
+def test_the_claim_on_routes_needs_every_verdict(way, share, says):
+    module, folder = script("pairing_routes", "routes"), FOLDER / "pairing_routes"
+    rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
+    assert "are all supported: **made**" in module.summary(rows, experiment)
+    rows.loc[(rows["group"] == way) & (rows["change"] == "relation"), "share"] = share
+    text = module.summary(rows, experiment)
+    assert "are all supported: **not made**" in text
+    assert next(line for line in text.splitlines() if line.startswith(f"- **{says}**")).count("**refuted**") == 1
+
+
 def test_the_words_on_blocks_are_those_of_the_table():
     module, folder = script("find_block", "circuits"), FOLDER / "find_block"
     rows, experiment = pd.read_csv(folder / "circuits.csv"), read_experiment(FOLDER / "find_block")
