@@ -87,6 +87,12 @@ def answers_correctly(bridge: Any, task: str, number: int) -> bool:
     return synthetic_tasks.words(example.answer)[0] == bridge.tokenizer.decode([best]).strip()
 
 
+def knows_tasks(tokenizer: Any) -> bool:
+    """Whether a tokenizer of whole words has those of the tasks; one of parts of words has all."""
+    ids = tokenizer(held_out(SHOWCASE_TASKS[0], 0).prompt, add_special_tokens=False)["input_ids"]
+    return tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids
+
+
 @st.cache_data(max_entries=256, show_spinner=False)
 def held_out(task: str, number: int) -> Any:
     """Held-out example `number` of a task: no shipped model was trained on it.

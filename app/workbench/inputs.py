@@ -14,7 +14,7 @@ import streamlit as st
 import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.support.errors import UserError
-from workbench import analyses, examples, links, models, planted_models
+from workbench import analyses, examples, links, models
 from workbench.glossary import tip
 from workbench.markdown import escape, sentence
 
@@ -188,7 +188,7 @@ def vocabulary(name: str) -> None:
     tokenizer = getattr(models.require(name), "tokenizer", None)
     if tokenizer is None or len(tokenizer) > 3000:
         return
-    if not name.startswith(planted_models.PREFIX):
+    if examples.knows_tasks(tokenizer):
         st.button(
             "Insert a random example",
             on_click=insert_example,

@@ -41,3 +41,12 @@ def test_the_training_page_has_their_logs(app):
         "The loss of transformer++-code",
     ]
     assert any("Read 20 held-out files" in button.label for button in app.button)
+
+
+def test_a_model_of_a_puzzle_is_shown_its_own_prompts(app):
+    prompts = json.loads((SHIPPED / "dcformer++-pairing" / "prompts.json").read_text(encoding="utf-8"))
+    open_page(app, "case_study", model="dcformer++-pairing")
+    assert not app.exception
+    assert app.text_area(key="text").value == prompts[0]["prompt"]
+    assert not app.error
+    assert not [each for each in app.button if each.label == "Insert a random example"], "it knows no words of tasks"
