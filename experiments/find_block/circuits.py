@@ -12,20 +12,19 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import typer
 
-from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, pooled_shares
-from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
+from dcinterp.bench.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model
+from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock
 
 HERE = Path(__file__).parent
-TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
-ARM, DOCUMENTS = "multi-token", 64
+ARM = "multi-token"
 CHANGES = {
     "both": "both letters of the question are of another block",
     "first": "the first letter alone is another one, which with the second is in another block",
@@ -101,16 +100,6 @@ def _written(start: str, blocks: list[str], first: str, second: str) -> tuple[st
     return " ".join([start, *(word for block in blocks for word in (".", *block)), MARK, first, second]), blocks[at][-1]
 
 
-def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
-    """A row for every change and group of edges; of a model that has not learnt it, one row with its accuracy."""
-    bridge, source = open_trained(experiment, arm, model)
-    part = source.puzzle.PARTS[0]
-    accuracy = {"accuracy": round(right_answers(bridge, source.held_out(part, 256)), 4)}
-    if accuracy["accuracy"] < experiment.solved_at:
-        return [accuracy]
-    return [accuracy | {"part": part} | row for row in pooled_shares(bridge, prompts(source, DOCUMENTS))]
-
-
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
     """The tables over seeds, as Markdown.
 
@@ -134,7 +123,7 @@ def main(table: RunsTable = None) -> None:
     whose = asked_of(HERE, HERE, table)
     experiment = whose.experiment
     told = partial(summary, experiment=experiment, options=whose.options)
-    print_measured(experiment, [ARM], whose.place / TABLE, partial(measure, experiment), told, TEXT_FILE)
+    print_measured(experiment, [ARM], whose.place / TABLE, partial(measure_model, experiment, prompts), told, TEXT_FILE)
 
 
 if __name__ == "__main__":
