@@ -16,8 +16,8 @@ MAIN = (
 )
 EVERY = (
     "Each is that something is above zero. A loss is better when it is lower, so that in bits a byte *plain minus all* "
-    "above zero speaks for composition. Choose an experiment below for its arms, and for what the numbers do not say. "
-    f"{AT_AN_EDGE}"
+    "above zero speaks for composition. Choose an experiment below for its arms, for what the numbers do not say, and for "
+    f"hypotheses on ways through a model or on its heads. {AT_AN_EDGE}"
 )
 
 
@@ -39,7 +39,7 @@ found = experiments.found()
 if not found:
     st.info("There is no experiment with an experiment.yaml here; docs/experiments.md says how to make one.")
     links.end_page()
-if links.switch("Every hypothesis of all experiments", key="all", help="What was asked, and what became of it."):
+if links.switch("All hypotheses on differences between arms", key="all", help="What was asked, and what became of it."):
     rows = experiments.every_verdict(found.values(), experiments.tables(found.values()))
     st.dataframe(rows, hide_index=True, height=420)
     st.caption(EVERY)
