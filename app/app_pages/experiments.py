@@ -16,8 +16,8 @@ MAIN = (
 )
 EVERY = (
     "Each is that something is above zero. A loss is better when it is lower, so that in bits a byte *plain minus all* "
-    "above zero speaks for composition. Choose an experiment below for its arms, for what the numbers do not say, and for "
-    f"hypotheses on ways through a model or on its heads. {AT_AN_EDGE}"
+    "above zero speaks for composition. Choose an experiment below for its arms, for what the numbers do not say, and "
+    f"for hypotheses on ways through a model or on its heads. {AT_AN_EDGE}"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.bench.experiment_page import more_of, search_notes, search_tables
 from dcinterp.bench.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import REPLICATION, Experiment, find_experiments, read_experiment
+from dcinterp.train.control.experiment import REPLICATION, TABLE, Experiment, find_experiments, read_experiment
 from workbench import analyses
 
 FIRST = "recombination"
@@ -45,9 +45,11 @@ def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, f
     return rows[[experiment, hypothesis, verdict, found, again, asks]]
 
 
-def tables(experiments: Iterable[Experiment]) -> tuple[tuple[str, float], ...]:
+def tables(experiments: Collection[Experiment]) -> tuple[tuple[str, float], ...]:
     """The tables of runs that are there, those of repetitions too, and when they were written."""
     files = [file for each in experiments for file in (each.table, each.folder / REPLICATION)]
+    series = [each.multiplier for each in experiments if each.multiplier is not None]
+    files += [folder / TABLE for multiplier in series for folder in multiplier.beside]
     return tuple((str(file), file.stat().st_mtime) for file in files if file.is_file())
 
 
@@ -77,8 +79,8 @@ def limits(experiment: Experiment) -> list[str]:
 
 
 def search(experiment: Experiment) -> str:
-    """The tables of its search in Markdown, without their heading; empty without a search."""
-    return search_tables(experiment).partition("## The search\n")[2]
+    """The tables of its search in Markdown; empty without a search."""
+    return search_tables(experiment)
 
 
 def protocol(experiment: Experiment) -> str:

@@ -33,6 +33,10 @@ TABLE, TEXT_FILE, DOCUMENTS = "circuits.csv", "more-circuits.md", 64
 ASKED = "The hypotheses about some of these groups stand in a section of their own."
 """For the page of an experiment that asks what another one found with its script."""
 
+COLUMNS = ("arm", "seed", "part", "change", "group", "share")
+"""Of the table of a measurement; the others are shares of right answers, by part. Without a model that learnt the task
+it has the first two alone."""
+
 PromptsOf: TypeAlias = Callable[[PuzzleSource, int], Mapping[str, Prompts]]
 """Makes {change: prompts} of so many documents of a puzzle's first part."""
 
@@ -95,7 +99,7 @@ def summary(
         last=rows["seed"].max(),
         counts=counts,
         at=experiment.solved_at,
-        part=rows["part"].dropna().iloc[0],
+        part=next(each for each in rows if each not in COLUMNS),
         documents=DOCUMENTS,
         explained=f"{EXPLAINED} {DESCRIBES if script == experiment.folder.name else ASKED}",
         script=script,
@@ -108,6 +112,7 @@ def summary(
 def tables_by_arm(rows: pd.DataFrame, changes: list[str]) -> tuple[str, str]:
     """How many seeds of each arm have shares, in words; and their tables, and how alike two arms are, as Markdown."""
     counts, told, of = [], [], {}
+    rows = rows.reindex(columns=[*rows, *(each for each in COLUMNS if each not in rows)])
     for arm, own in rows.groupby("arm", sort=False):
         solved = own.dropna(subset=["share"])
         counts.append(f"{solved['seed'].nunique()} of {own['seed'].nunique()} seeds of {arm}")

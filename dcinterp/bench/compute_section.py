@@ -47,15 +47,18 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
         UserError: an arm has no run, the runs support no fit, or the table has runs that do not count.
     """
     assert experiment.multiplier is not None
-    table, measure = read_table(experiment), next(iter(experiment.measures))
-    ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
-    if other := sorted(set(ended["name"]) - set(experiment.counted(table)["name"])):
-        raise UserError(
-            f"{experiment.table} has {len(other)} runs of other seeds, or of values that the search did not choose, "
-            f"such as {other[0]}; `dcinterp scaling` would read them too, so take their rows out."
-        )
-    if missing := [arm for arm in experiment.arms if arm not in set(ended["arm"])]:
-        raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
+    measure, without = next(iter(experiment.measures)), experiment.multiplier.without
+    for each in (experiment, *_beside(experiment)):
+        table = read_table(each)
+        ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
+        ended = ended[~ended["arm"].isin(without)]
+        if other := sorted(set(ended["name"]) - set(each.counted(table)["name"])):
+            raise UserError(
+                f"{each.table} has {len(other)} runs of other seeds, or of values that the search did not choose, "
+                f"such as {other[0]}; `dcinterp scaling` would read them too, so take their rows out."
+            )
+        if missing := [arm for arm in each.arms if arm not in (*ended["arm"], *without)]:
+            raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
     tables = [str(experiment.table), *(str(each.table) for each in _beside(experiment))]
     return scaling_fit(
         tables[0] if len(tables) == 1 else tables,

@@ -49,8 +49,8 @@ To see whether the differences come again, give other seeds, and a table of thei
 
 {measured}"""
 
-MEASURED = """What is measured of the trained models, further down, takes `--table again.csv` as well, behind its
-command.
+MEASURED = """What is measured of the trained models, further down, by scripts that make {names}, takes
+`--table again.csv` as well, behind its command.
 
 """
 SEARCHED = """ (the search runs once more, on what
@@ -97,7 +97,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         folder=f"experiments/{experiment.folder.name}",
         others=experiment.fresh_seeds(),
         again=SEARCHED if experiment.tuning_keys else "",
-        measured=MEASURED if _opens_models(experiment) else "",
+        measured=_measured(experiment),
     )
     text += _section("Hypotheses", verdict_lines(experiment))
     text += _section("What the numbers do not say", [*experiment.limits, *search_notes(experiment)])
@@ -109,7 +109,8 @@ def page_of(experiment: Experiment, picture: str) -> str:
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
     text += _among_solved(experiment, primary) if experiment.solved_by else ""
-    text += _with_other_seeds(experiment) + search_tables(experiment)
+    searched = search_tables(experiment)
+    text += _with_other_seeds(experiment) + (f"\n## The search\n\n{searched}" if searched else "")
     text += "".join(f"\n{each}" for each in more_of(experiment))
     return text + (
         EDGES.format(picture=edges_picture(picture), seed=experiment.seeds[0]) if has_edges(experiment) else ""
@@ -125,9 +126,10 @@ def more_of(experiment: Experiment) -> list[str]:
     return own + [text.replace("\n", ", with other seeds\n", 1) for text in again]
 
 
-def _opens_models(experiment: Experiment) -> bool:
-    """Whether what other commands printed came from trained models, as the tables of such measurements show."""
-    return any(file.stem in MEASUREMENTS for file in experiment.folder.glob("*.csv"))
+def _measured(experiment: Experiment) -> str:
+    """That other seeds can be measured as well, where there are tables of such measurements, also of a repetition."""
+    found = {file.name for file in experiment.folder.rglob("*.csv") if file.stem in MEASUREMENTS}
+    return MEASURED.format(names=" and ".join(f"`{name}`" for name in sorted(found))) if found else ""
 
 
 def _texts(folder: Path) -> list[str]:
@@ -212,10 +214,7 @@ def search_tables(experiment: Experiment) -> str:
     head = ["arm", *map(values_text, values)]
     seeds = experiment.tuning_seeds
     whose = "Means over the search's own seeds" if len(seeds) > 1 else "By the search's own seed"
-    text = (
-        f"\n## The search\n\n{whose} ({_ranges(seeds)}); bold is what it chose. With so few seeds no intervals are "
-        "given.\n"
-    )
+    text = f"{whose} ({_ranges(seeds)}); bold is what it chose. With so few seeds no intervals are given.\n"
     for measure in dict.fromkeys((experiment.tuned_by, next(iter(experiment.measures)))):
         if measure not in runs or runs.loc[[run.name for run in experiment.tuning_runs()], measure].isna().any():
             continue

@@ -105,17 +105,19 @@ def asked_of(folder: Path, own: Path, table: Path | None = None) -> Asked:
         table: what was measured of its runs is kept in a folder of its name beside it.
 
     Raises:
-        UserError: the experiment cannot be read, or the table is not there.
+        UserError: the experiment cannot be read, or the table is not there, or has a name without an ending.
     """
     if table is None:
         return Asked(read_experiment(folder), folder, folder_option(folder, own))
     if not table.is_file():
         raise UserError(f"There is no table {table}; dcinterp experiment run {folder} --table {table} makes it.")
-    place = table.with_suffix("")
+    if (place := table.with_suffix("")) == table:
+        raise UserError(f"The table {table} needs an ending, such as {table}.csv: a folder without it is made beside.")
+    experiment = read_experiment(folder, table=table)
     place.mkdir(exist_ok=True)
     inside = table.resolve().parent == folder.resolve()
     named = f"experiments/{folder.name}/{table.name}" if inside else table.name
-    return Asked(read_experiment(folder, table=table), place, f"{folder_option(folder, own)} --table {named}")
+    return Asked(experiment, place, f"{folder_option(folder, own)} --table {named}")
 
 
 def folder_option(folder: Path, own: Path) -> str:

@@ -64,9 +64,11 @@ def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = (), ma
             open.
         marks: it stays, and names them.
     """
-    *first, last = (f"*{arm}*" for arm in at_an_edge or [""])
-    better = f"{', '.join(first)}{' and ' if first else ''}{last} may do better with a value beyond those searched"
-    if at_an_edge and not marks:
-        return OPEN, f"**{OPEN}**, as {better}"
+    better = ""
+    if at_an_edge:
+        *first, last = (f"*{arm}*" for arm in at_an_edge)
+        better = f"{', '.join(first)}{' and ' if first else ''}{last} may do better with a value beyond those searched"
+        if not marks:
+            return OPEN, f"**{OPEN}**, as {better}"
     word = (OPEN, SUPPORTED, REFUTED)[side]
-    return word, f"**{word}**" + (f": {refuted}" if word == REFUTED else "") + (f"; {better}" if at_an_edge else "")
+    return word, f"**{word}**" + (f": {refuted}" if word == REFUTED else "") + (f"; {better}" if better else "")

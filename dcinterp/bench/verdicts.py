@@ -20,7 +20,10 @@ from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hy
 
 CLAIM = "claim"
 EDGE = "†"
-AT_AN_EDGE = f"{EDGE} goes against an arm that may do better: its best value is at an edge of what was searched."
+AT_AN_EDGE = (
+    f"{EDGE} goes against an arm, or would if it were not open for that, whose best value is at an edge of what was "
+    "searched, so that it may do better."
+)
 """What the mark behind a verdict says. With it a verdict is open where the experiment's file asks for that."""
 COLUMNS = (
     "experiment",

@@ -17,12 +17,12 @@ import typer
 
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, STEP_LIKE, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
-from dcinterp.bench.trained_models import print_text
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_text
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import read_experiment, read_table
+from dcinterp.train.control.experiment import read_table
 
 HERE = Path(__file__).parent
 ARM, SOLVED, WORTH, FEWEST = "DCMHA", 0.95, 0.1, 5
@@ -34,7 +34,7 @@ when its entry of the map over heads is replaced by its mean over tokens and doc
 a curve best into two levels. The main edge of a model is the one with the largest effect at the end, chosen on other
 documents than its curve is measured on. This is measured and written by
 
-    python experiments/birth/measure.py
+    python experiments/birth/measure.py{options}
 
 {sentences}
 
@@ -89,14 +89,18 @@ def curves_of(seed: int, found: TrainingEdges) -> pd.DataFrame:
     return pd.DataFrame(columns | effects).round(5)
 
 
-def summary(found: EdgeStarts) -> str:
-    """The end of the page, in Markdown."""
+def summary(found: EdgeStarts, options: str = "") -> str:
+    """The end of the page, in Markdown.
+
+    options: of the command that makes it again.
+    """
     warnings = "".join(f" {warning}" for warning in found.warnings())
     sentences = "\n".join(f"- {sentence}" for sentence in found.sentences())
     listed = found.table().astype(str)
     table = markdown_table([*listed], listed.to_numpy().tolist())
     return TEXT.format(
         arm=ARM,
+        options=options,
         seeds=len(found.seeds),
         sentences=sentences,
         table=table,
@@ -172,12 +176,11 @@ def main(
     documents: Annotated[int, typer.Option(help="Documents that the effects are measured on.")] = 64,
     reference: Annotated[int, typer.Option(help="Others that the mean maps are taken over.")] = 64,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
-    table: Annotated[Path | None, typer.Option(help="Another table of runs; gets a folder beside it.")] = None,
+    table: RunsTable = None,
 ) -> None:
     """Measure the seeds that are missing, and write the tables and the end of the page."""
-    experiment = read_experiment(folder, table=table)
-    to = folder if table is None else table.with_suffix("")
-    to.mkdir(exist_ok=True)
+    whose = asked_of(folder, HERE, table)
+    experiment, to = whose.experiment, whose.place
     starts, curves = (pd.read_csv(to / name) if (to / name).is_file() else pd.DataFrame() for name in (STARTS, CURVES))
     runs = read_table(experiment)
     runs = runs[(runs["arm"] == ARM) & (runs["stage"] == "final")] if len(runs) else runs
@@ -194,7 +197,7 @@ def main(
         typer.echo(f"seed {seed} is measured", err=True)
     if not len(starts):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
-    text = summary(edge_starts(str(to)))
+    text = summary(edge_starts(str(to)), whose.options)
     print_text(text, to / "more.md")
 
 

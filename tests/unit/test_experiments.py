@@ -404,6 +404,18 @@ def test_the_claim_on_routes_needs_every_verdict(way, share, says):
     assert next(line for line in text.splitlines() if line.startswith(f"- **{says}**")).count("**refuted**") == 1
 
 
+@pytest.mark.parametrize("asked", ["find_block", "pairing"])
+def test_models_none_of_which_learnt_it_make_no_tables(asked):
+    module, experiment = script(asked, "circuits"), read_experiment(FOLDER / asked)
+    rows = pd.DataFrame([{"arm": arm, "seed": seed, "seen": 0.5} for arm in ("plain", "DCMHA") for seed in (0, 1)])
+    told = getattr(module, "summary", partial(arm_circuits.summary, changes=pairing_questions.CHANGES, script=asked))
+    text = told(rows, experiment)
+    assert (
+        "0 of 2 seeds reach 95%" if asked == "find_block" else "0 of 2 seeds of plain and 0 of 2 seeds of DCMHA"
+    ) in text
+    assert "| edges |" not in text
+
+
 def test_the_words_on_blocks_are_those_of_the_table():
     module, folder = script("find_block", "circuits"), FOLDER / "find_block"
     rows, experiment = pd.read_csv(folder / "circuits.csv"), read_experiment(FOLDER / "find_block")

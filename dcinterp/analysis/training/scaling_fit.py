@@ -163,8 +163,10 @@ def scaling_fit(
         UserError: the points do not support a fit; the sentence says why.
     """
     table, column = _table(runs, loss)
+    if without and "arm" not in table:
+        raise UserError("Only runs of an experiment have arms that could be left out.")
     for arm in without or ():
-        if arm not in (there := set(table.get("arm", ()))):
+        if arm not in (there := set(table["arm"])):
             raise UserError(f"No finished run is of the arm {arm!r}; {nearest(arm, there)}")
     if without:
         table = table[~table["arm"].isin(without)]

@@ -74,7 +74,7 @@ KEYS = (
     "output",
 )
 TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best", "at_an_edge")
-AT_AN_EDGE = ("open", "marked")
+EDGE_RULES = ("open", "marked")
 SEEDED = ("recipe.seed", "data.seed")
 LOCK = ".experiment"
 REPLICATION = "replication.csv"
@@ -347,8 +347,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
             raise UserError(f"`{key}` of {file} is {tuning[key]!r}; it is lowest or highest.")
     if tuning.get("keys") and not tuning.get("seeds"):
         raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
-    if tuning.get("at_an_edge", "open") not in AT_AN_EDGE:
-        raise UserError(f"`at_an_edge` of {file} is {tuning['at_an_edge']!r}; it is {' or '.join(AT_AN_EDGE)}.")
+    if tuning.get("at_an_edge", "open") not in EDGE_RULES:
+        raise UserError(f"`at_an_edge` of {file} is {tuning['at_an_edge']!r}; it is {' or '.join(EDGE_RULES)}.")
     tuned_as = _tuned_as(file, arms)
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
     if set(seeds) & set(searched):
@@ -663,6 +663,8 @@ def _multiplier(file: Path, given: Any) -> Multiplier | None:
             "list of arms."
         )
     beside = tuple(file.parent.parent / str(name) for name in named)
+    if len({file.parent.name, *(folder.name for folder in beside)}) < 1 + len(beside):
+        raise UserError(f"`beside` of the multiplier of {file} names itself, or one twice; its runs would count twice.")
     for folder in beside:
         if not (folder / FILE).is_file():
             raise UserError(f"`beside` of the multiplier of {file} names {folder.name!r}; there is no {folder / FILE}.")

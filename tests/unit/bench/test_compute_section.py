@@ -152,8 +152,29 @@ def test_an_arm_of_the_other_experiment_at_an_edge_counts(parted, monkeypatch, e
     assert ("**open**, as *plain 24* may" in line) == (edge == "plain 24")
 
 
+def test_a_size_missing_in_the_other_experiment_is_no_silent_gap(parted):
+    experiment = parted([1.5, 1.6, 1.7])
+    file = experiment.folder.parent / "large" / "results.csv"
+    table = pd.read_csv(file)
+    table[table["arm"] != "all 24"].to_csv(file, index=False)
+    assert "No run of all 24 has ended" in verdict_lines(experiment)[0]
+    pd.concat([table, table.iloc[:1].assign(name="final,plain-24,seed=9")]).to_csv(file, index=False)
+    assert "has 1 runs of other seeds" in verdict_lines(experiment)[0]
+
+
+def test_points_have_no_arms_to_leave_out():
+    with pytest.raises(UserError, match="Only runs of an experiment have arms"):
+        dcinterp.scaling_fit([("transformer++", 1e9, 1.0)], without=["plain"])
+
+
 @pytest.mark.parametrize(
-    ("beside", "says"), [(["nowhere"], "names 'nowhere'; there is no .*experiment.yaml"), ("large", "must be a list")]
+    ("beside", "says"),
+    [
+        (["small"], "names itself, or one twice"),
+        (["large", "large"], "names itself, or one twice"),
+        (["nowhere"], "names 'nowhere'; there is no .*experiment.yaml"),
+        ("large", "must be a list"),
+    ],
 )
 def test_a_series_with_an_experiment_that_is_not_there_is_refused(parted, beside, says):
     file = parted([1.5, 1.6, 1.7]).folder / "experiment.yaml"
