@@ -3,6 +3,7 @@
 import streamlit as st
 
 from dcinterp.bench.compute_section import found_fit
+from dcinterp.bench.experiment_page import search_tables
 from dcinterp.bench.verdicts import AT_AN_EDGE
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
@@ -79,7 +80,7 @@ if (fit := found_fit(experiment)) is not None:
     view(fit, "compute")
 with st.expander("What the numbers do not say"):
     st.markdown("\n".join(f"- {each}" for each in experiments.limits(experiment)) or "Nothing is stated.")
-if searched := experiments.search(experiment):
+if searched := search_tables(experiment):
     with st.expander("What the search for the best values saw"):
         st.markdown(searched)
 st.subheader("Differences", anchor=False)

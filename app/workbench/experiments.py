@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
-from dcinterp.bench.experiment_page import more_of, search_notes, search_tables
+from dcinterp.bench.experiment_page import more_of, search_notes
 from dcinterp.bench.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import REPLICATION, TABLE, Experiment, find_experiments, read_experiment
@@ -76,11 +76,6 @@ def _lines(_experiment: Experiment, folder: str, tables: tuple[tuple[str, float]
 def limits(experiment: Experiment) -> list[str]:
     """What its numbers do not say, and what its search does not."""
     return [*experiment.limits, *search_notes(experiment)]
-
-
-def search(experiment: Experiment) -> str:
-    """The tables of its search in Markdown; empty without a search."""
-    return search_tables(experiment)
 
 
 def protocol(experiment: Experiment) -> str:

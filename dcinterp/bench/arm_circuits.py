@@ -109,12 +109,16 @@ def summary(
     )
 
 
+def with_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of models that were asked; none where none has learnt the task, and the table has no shares."""
+    return rows.reindex(columns=[*rows, *(each for each in COLUMNS if each not in rows)]).dropna(subset=["share"])
+
+
 def tables_by_arm(rows: pd.DataFrame, changes: list[str]) -> tuple[str, str]:
     """How many seeds of each arm have shares, in words; and their tables, and how alike two arms are, as Markdown."""
     counts, told, of = [], [], {}
-    rows = rows.reindex(columns=[*rows, *(each for each in COLUMNS if each not in rows)])
     for arm, own in rows.groupby("arm", sort=False):
-        solved = own.dropna(subset=["share"])
+        solved = with_shares(own)
         counts.append(f"{solved['seed'].nunique()} of {own['seed'].nunique()} seeds of {arm}")
         if len(solved):
             told.append(f"### {arm}\n\n{arm_tables(solved, changes)}")

@@ -11,7 +11,7 @@ from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, sc
 from dcinterp.bench.verdict_words import NO_VERDICT, Verdict, one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 
 TEXT = """
 ## Compute for the same loss
@@ -48,7 +48,7 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
     """
     assert experiment.multiplier is not None
     measure, without = next(iter(experiment.measures)), experiment.multiplier.without
-    for each in (experiment, *_beside(experiment)):
+    for each in experiment.series():
         table = read_table(each)
         ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
         ended = ended[~ended["arm"].isin(without)]
@@ -59,7 +59,7 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
             )
         if missing := [arm for arm in each.arms if arm not in (*ended["arm"], *without)]:
             raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
-    tables = [str(experiment.table), *(str(each.table) for each in _beside(experiment))]
+    tables = [str(each.table) for each in experiment.series()]
     return scaling_fit(
         tables[0] if len(tables) == 1 else tables,
         base=experiment.multiplier.base,
@@ -69,11 +69,6 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
         through=through,
         without=list(experiment.multiplier.without) or None,
     )
-
-
-def _beside(experiment: Experiment) -> list[Experiment]:
-    """The experiments whose runs are sizes of the same series."""
-    return [] if experiment.multiplier is None else [read_experiment(folder) for folder in experiment.multiplier.beside]
 
 
 def found_fit(experiment: Experiment) -> ScalingFit | None:
@@ -129,7 +124,7 @@ def compute_section(experiment: Experiment, picture: str) -> str:
         for at, family in enumerate(fit.families)
     )
     measure, name = next(iter(experiment.measures.items()))
-    tables = (f"experiments/{each.folder.name}/results.csv" for each in (experiment, *_beside(experiment)))
+    tables = (f"experiments/{each.folder.name}/results.csv" for each in experiment.series())
     command = f"dcinterp scaling {' '.join(tables)} --loss {measure}"
     assert experiment.multiplier is not None
     command += "".join(f' --without "{arm}"' for arm in experiment.multiplier.without)
@@ -148,7 +143,7 @@ def compute_section(experiment: Experiment, picture: str) -> str:
 
 def _arms(experiment: Experiment, fit: ScalingFit) -> str:
     """The arms of both families, by compute."""
-    table = pd.concat([read_table(each) for each in (experiment, *_beside(experiment))])
+    table = pd.concat([read_table(each) for each in experiment.series()])
     assert experiment.multiplier is not None
     table = table[(table["stage"] == FINAL) & ~table["arm"].isin(experiment.multiplier.without)].sort_values("flops")
     of = ((family, table.loc[table["family"] == family, "arm"].unique()) for family in fit.families)

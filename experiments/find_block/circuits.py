@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import typer
 
-from dcinterp.bench.arm_circuits import COLUMNS, DOCUMENTS, TABLE, TEXT_FILE, measure_model
+from dcinterp.bench.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model, with_shares
 from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list
 from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.train.control.experiment import Experiment
@@ -105,7 +105,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    solved = rows.reindex(columns=[*rows, *(each for each in COLUMNS if each not in rows)]).dropna(subset=["share"])
+    solved = with_shares(rows)
     return TEXT.format(
         options=options,
         solved=solved["seed"].nunique(),

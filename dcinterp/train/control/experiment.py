@@ -297,12 +297,16 @@ class Experiment:
             return []
         family = multiplier.base if side > 0 else multiplier.other
         found = []
-        for each in (self, *map(read_experiment, multiplier.beside)):
+        for each in self.series():
             table = read_table(each)
             counted = each.counted(table)
             of_family = set(counted.loc[counted["family"] == family, "arm"])
             found += [arm for arm in each.chosen_at_an_edge(table) if arm in of_family - set(multiplier.without)]
         return found
+
+    def series(self) -> list[Experiment]:
+        """This one, and those whose runs are sizes of the same series."""
+        return [self, *map(read_experiment, self.multiplier.beside if self.multiplier else ())]
 
     def searched(self) -> list[dict[str, Any]]:
         """All combinations of the values that are searched."""
