@@ -11,6 +11,7 @@ end of the experiment's page (more-circuits.md). Its circuits.yaml says why M is
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,7 @@ CHANGES = {
     "source": "the fact that is asked for has another item (another name, where a name is the answer)",
 }
 RELATION, QUESTION, SOURCE = CHANGES
-ROUTE, OTHER, MIXED = "all -> weights", "all -> queries", "mixed heads"
+ROUTE, OTHER, MIXED, BETWEEN = "all -> weights", "all -> queries", "mixed heads", "between heads"
 
 TEXT = """## By which ways the models answer
 
@@ -72,6 +73,11 @@ TEXT = """## By which ways the models answer
 {means}
 
 """
+BETWEENS = """
+
+*post {between}* are the terms, of all layers, by which the pattern of one head is used with the values of another; *pre
+{between}* those by which scores of one become scores of another. They and *{mixed}* are left out where arms are
+correlated."""
 UNASKED = """Asked are models that answer {at:.0%} of the tasks seen in training. There is none, so there are no tables.
 """
 SHARES = """Brackets after an arm's shares are the least and the largest of its models, and no interval.
@@ -93,7 +99,7 @@ layers where it stands with a kind of reader. *{mixed}* are all terms that compo
 pattern included, together and by layer and stage (*pre* and *post* the softmax); their weights are the prompt's own.
 *before* and *after* are the last word, where the answer is read, so that little of this need go by other positions. M
 is of two rows of the table of {composed}, *{route}* and *{other}* under *relation*; no hypothesis is
-about the others.{left_out}
+about the others.{left_out}{between}
 
 {arms}
 """
@@ -101,10 +107,11 @@ about the others.{left_out}
 
 def ways(edge: str) -> tuple[str, ...]:
     """The groups of an edge: from the tokens or from earlier layers into what, and the sums over layers."""
-    group = group_of(edge)
+    group, (one, other) = group_of(edge), edge.split(" -> ")
     if " -> " not in group:
         layer, stage, branch = group.split()
-        return () if branch == "skip" else (f"{layer} {stage} {MIXED}", MIXED)
+        apart = () if other.split()[0] == one else (f"{stage} {BETWEEN}",)
+        return apart if branch == "skip" else (f"{layer} {stage} {MIXED}", MIXED, *apart)
     source, target = group.split(" -> ")
     if target == "logits":
         return (group,)
@@ -133,10 +140,10 @@ def changes_of(part: str) -> list[str]:
     return [RELATION if part == ORDINALS else QUESTION, SOURCE]
 
 
-def asked(experiment: Experiment) -> tuple[str, list[str]]:
-    """Why it is asked of an experiment, as Markdown, and of which parts."""
+def asked(experiment: Experiment) -> tuple[str, list[str], list[str]]:
+    """Why it is asked of an experiment, as Markdown; of which parts; and the arms whose tables are shown."""
     found = read_tree(experiment.folder / ASKED)
-    return found["why"], found["parts"]
+    return found["why"], found["parts"], found.get("arms", [COMPOSED, next(iter(experiment.arms))])
 
 
 def measure(experiment: Experiment, solved: pd.Series, _arm: str, model: Path) -> list[dict[str, Any]]:
@@ -185,26 +192,26 @@ def means(rows: pd.DataFrame, arm: str) -> str:
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The answer and the tables, as Markdown; those of the composed models and of the first arm are shown."""
+    """The answer and the tables of the arms that are shown, as Markdown."""
     # A table of models none of which could be asked has no shares.
     rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
-    why, parts = asked(experiment)
-    first, told, of = next(iter(experiment.arms)), [], {}
-    for arm in (COMPOSED, first):
+    why, parts, arms = asked(experiment)
+    told, of = [], {}
+    for arm in arms:
         shares = rows[rows["arm"] == arm].dropna(subset=["share"])
         if not len(shares):
             continue
         of[arm] = shares[shares["part"] == ORDINALS], shares[shares["part"] != ORDINALS]
         tables = [arm_tables(own, changes_of(own["part"].iloc[0])) for own in of[arm] if len(own)]
         told.append(f"### {arm}\n\n" + "\n\n".join(tables))
-    if len(of) > 1:
-        pair = " and one of ".join(of)
+    for pair in combinations(of, 2):
         alike = [
             f"on `{one['part'].iloc[0]}` by {arms_alike(one, other, changes_of(one['part'].iloc[0]))}"
-            for one, other in zip(*of.values(), strict=True)
+            for one, other in zip(*(map(comparable, of[arm]) for arm in pair), strict=True)
             if len(one) and len(other)
         ]
-        told.append(f"The shares of a model of {pair} correlate {', '.join(alike)}, on the groups that both have.")
+        both = " and one of ".join(pair)
+        told.append(f"The shares of a model of {both} correlate {', '.join(alike)}, on the groups that both have.")
     head = TEXT.format(
         why=why, verdict=verdict(rows, experiment), means="\n".join(means(rows, arm) for arm in experiment.arms)
     )
@@ -212,7 +219,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         return head + UNASKED.format(at=experiment.solved_at)
     kinds = [kind for kind in SAID if any(part.startswith(kind) for part in parts)]
     changes = {change for part in parts for change in changes_of(part)}
-    others = " and ".join(f"*{arm}*" for arm in experiment.arms if arm not in (COMPOSED, first))
+    others = " and ".join(f"*{arm}*" for arm in experiment.arms if arm not in arms)
     return head + SHARES.format(
         at=experiment.solved_at,
         number=f"Each part has {EXAMPLES} questions (the last twice as many)"
@@ -222,12 +229,18 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         changes=change_list({change: said for change, said in CHANGES.items() if change in changes}),
         explained=EXPLAINED,
         mixed=MIXED,
+        between=BETWEENS.format(between=BETWEEN, mixed=MIXED) if rows["group"].str.endswith(BETWEEN).any() else "",
         composed=COMPOSED,
         route=ROUTE,
         other=OTHER,
         left_out=f" The tables of {others} are left out; its shares are in circuits.csv." if others else "",
         arms="\n\n".join(told),
     )
+
+
+def comparable(shares: pd.DataFrame) -> pd.DataFrame:
+    """The rows of groups that mean the same whatever the composition: not those of its own terms."""
+    return shares[~shares["group"].str.endswith((MIXED, BETWEEN))]
 
 
 def one_table(rows: list[dict[str, Any]]) -> str:
