@@ -13,6 +13,7 @@ from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles import PUZZLES, open_puzzle
 from dcinterp.train.data.puzzles.compositional_recall import CompositionalRecall
 from dcinterp.train.data.puzzles.find_block import DOT, MARK, FindBlock
+from dcinterp.train.data.puzzles.lookup import Lookup
 from dcinterp.train.data.puzzles.pairing import HALVES, Pairing
 from dcinterp.train.data.puzzles.recombination import COLOURS, FACTS, THINGS, Recombination
 
@@ -78,6 +79,38 @@ def test_pairing_says_when_its_documents_cannot_ask_so_much():
         Pairing(questions=9)
     with pytest.raises(UserError, match="'pairing' needs 4 to 26 letters"):
         Pairing(letters=3)
+
+
+def test_lookup_asks_for_what_the_relation_makes_of_the_letter_of_the_one_item_with_a_value():
+    puzzle = Lookup(attributes=6, values=4, items=32, held_out=6, first=3)
+    alphabet, (held, letter) = "ABCDEFGH", puzzle.table
+    rules = ["".join(alphabet[each] for each in rule) for rule in puzzle.rules()]
+    asked = {}
+    for part in puzzle.PARTS:
+        asked[part] = set()
+        for words, answers in zip(*read(puzzle, part, 200), strict=True):
+            facts, start = [int(word.removeprefix("item")) for word in words[: puzzle.facts]], puzzle.facts
+            assert len({letter[item] for item in facts}) == len(facts)
+            questions = list(zip(*(words[start + i :: 3] for i in range(3)), strict=True))
+            for named, relation, answer in questions:
+                attribute, value = map(int, named.removeprefix("a").split("="))
+                (item,) = [each for each in facts if held[each, attribute] == value]
+                rule = int(relation.removeprefix("rule"))
+                assert answer == rules[rule][letter[item]]
+                asked[part].add((attribute, rule))
+            assert len(set(questions)) == puzzle.questions
+            assert [n for n, is_answer in enumerate(answers) if is_answer] == list(range(start + 2, len(words), 3))
+    assert asked["held-out"] == {(attribute, (3 + attribute) % 8) for attribute in range(6)}
+    assert asked["seen"] == {(a, r) for a in range(6) for r in range(8)} - asked["held-out"]
+
+
+def test_lookup_says_what_it_cannot_ask():
+    with pytest.raises(UserError, match="held_out from 1 to the number of attributes"):
+        Lookup(held_out=9)
+    with pytest.raises(UserError, match="2 facts to as many as letters"):
+        Lookup(facts=9)
+    with pytest.raises(UserError, match="questions = 400; too few of its documents can be asked so much"):
+        Lookup(questions=400).documents(np.random.default_rng(0), 4, "seen")
 
 
 @pytest.mark.parametrize("first", [0, 4])
