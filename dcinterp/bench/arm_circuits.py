@@ -56,7 +56,13 @@ composition, made from the residual stream.
 
 
 def ask_models(
-    own: Path, prompts: PromptsOf, changes: Mapping[str, str], table: Path | None, folder: Path | None = None
+    own: Path,
+    prompts: PromptsOf,
+    changes: Mapping[str, str],
+    table: Path | None,
+    folder: Path | None = None,
+    *,
+    asked: bool = False,
 ) -> None:
     """Measure the models that are missing, and print the tables.
 
@@ -66,13 +72,16 @@ def ask_models(
         changes: what the two prompts of each differ in.
         table: another table of runs than the experiment's own, or None.
         folder: of the experiment, where it is not the script's.
+        asked: whether a hypothesis is about some of the groups, also of the script's own experiment.
 
     Raises:
         UserError: no model is there, nor any row.
     """
     whose = asked_of(folder or own, own, table)
     measure = partial(measure_model, whose.experiment, prompts)
-    told = partial(summary, experiment=whose.experiment, changes=changes, script=own.name, options=whose.options)
+    told = partial(
+        summary, experiment=whose.experiment, changes=changes, script=own.name, options=whose.options, asked=asked
+    )
     print_measured(whose.experiment, list(whose.experiment.arms), whose.place / TABLE, measure, told, TEXT_FILE)
 
 
@@ -87,11 +96,17 @@ def measure_model(experiment: Experiment, prompts: PromptsOf, arm: str, model: P
 
 
 def summary(
-    rows: pd.DataFrame, experiment: Experiment, changes: Mapping[str, str], script: str, options: str = ""
+    rows: pd.DataFrame,
+    experiment: Experiment,
+    changes: Mapping[str, str],
+    script: str,
+    options: str = "",
+    *,
+    asked: bool = False,
 ) -> str:
     """The tables of every arm over seeds, as Markdown.
 
-    script: the folder of the script that makes it again. options: of its command.
+    script: the folder of the script that makes it again. options: of its command. asked: as in `ask_models`.
     """
     counts, arms = tables_by_arm(rows, list(changes))
     return TEXT.format(
@@ -101,7 +116,7 @@ def summary(
         at=experiment.solved_at,
         part=next(each for each in rows if each not in COLUMNS),
         documents=DOCUMENTS,
-        explained=f"{EXPLAINED} {DESCRIBES if script == experiment.folder.name else ASKED}",
+        explained=f"{EXPLAINED} {DESCRIBES if script == experiment.folder.name and not asked else ASKED}",
         script=script,
         options=options,
         changes=change_list(changes),

@@ -19,7 +19,7 @@ import torch
 
 import dcinterp
 from dcinterp.analysis.training.compare_arms import ArmComparison
-from dcinterp.bench import arm_circuits, pairing_questions
+from dcinterp.bench import arm_circuits, lookup_questions, pairing_questions
 from dcinterp.bench.experiment_page import page_of
 from dcinterp.bench.recombination_questions import asked_first, questions
 from dcinterp.bench.trained_models import folder_option
@@ -276,6 +276,65 @@ def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
     rules = {change: {(p.split()[6], o.split()[6]) for p, _, o, _ in rows} for change, rows in found.items()}
     assert len(rules["relation"]) > 6, "many relations in the place of many"
     assert all(own == its for own, its in rules["fact"] | rules["half"] | rules["letter"])
+
+
+def test_questions_on_lookups_differ_in_what_the_change_says(tmp_path):
+    """Read anew from the prompts: one item alone has the value, and the rule makes the answer of its letter."""
+    source = PuzzleSource(PuzzleSection(**read_experiment(FOLDER / "lookup").config["data"]["puzzle"]), tmp_path)
+    documents = {tuple(ids[:7].tolist()) for ids in source.held_out("seen", 80)["input_ids"]}
+    rules, seen, (held, letter) = source.puzzle.rules(), source.puzzle.pairs("seen"), source.puzzle.table
+
+    def meant_and_answer(prompt: str) -> tuple[int, str]:
+        _, *facts, named, rule = prompt.split()
+        (attribute, value), number = map(int, named.removeprefix("a").split("=")), int(rule.removeprefix("rule"))
+        assert seen[attribute, number]
+        items = [int(fact.removeprefix("item")) for fact in facts]
+        assert len(set(letter[items])) == len(items)
+        (item,) = [each for each in items if held[each, attribute] == value]
+        return item, "ABCDEFGH"[rules[number][letter[item]]]
+
+    found = lookup_questions.questions(source, 20)
+    assert [len(found[change]) for change in lookup_questions.CHANGES] == [20] * 3
+    for change, rows in found.items():
+        for prompt, answer, other, its_answer in rows:
+            assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
+            (item, own), (its_item, its_own) = meant_and_answer(prompt), meant_and_answer(other)
+            assert (answer, its_answer) == (own, its_own)
+            assert answer != its_answer
+            (differs,) = [at for at, (a, b) in enumerate(zip(prompt.split(), other.split(), strict=True)) if a != b]
+            assert (item == its_item) == (change == "relation")
+            assert differs in {"item": [5], "relation": [6], "letter": [1, 2, 3, 4]}[change]
+
+
+def test_the_relation_of_a_lookup_is_asked_against_one_half():
+    module, experiment = script("lookup", "circuits"), read_experiment(FOLDER / "lookup")
+
+    def told(share: float, seeds: int = 10) -> str:
+        rows = [
+            {"seed": seed, "change": change, "group": way, "share": share + 0.01 * seed}
+            for seed in range(seeds)
+            for change in lookup_questions.CHANGES
+            for way in module.WAYS
+        ]
+        return module.summary(pd.DataFrame(rows).assign(arm=module.ARM, part="seen"), experiment)
+
+    assert "above zero in 10 of them; **supported**" in told(0.6)
+    assert "above zero in 0 of them; **refuted**" in told(0.1)
+    assert "interim, 9 of 10 seeds; no verdict" in told(0.6, seeds=9)
+
+
+def test_an_arm_that_still_learns_is_told_from_one_that_does_not():
+    module, experiment = script("lookup", "learning"), read_experiment(FOLDER / "lookup")
+    rows = [
+        {"arm": arm, "seed": seed, "step": step, "seen": 0.96 if arm == "DCMHA" and step > 500 + seed else step / 4000}
+        for arm in experiment.arms
+        for seed in (0, 1)
+        for step in range(250, 2001, 250)
+    ]
+    lines = module.summary(pd.DataFrame(rows), experiment).splitlines()
+    (dcmha,), (plain,) = ([line for line in lines if line.startswith(f"| {arm} |")] for arm in ("DCMHA", "plain"))
+    assert dcmha == "| DCMHA | 0.125 | 0.960 | 0.960 | 0.960 | +0.000 | 750 [750, 750] | 2 of 2 |"
+    assert plain == "| plain | 0.125 | 0.250 | 0.375 | 0.500 | +0.125 | none | 0 of 2 |"
 
 
 @torch.no_grad()

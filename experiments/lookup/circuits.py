@@ -1,0 +1,74 @@
+"""Which edges carry the words of a question in the models that learnt the puzzle, seed by seed.
+
+    python experiments/lookup/circuits.py
+
+reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
+circuits.csv of this folder, and prints the tables over seeds, which are also at the end of the experiment's page
+(more-circuits.md). What becomes of M1 of the protocol stands before them (more-circuits-asked.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from dcinterp.bench.arm_circuits import TABLE, ask_models
+from dcinterp.bench.lookup_questions import CHANGES, questions
+from dcinterp.bench.pooled_edges import mean_and_range, shares_of
+from dcinterp.bench.sign_verdict import sign_verdict
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_text
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import Experiment
+
+HERE = Path(__file__).parent
+TEXT_FILE, ARM = "more-circuits-asked.md", "DCMHA"
+CHANGE, WAYS, HALF = (
+    "relation",
+    tuple(f"L0 -> L1 {way}" for way in ("post weights", "pre weights", "query")),
+    "one half",
+)
+
+TEXT = """## By which way the relation acts
+
+{verdict}
+
+What layer 0 writes into the queries of layer 1 and into the dynamic weights before and after its softmax, as shares of
+the effect of each change; means over {arm} models [least, largest]:
+
+{table}
+"""
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The verdict on M1, and the shares beside it, as Markdown."""
+    rows = rows.reindex(columns=["arm", "seed", "part", "change", "group", "share"])
+    part, own = experiment.solved_by.split()[-1], rows[rows["arm"] == ARM]
+    shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
+    trained, seeds = own["seed"].nunique(), len(experiment.seeds)
+    found = sign_verdict(shares[CHANGE].assign(**{HALF: 0.5}), WAYS[0], HALF, trained=trained, seeds=seeds)
+    cells = [[mean_and_range(each[way]) if way in each else "" for each in shares.values()] for way in WAYS]
+    return TEXT.format(
+        verdict=f"- **M1** (in {ARM}, another *{CHANGE}*: the share of *{WAYS[0]}* is above one half): {found}",
+        arm=ARM,
+        table=markdown_table(
+            ["way", *(f"another {change}" for change in CHANGES)],
+            [[way, *each] for way, each in zip(WAYS, cells, strict=True)],
+        ),
+    )
+
+
+def main(
+    table: RunsTable = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+) -> None:
+    """Measure the models that are missing, and print the tables."""
+    ask_models(HERE, questions, CHANGES, table, folder, asked=True)
+    whose = asked_of(folder, HERE, table)
+    print_text(summary(pd.read_csv(whose.place / TABLE), whose.experiment), whose.place / TEXT_FILE)
+
+
+if __name__ == "__main__":
+    typer.run(main)

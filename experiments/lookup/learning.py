@@ -1,0 +1,91 @@
+"""When the models of the experiment learn the pairs that training shows, and whether they still learn at its end.
+
+    python experiments/lookup/learning.py
+
+reads what the runs measured as they went (so the runs must be there, not only their table), adds those that are missing
+to learning.csv of this folder, and prints the table, which is also at the end of the page (more-learning.md).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.loop.metrics_file import read_records
+
+HERE = Path(__file__).parent
+TABLE, TEXT_FILE = "learning.csv", "more-learning.md"
+COLUMNS, LAST_STEPS, STILL = 4, 500, 0.02
+
+TEXT = """## Over training
+
+Means over {seeds} seeds of the accuracy on pairs that training shows, on documents that it does not; it is measured
+every {every} steps. *last {last_steps:,}* is what the mean gained over the last {last_steps:,} steps: with {still:+.2f}
+or more an arm is said to be still learning. *steps to {at:.0%}*: after how many an accuracy of {at:.0%} was measured
+first, the median and in brackets the least and the most, of the seeds that came there.
+
+    python experiments/{folder}/learning.py{options}
+
+{table}
+"""
+
+
+def measure(_arm: str, model: Path) -> list[dict[str, Any]]:
+    """A row for every step at which accuracy was measured."""
+    records, _ = read_records(model.parent / "metrics.jsonl", needed=("step", "accuracy"))
+    return [
+        {"step": int(each["step"])} | {part: round(value, 5) for part, value in each["accuracy"]["1"].items()}
+        for each in records
+    ]
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """Means over training, and when each arm came to what counts as solved, as Markdown.
+
+    options: of the command that makes it again.
+    """
+    lines, (every, most) = [], (rows["step"].min(), rows["step"].max())
+    shown = [most * n // COLUMNS for n in range(1, COLUMNS + 1)]
+    for arm in experiment.arms:
+        seen = rows[rows["arm"] == arm].pivot_table(index="step", columns="seed", values="seen")
+        # An arm may have a length of training of its own.
+        steps = [step for step in shown if step in seen.index]
+        end = seen.index.max()
+        gained = seen.loc[end].mean() - seen.loc[end - LAST_STEPS].mean()
+        first = (seen >= experiment.solved_at).idxmax()[(seen >= experiment.solved_at).any()]
+        to = f"{first.median():,.0f} [{first.min():,}, {first.max():,}]" if len(first) else "none"
+        means = [f"{seen.loc[step].mean():.3f}" if step in steps else "" for step in shown]
+        lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {seen.shape[1]}"])
+    head = ["arm", *(f"{step:,}" for step in shown), f"last {LAST_STEPS:,}", f"steps to {experiment.solved_at:.0%}"]
+    return TEXT.format(
+        seeds=rows["seed"].nunique(),
+        every=every,
+        last_steps=LAST_STEPS,
+        still=STILL,
+        at=experiment.solved_at,
+        folder=HERE.name,
+        options=options,
+        table=markdown_table([*head, "seeds"], lines),
+    )
+
+
+def main(
+    table: RunsTable = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+) -> None:
+    """Read the runs that are missing, and print the table."""
+    whose = asked_of(folder, HERE, table)
+    experiment = whose.experiment
+    told = partial(summary, experiment=experiment, options=whose.options)
+    print_measured(experiment, list(experiment.arms), whose.place / TABLE, measure, told, TEXT_FILE)
+
+
+if __name__ == "__main__":
+    typer.run(main)
