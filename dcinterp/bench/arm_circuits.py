@@ -78,14 +78,12 @@ def ask_models(
         UserError: no model is there, nor any row.
     """
     whose = asked_of(folder or own, own, table)
-    measure = partial(measure_model, whose.experiment, prompts)
-    told = partial(
-        summary, experiment=whose.experiment, changes=changes, script=own.name, options=whose.options, asked=asked
-    )
-    print_measured(whose.experiment, list(whose.experiment.arms), whose.place / TABLE, measure, told, TEXT_FILE)
+    measure = partial(measure_model, prompts=prompts)
+    told = partial(summary, changes=changes, script=own.name, asked=asked)
+    print_measured(whose, TABLE, TEXT_FILE, measure, told)
 
 
-def measure_model(experiment: Experiment, prompts: PromptsOf, arm: str, model: Path) -> list[dict[str, Any]]:
+def measure_model(experiment: Experiment, arm: str, model: Path, prompts: PromptsOf) -> list[dict[str, Any]]:
     """A row for every change and group of edges; of a model that has not learnt it, one row with its accuracy."""
     bridge, source = open_trained(experiment, arm, model)
     part = source.puzzle.PARTS[0]

@@ -54,22 +54,6 @@ def measure_missing(
     return rows
 
 
-def print_measured(
-    experiment: Experiment,
-    arms: Sequence[str],
-    table: Path,
-    measure: Callable[[str, Path], Sequence[dict[str, Any]]],
-    summary: Callable[[pd.DataFrame], str],
-    text_file: str,
-) -> None:
-    """Measure the models that the table lacks, and print what `summary` makes of all, also to a file beside the table.
-
-    The first arguments are those of `measure_missing`, and so are the errors.
-    """
-    rows = measure_missing(experiment, arms, table, measure, partial(typer.echo, err=True))
-    print_text(summary(rows), table.parent / text_file)
-
-
 def print_text(text: str, file: Path) -> None:
     """Print Markdown, also to a file of an experiment's folder, which its page reads."""
     file.write_text(text, encoding="utf-8")
@@ -94,6 +78,32 @@ class Asked:
     experiment: Experiment
     place: Path
     options: str
+
+
+def print_measured(
+    whose: Asked,
+    table: str,
+    text_file: str,
+    measure: Callable[[Experiment, str, Path], Sequence[dict[str, Any]]],
+    summary: Callable[..., str],
+    arms: Sequence[str] = (),
+) -> None:
+    """Measure the models that a table lacks, and print what is made of all, also to a file.
+
+    Args:
+        whose: the models.
+        table, text_file: names of the table and of the file.
+        measure: makes the rows of a model, from its experiment, its arm and its folder.
+        summary: makes the text, from the rows, and `experiment` and `options` of `whose`.
+        arms: whose models are measured; none for all.
+
+    Raises:
+        UserError: no model is there, nor any row.
+    """
+    experiment, said = whose.experiment, partial(typer.echo, err=True)
+    of = arms or list(experiment.arms)
+    rows = measure_missing(experiment, of, whose.place / table, partial(measure, experiment), said)
+    print_text(summary(rows, experiment=experiment, options=whose.options), whose.place / text_file)
 
 
 def asked_of(folder: Path, own: Path, table: Path | None = None) -> Asked:

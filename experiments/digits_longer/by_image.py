@@ -8,7 +8,6 @@ by_image.csv of this folder, and prints a table, which is also at the end of the
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,11 @@ over seeds. *more* and *fewer* are images that more, or fewer, seeds of the firs
 """
 
 
-def measure(source: ImageSource, arm: str, model: Path) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, _arm: str, model: Path) -> list[dict[str, Any]]:
     """Which held-out images a model tells right, a letter for each."""
+    images = experiment.run(FINAL, experiment.baseline, {}, experiment.seeds[0]).config.data.images
+    assert images is not None
+    source = ImageSource(images)
     trained = DCViTForImageClassification.from_pretrained(model).eval()
     with torch.inference_mode():
         told = trained(scale_pixels(source.pixels["validation"][:])).logits.argmax(-1)
@@ -76,15 +78,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the table."""
-    whose = asked_of(HERE, HERE, table)
-    experiment = whose.experiment
-    images = experiment.run(FINAL, experiment.baseline, {}, experiment.seeds[0]).config.data.images
-    assert images is not None
-    measured, told = (
-        partial(measure, ImageSource(images)),
-        partial(summary, experiment=experiment, options=whose.options),
-    )
-    print_measured(experiment, list(experiment.arms), whose.place / TABLE, measured, told, TEXT_FILE)
+    print_measured(asked_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

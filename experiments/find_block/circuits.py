@@ -120,10 +120,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    whose = asked_of(HERE, HERE, table)
-    experiment = whose.experiment
-    told = partial(summary, experiment=experiment, options=whose.options)
-    print_measured(experiment, [ARM], whose.place / TABLE, partial(measure_model, experiment, prompts), told, TEXT_FILE)
+    measure = partial(measure_model, prompts=prompts)
+    print_measured(asked_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
 
 
 if __name__ == "__main__":

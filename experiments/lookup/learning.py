@@ -8,7 +8,6 @@ to learning.csv of this folder, and prints the table, which is also at the end o
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +36,7 @@ first, the median and in brackets the least and the most, of the seeds that came
 """
 
 
-def measure(_arm: str, model: Path) -> list[dict[str, Any]]:
+def measure(_experiment: Experiment, _arm: str, model: Path) -> list[dict[str, Any]]:
     """A row for every step at which accuracy was measured."""
     records, _ = read_records(model.parent / "metrics.jsonl", needed=("step", "accuracy"))
     return [
@@ -81,10 +80,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Read the runs that are missing, and print the table."""
-    whose = asked_of(folder, HERE, table)
-    experiment = whose.experiment
-    told = partial(summary, experiment=experiment, options=whose.options)
-    print_measured(experiment, list(experiment.arms), whose.place / TABLE, measure, told, TEXT_FILE)
+    print_measured(asked_of(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ first_asked.csv of this folder, and prints the table, which is also at the end o
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +94,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the table."""
-    whose = asked_of(HERE, HERE, table)
-    experiment = whose.experiment
-    told = partial(summary, experiment=experiment, options=whose.options)
-    print_measured(
-        experiment, list(experiment.arms), whose.place / TABLE, partial(measure, experiment), told, TEXT_FILE
-    )
+    print_measured(asked_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

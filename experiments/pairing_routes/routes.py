@@ -10,7 +10,6 @@ routes.csv of this folder, and prints the verdicts, which are also at the end of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,9 +189,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the verdicts."""
-    whose = asked_of(HERE, HERE, table)
-    told = partial(summary, experiment=whose.experiment, options=whose.options)
-    print_measured(whose.experiment, [ARM], whose.place / TABLE, partial(measure, whose.experiment), told, TEXT_FILE)
+    print_measured(asked_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
 
 
 if __name__ == "__main__":

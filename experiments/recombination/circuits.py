@@ -9,7 +9,6 @@ circuits.csv of this folder, and prints the tables over seeds, which are also at
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -70,10 +69,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    whose = asked_of(HERE, HERE, table)
-    experiment = whose.experiment
-    told = partial(summary, experiment=experiment, options=whose.options)
-    print_measured(experiment, ARMS, whose.place / TABLE, partial(question_shares, experiment), told, TEXT_FILE)
+    print_measured(asked_of(HERE, HERE, table), TABLE, TEXT_FILE, question_shares, summary, ARMS)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ part is worth in these models does not say that composition is needed.
 """
 
 
-def measure(model: Path, experiment: Experiment, documents: int) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, _arm: str, model: Path, documents: int) -> list[dict[str, Any]]:
     """A row for every part of the composition, kind of ablation and part of the puzzle."""
     bridge, source = open_trained(experiment, ARM, model)
     scored = {part: source.held_out(part, documents) for part in source.puzzle.PARTS}
@@ -72,7 +72,7 @@ def accuracies(bridge: Any, scored: dict[str, dict[str, torch.Tensor]], hooks: S
         return {part: right_answers(bridge, rows) for part, rows in scored.items()}
 
 
-def summary(rows: pd.DataFrame, options: str = "") -> str:
+def summary(rows: pd.DataFrame, options: str = "", experiment: Experiment | None = None) -> str:
     """Means over seeds of the change from the intact model, with 95 % intervals, as Markdown.
 
     options: of the command that makes it again.
@@ -106,12 +106,8 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
-    whose = asked_of(folder, HERE, table)
-    experiment = whose.experiment
-    told = partial(summary, options=whose.options)
-    print_measured(
-        experiment, [ARM], whose.place / TABLE, lambda _, model: measure(model, experiment, documents), told, "more.md"
-    )
+    measured = partial(measure, documents=documents)
+    print_measured(asked_of(folder, HERE, table), TABLE, "more.md", measured, summary, [ARM])
 
 
 if __name__ == "__main__":

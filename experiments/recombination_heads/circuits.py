@@ -11,7 +11,6 @@ which are also at the end of the experiment's page (more-circuits.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -158,10 +157,7 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     whose = asked_of(folder, HERE, table)
-    experiment = whose.experiment
-    measure = partial(question_shares, experiment)
-    told = partial(summary, experiment=experiment, options=whose.options)
-    print_measured(experiment, arms_asked(experiment), whose.place / TABLE, measure, told, TEXT_FILE)
+    print_measured(whose, TABLE, TEXT_FILE, question_shares, summary, arms_asked(whose.experiment))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ by_combination.csv of that folder, and prints the table, which is also at the en
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,12 +115,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
-    whose = asked_of(folder, HERE, table)
-    experiment = whose.experiment
-    told = partial(summary, experiment=experiment, options=whose.options)
-    print_measured(
-        experiment, list(experiment.arms), whose.place / TABLE, partial(measure, experiment), told, TEXT_FILE
-    )
+    print_measured(asked_of(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ end of the experiment's page (more-circuits.md). Its circuits.yaml says why M is
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,11 +145,10 @@ def asked(experiment: Experiment) -> tuple[str, list[str], list[str]]:
     return found["why"], found["parts"], found.get("arms", [COMPOSED, next(iter(experiment.arms))])
 
 
-def measure(experiment: Experiment, solved: pd.Series, _arm: str, model: Path) -> list[dict[str, Any]]:
-    """A row for every part, change and group: its share; one row alone of a model that is not asked.
-
-    solved: the share of right answers on tasks seen in training, of every run.
-    """
+def measure(experiment: Experiment, _arm: str, model: Path) -> list[dict[str, Any]]:
+    """A row for every part, change and group: its share; one row alone of a model that is not asked."""
+    runs = read_table(experiment)
+    solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
     seen = {"right": solved[model.parent.name]}
     if seen["right"] < experiment.solved_at:
         return [seen]
@@ -191,8 +189,11 @@ def means(rows: pd.DataFrame, arm: str) -> str:
     return f"- {arm}, {len(found)} models: {', '.join(said) or 'none could be asked'}."
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The answer and the tables of the arms that are shown, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """The answer and the tables of the arms that are shown, as Markdown.
+
+    options: of the command, which circuits.yaml names.
+    """
     # A table of models none of which could be asked has no shares.
     rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
     why, parts, arms = asked(experiment)
@@ -258,14 +259,10 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     whose = asked_of(folder, HERE, table)
-    experiment = whose.experiment
     if model:
-        typer.echo(one_table(measure_part(experiment, load(model), ORDINALS)))
+        typer.echo(one_table(measure_part(whose.experiment, load(model), ORDINALS)))
         return
-    runs = read_table(experiment)
-    solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
-    measured, told = partial(measure, experiment, solved), partial(summary, experiment=experiment)
-    print_measured(experiment, list(experiment.arms), whose.place / TABLE, measured, told, TEXT_FILE)
+    print_measured(whose, TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":
