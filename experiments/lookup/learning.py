@@ -21,14 +21,15 @@ from dcinterp.train.loop.metrics_file import read_records
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "learning.csv", "more-learning.md"
-COLUMNS, LAST_STEPS, STILL = 4, 500, 0.02
+QUARTERS, STILL = 4, 0.02
 
 TEXT = """## Over training
 
 Means over {seeds} seeds of the accuracy on pairs that training shows, on documents that it does not; it is measured
-every {every} steps. *last {last_steps:,}* is what the mean gained over the last {last_steps:,} steps: with {still:+.2f}
-or more an arm is said to be still learning. *steps to {at:.0%}*: after how many an accuracy of {at:.0%} was measured
-first, the median and in brackets the least and the most, of the seeds that came there.
+every {every} steps. *last quarter* is what the mean gained over the last quarter of a run: with {still:+.2f} or more an
+arm is said to be still learning; a flat end may be the schedule's, whose rate falls to the end. *steps to {at:.0%}*:
+after how many an accuracy of {at:.0%} was measured first, the median and in brackets the least and the most, of the
+seeds that came there at any step.
 
     python experiments/{folder}/learning.py{options}
 
@@ -50,23 +51,20 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    lines, (every, most) = [], (rows["step"].min(), rows["step"].max())
-    shown = [most * n // COLUMNS for n in range(1, COLUMNS + 1)]
+    lines, lengths = [], sorted(set(rows.groupby("arm")["step"].max()))
+    shown = sorted({length * n // QUARTERS for length in lengths for n in range(1, QUARTERS + 1)})
     for arm in experiment.arms:
         seen = rows[rows["arm"] == arm].pivot_table(index="step", columns="seed", values="seen")
-        # An arm may have a length of training of its own.
-        steps = [step for step in shown if step in seen.index]
         end = seen.index.max()
-        gained = seen.loc[end].mean() - seen.loc[end - LAST_STEPS].mean()
+        gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
         first = (seen >= experiment.solved_at).idxmax()[(seen >= experiment.solved_at).any()]
         to = f"{first.median():,.0f} [{first.min():,}, {first.max():,}]" if len(first) else "none"
-        means = [f"{seen.loc[step].mean():.3f}" if step in steps else "" for step in shown]
+        means = [f"{seen.loc[step].mean():.3f}" if step in seen.index else "" for step in shown]
         lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {seen.shape[1]}"])
-    head = ["arm", *(f"{step:,}" for step in shown), f"last {LAST_STEPS:,}", f"steps to {experiment.solved_at:.0%}"]
+    head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
     return TEXT.format(
         seeds=rows["seed"].nunique(),
-        every=every,
-        last_steps=LAST_STEPS,
+        every=rows["step"].min(),
         still=STILL,
         at=experiment.solved_at,
         folder=HERE.name,
