@@ -26,7 +26,17 @@ from dcinterp.train.control.experiment import (
     values_text,
 )
 
-MEASUREMENTS = ("by_combination", "by_image", "circuits", "curves", "diversity", "first_asked", "mechanism", "routes")
+MEASUREMENTS = (
+    "by_combination",
+    "by_image",
+    "circuits",
+    "curves",
+    "diversity",
+    "first_asked",
+    "learning",
+    "mechanism",
+    "routes",
+)
 """Names of tables that scripts with the option `--table` make of trained models."""
 
 MORE = "more*.md"

@@ -17,7 +17,7 @@ import typer
 from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
-from dcinterp.train.loop.metrics_file import read_records
+from dcinterp.train.loop.metrics_file import read_metrics
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "learning.csv", "more-learning.md"
@@ -39,10 +39,10 @@ seeds that came there at any step.
 
 def measure(_experiment: Experiment, _arm: str, model: Path) -> list[dict[str, Any]]:
     """A row for every step at which accuracy was measured."""
-    records, _ = read_records(model.parent / "metrics.jsonl", needed=("step", "accuracy"))
     return [
         {"step": int(each["step"])} | {part: round(value, 5) for part, value in each["accuracy"]["1"].items()}
-        for each in records
+        for each in read_metrics(model.parent / "metrics.jsonl")
+        if "accuracy" in each
     ]
 
 

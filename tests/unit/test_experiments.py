@@ -323,6 +323,24 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
     assert "interim, 9 of 10 seeds; no verdict" in told(0.6, seeds=9)
 
 
+def test_the_words_on_lookups_are_those_of_the_tables():
+    """Every model is there, and its accuracy at the last step is that of the table of runs."""
+    folder = FOLDER / "lookup"
+    circuits, learning = (script("lookup", name) for name in ("circuits", "learning"))
+    experiment, rows = read_experiment(folder), pd.read_csv(folder / "circuits.csv")
+    told = arm_circuits.summary(rows, experiment, lookup_questions.CHANGES, script="lookup", asked=True)
+    assert (folder / "more-circuits.md").read_text(encoding="utf-8") == told
+    assert "no hypothesis hangs on it" not in told
+    assert (folder / circuits.TEXT_FILE).read_text(encoding="utf-8") == circuits.summary(rows, experiment)
+    steps = pd.read_csv(folder / learning.TABLE)
+    assert (folder / learning.TEXT_FILE).read_text(encoding="utf-8") == learning.summary(steps, experiment)
+    final = read_table(experiment).query("stage == 'final'")
+    last = steps[steps["step"] == 2000].merge(final, left_on=["arm", "seed"], right_on=["arm", "recipe.seed"])
+    assert len(last) == len(final) == 60
+    for part in ("seen", "held-out"):
+        assert (last[part] - last[f"accuracy 1 {part}"]).abs().max() < 1e-4
+
+
 def test_an_arm_that_still_learns_is_told_from_one_that_does_not():
     module, experiment = script("lookup", "learning"), read_experiment(FOLDER / "lookup")
     rows = [
