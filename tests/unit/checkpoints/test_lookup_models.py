@@ -1,0 +1,76 @@
+"""The shipped pair of the puzzle `lookup`: small, of its experiment, and with the way that its page tells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+import dcinterp
+from dcinterp.checkpoints.names import SHIPPED
+from dcinterp.train.config.recipe import read_config
+from dcinterp.train.control.experiment import FINAL, find_experiments, read_experiment, read_table
+from dcinterp.train.data.puzzles.lookup import Lookup
+
+ARMS = {"dcformer++-lookup": "DCMHA", "transformer++-lookup": "plain wider"}
+COMPOSED, PLAIN = ARMS
+PROMPTS = json.loads((SHIPPED / COMPOSED / "prompts.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_it_is_the_first_seed_of_its_experiment(name):
+    experiment = read_experiment(find_experiments()["lookup"])
+    chosen = experiment.choose(read_table(experiment))[ARMS[name]]
+    run = experiment.run(FINAL, ARMS[name], chosen, experiment.seeds[0])
+    trained, asked = asdict(read_config(SHIPPED / name / "training.yaml")), asdict(run.config)
+    assert asked["recipe"].pop("bf16") is None, "which a run decides by its device"
+    assert not trained["recipe"].pop("bf16")
+    assert trained == asked | {"output": trained["output"]}
+    assert trained["output"] == f"runs/lookup/{run.name}"
+    row = read_table(experiment).set_index("name").loc[run.name]
+    logged = map(json.loads, (SHIPPED / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    *_, last = (each["accuracy"]["1"] for each in logged if "accuracy" in each)
+    assert last == {part: row[f"accuracy 1 {part}"] for part in ("seen", "held-out")}
+    card = " ".join((SHIPPED / name / "README.md").read_text(encoding="utf-8").split())
+    seen, held_out = (row[f"accuracy 1 {part}"] for part in ("seen", "held-out"))
+    assert f"It answers {seen:.2f} of 2,048 questions" in card
+    assert f"and {held_out:.2f} of those that it leaves out" in card
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_it_is_small_and_comes_with_prompts_of_its_puzzle(name):
+    assert sum(file.stat().st_size for file in (SHIPPED / name).iterdir()) < 2**19
+    assert json.loads((SHIPPED / name / "prompts.json").read_text(encoding="utf-8")) == PROMPTS
+    puzzle = Lookup(**read_config(SHIPPED / name / "training.yaml").data.puzzle.options)
+    held, letter = puzzle.table
+    for each in PROMPTS:
+        *facts, named, relation = each["prompt"].split()
+        attribute, value = map(int, named.removeprefix("a").split("="))
+        (item,) = [i for i in (int(fact.removeprefix("item")) for fact in facts) if held[i, attribute] == value]
+        assert each["answer"] == "ABCDEFGH"[puzzle.rules()[int(relation.removeprefix("rule")), letter[item]]]
+
+
+def test_the_composed_one_answers_them_and_the_plain_one_does_not():
+    right = {
+        name: [dcinterp.predict(model, each["prompt"], each["answer"]).rank == 1 for each in PROMPTS]
+        for name, model in ((name, dcinterp.load(name)) for name in ARMS)
+    }
+    assert all(right[COMPOSED])
+    assert not all(right[PLAIN])
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (2, 3), (3, 2)])
+def test_the_relation_is_read_by_the_weights_after_the_softmax_alone(first, second):
+    model = dcinterp.load(COMPOSED)
+    asked, other = PROMPTS[first], PROMPTS[second]
+
+    def answer(stage: str) -> str:
+        taps = [tap for tap in model.hook_dict if tap.startswith(f"blocks.1.attn.{stage}.hook_w_q")]
+        assert len(taps) == 3
+        _, cache = model.run_with_cache(other["prompt"], names_filter=taps)
+        hooks = [(tap, lambda weights, hook: cache[hook.name]) for tap in taps]
+        return model.tokenizer.decode(model.run_with_hooks(asked["prompt"], fwd_hooks=hooks)[0, -1].argmax())
+
+    assert answer("post") == other["answer"]
+    assert answer("pre") == asked["answer"]
