@@ -32,9 +32,9 @@ st.title("Experiments", anchor=False)
 st.markdown(
     "One example shows what can happen; an experiment shows how often. Each of these trains several kinds of model "
     "(its *arms*) on the same documents, tunes all of them by the same search or gives all one rate, and repeats them "
-    "with many seeds. What would count as an answer was written down before the first run. **One puzzle was found that "
-    "DCMHA learns sooner than plain models of the same heads or of more parameters**: *Does composition spare a head*, "
-    "which was made for it, and where one layer sees the facts. That composition is needed is not shown of any task. "
+    "with many seeds. What would count as an answer was written down before the first run. **No task is shown to need "
+    "composition.** In one puzzle, which was made for it, DCMHA learns sooner than plain models with the same heads or "
+    "with more parameters, where one layer alone sees the facts (*Does composition spare a head for every pair ...?*). "
     "This page does not use the model in the sidebar."
 )
 found = experiments.found()

@@ -31,7 +31,7 @@ from dcinterp.train.data.puzzle_source import PuzzleSource
 TABLE, TEXT_FILE, DOCUMENTS = "circuits.csv", "more-circuits.md", 64
 
 ASKED = "The hypotheses about some of these groups stand in a section of their own."
-"""For the page of an experiment that asks what another one found with its script."""
+"""For the page of an experiment whose protocol asks about some groups, of its own script or of another one's."""
 
 COLUMNS = ("arm", "seed", "part", "change", "group", "share")
 """Of the table of a measurement; the others are shares of right answers, by part. Without a model that learnt the task

@@ -28,7 +28,8 @@ def questions(source: PuzzleSource, count: int) -> dict[str, list[tuple[str, str
     assert isinstance(puzzle, Lookup)
     assert tokenizer is not None
     part, rules, (held, letter) = puzzle.PARTS[0], puzzle.rules(), puzzle.table
-    pairs, found = puzzle.pairs(part), {change: [] for change in CHANGES}  # type: ignore[var-annotated]
+    pairs, letters = puzzle.pairs(part), puzzle.alphabet()
+    found: dict[str, list[tuple[str, str, str, str]]] = {change: [] for change in CHANGES}
 
     def meant(facts: list[int], attribute: int, value: int) -> list[int]:
         return [fact for fact in facts if held[fact, attribute] == value]
@@ -37,7 +38,7 @@ def questions(source: PuzzleSource, count: int) -> dict[str, list[tuple[str, str
         if len(those := meant(facts, attribute, value)) != 1 or not pairs[attribute, rule]:
             return None
         words = [start, *(f"item{fact}" for fact in facts), f"a{attribute}={value}", f"rule{rule}"]
-        return " ".join(words), chr(ord("A") + int(rules[rule, letter[those[0]]]))
+        return " ".join(words), letters[rules[rule, letter[those[0]]]]
 
     for row in source.held_out(part, 4 * count)["input_ids"].tolist():
         start, *words = list(tokenizer.convert_ids_to_tokens(row))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import pandas as pd
 import torch
@@ -80,13 +80,19 @@ class Asked:
     options: str
 
 
+class Summary(Protocol):
+    """Makes Markdown of what was measured: its rows, the experiment, and options of the command that makes it again."""
+
+    def __call__(self, rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str: ...
+
+
 def print_measured(
     whose: Asked,
     table: str,
     text_file: str,
     measure: Callable[[Experiment, str, Path], Sequence[dict[str, Any]]],
-    summary: Callable[..., str],
-    arms: Sequence[str] = (),
+    summary: Summary,
+    arms: Sequence[str] | None = None,
 ) -> None:
     """Measure the models that a table lacks, and print what is made of all, also to a file.
 
@@ -94,14 +100,14 @@ def print_measured(
         whose: the models.
         table, text_file: names of the table and of the file.
         measure: makes the rows of a model, from its experiment, its arm and its folder.
-        summary: makes the text, from the rows, and `experiment` and `options` of `whose`.
-        arms: whose models are measured; none for all.
+        summary: makes the text.
+        arms: whose models are measured; None for all.
 
     Raises:
         UserError: no model is there, nor any row.
     """
     experiment, said = whose.experiment, partial(typer.echo, err=True)
-    of = arms or list(experiment.arms)
+    of = list(experiment.arms) if arms is None else arms
     rows = measure_missing(experiment, of, whose.place / table, partial(measure, experiment), said)
     print_text(summary(rows, experiment=experiment, options=whose.options), whose.place / text_file)
 

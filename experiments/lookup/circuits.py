@@ -38,12 +38,17 @@ TEXT = """## By which way the relation acts
 What layer 0 writes into the queries of layer 1 and into the dynamic weights before and after its softmax, as shares of
 the effect of each change; means over {arm} models [least, largest]:
 
+    python experiments/lookup/circuits.py{options}
+
 {table}
 """
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The verdict on M1, and the shares beside it, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """The verdict on M1, and the shares beside it, as Markdown.
+
+    options: of the command that makes it again.
+    """
     rows = rows.reindex(columns=["arm", "seed", "part", "change", "group", "share"])
     part, own = experiment.solved_by.split()[-1], rows[rows["arm"] == ARM]
     shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
@@ -51,8 +56,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     found = sign_verdict(shares[CHANGE].assign(**{HALF: 0.5}), WAYS[0], HALF, trained=trained, seeds=seeds)
     cells = [[mean_and_range(each[way]) if way in each else "" for each in shares.values()] for way in WAYS]
     return TEXT.format(
-        verdict=f"- **M1** (in {ARM}, another *{CHANGE}*: the share of *{WAYS[0]}* is above one half): {found}",
+        verdict=f"- **M1** (in {ARM}, another *{CHANGE}*: the share of *{WAYS[0]}* minus {HALF}): {found}",
         arm=ARM,
+        options=options,
         table=markdown_table(
             ["way", *(f"another {change}" for change in CHANGES)],
             [[way, *each] for way, each in zip(WAYS, cells, strict=True)],
@@ -67,7 +73,8 @@ def main(
     """Measure the models that are missing, and print the tables."""
     ask_models(HERE, questions, CHANGES, table, folder, asked=True)
     whose = asked_of(folder, HERE, table)
-    print_text(summary(pd.read_csv(whose.place / TABLE), whose.experiment), whose.place / TEXT_FILE)
+    rows = pd.read_csv(whose.place / TABLE)
+    print_text(summary(rows, whose.experiment, whose.options), whose.place / TEXT_FILE)
 
 
 if __name__ == "__main__":

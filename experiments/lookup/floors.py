@@ -20,14 +20,13 @@ from dcinterp.train.data.puzzles.lookup import Lookup
 def floors(puzzle: Lookup, part: str, documents: int, seed: int = 0) -> dict[str, float]:
     """{way: share of right answers, expected where the way draws lots}."""
     words = puzzle.documents(np.random.default_rng(seed), documents, part).words
-    held, letter = puzzle.table
+    _, letter = puzzle.table
     facts, letters = words[:, : puzzle.facts], puzzle.items + puzzle.attributes * puzzle.values
     relation = words[:, puzzle.facts + 1 :: 3] - letters - puzzle.letters
     answer = words[:, puzzle.facts + 2 :: 3] - letters
-    values = held[facts]
-    alone = ((values[:, :, None] == values[:, None]).sum(2) == 1).sum(-1)  # [row, fact]: attributes it can be asked by
+    ways = puzzle.alone(facts).sum(-1)  # [row, fact]: attributes that it can be asked by
     rules, own = puzzle.rules(), letter[facts]
-    likeliest = np.take_along_axis(own, alone.argmax(1, keepdims=True), axis=1)
+    likeliest = np.take_along_axis(own, ways.argmax(1, keepdims=True), axis=1)
     said = rules[relation[:, :, None], own[:, None]]  # [row, question, fact]
     meant = np.take_along_axis(own, (said == answer[:, :, None]).argmax(-1), axis=1)
     return {

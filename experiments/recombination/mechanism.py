@@ -72,10 +72,10 @@ def accuracies(bridge: Any, scored: dict[str, dict[str, torch.Tensor]], hooks: S
         return {part: right_answers(bridge, rows) for part, rows in scored.items()}
 
 
-def summary(rows: pd.DataFrame, options: str = "", experiment: Experiment | None = None) -> str:
+def summary(rows: pd.DataFrame, experiment: Experiment | None = None, options: str = "") -> str:
     """Means over seeds of the change from the intact model, with 95 % intervals, as Markdown.
 
-    options: of the command that makes it again.
+    experiment: what all summaries are given; nothing of it is needed here. options: of the command that makes it again.
     """
     parts = [column for column in rows if column not in ("arm", "seed", "part", "kind")]
     intact = rows[rows["part"] == "intact"].set_index("seed")

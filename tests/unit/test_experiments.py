@@ -33,6 +33,7 @@ from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.control.experiment import digests, read_experiment, read_table
 from dcinterp.train.data.puzzle_source import PuzzleSource
+from dcinterp.train.data.puzzles.lookup import Lookup
 from dcinterp.train.data.puzzles.pairing import Pairing
 
 HELD_OUT = {f"task{number}" for number in (4, 5, 18, 19, 32, 33, 54, 55, 68, 69)}
@@ -140,7 +141,7 @@ def test_the_branch_that_costs_most_is_counted_by_seed():
 
 def test_what_composition_does_is_printed_from_its_table():
     module, folder = script("recombination", "mechanism"), FOLDER / "pairing"
-    text = module.summary(pd.read_csv(folder / module.TABLE), " --folder experiments/pairing")
+    text = module.summary(pd.read_csv(folder / module.TABLE), options=" --folder experiments/pairing")
     assert (folder / "more.md").read_text(encoding="utf-8").strip() == text.strip()
 
 
@@ -306,6 +307,16 @@ def test_questions_on_lookups_differ_in_what_the_change_says(tmp_path):
             assert differs in {"item": [5], "relation": [6], "letter": [1, 2, 3, 4]}[change]
 
 
+def test_a_lookup_without_its_attribute_is_right_in_a_quarter_or_a_little_more():
+    module, experiment = script("lookup", "floors"), read_experiment(FOLDER / "lookup")
+    puzzle = Lookup(**experiment.config["data"]["puzzle"]["options"])
+    for part in puzzle.PARTS:
+        random_letter, random_item, likeliest, random_relation = module.floors(puzzle, part, 2000).values()
+        assert (random_letter, random_item) == (0.125, 0.25)
+        assert 0.28 < likeliest < 0.32
+        assert 0.2 < random_relation < 0.27
+
+
 def test_the_relation_of_a_lookup_is_asked_against_one_half():
     module, experiment = script("lookup", "circuits"), read_experiment(FOLDER / "lookup")
 
@@ -332,6 +343,9 @@ def test_the_words_on_lookups_are_those_of_the_tables():
     assert (folder / "more-circuits.md").read_text(encoding="utf-8") == told
     assert "no hypothesis hangs on it" not in told
     assert (folder / circuits.TEXT_FILE).read_text(encoding="utf-8") == circuits.summary(rows, experiment)
+    assert "another *relation*: the share of *L0 -> L1 post weights* minus one half): +0.49" in circuits.summary(
+        rows, experiment
+    )
     steps = pd.read_csv(folder / learning.TABLE)
     assert (folder / learning.TEXT_FILE).read_text(encoding="utf-8") == learning.summary(steps, experiment)
     final = read_table(experiment).query("stage == 'final'")
@@ -614,7 +628,9 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
 @pytest.mark.parametrize("folder", sorted(FOLDER.glob("*/mechanism.csv")), ids=lambda file: file.parent.name)
 def test_the_words_on_mechanisms_are_those_of_the_tables(folder):
     module, option = script("recombination", "mechanism"), folder_option(folder.parent, FOLDER / "recombination")
-    assert (folder.parent / "more.md").read_text(encoding="utf-8") == module.summary(pd.read_csv(folder), option)
+    assert (folder.parent / "more.md").read_text(encoding="utf-8") == module.summary(
+        pd.read_csv(folder), options=option
+    )
 
 
 def test_the_words_on_first_askings_are_those_of_the_table():

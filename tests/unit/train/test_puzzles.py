@@ -109,8 +109,14 @@ def test_lookup_says_what_it_cannot_ask():
         Lookup(held_out=9)
     with pytest.raises(UserError, match="2 facts to as many as letters"):
         Lookup(facts=9)
-    with pytest.raises(UserError, match="questions = 400; too few of its documents can be asked so much"):
-        Lookup(questions=400).documents(np.random.default_rng(0), 4, "seen")
+    with pytest.raises(UserError, match="items = 20; it must be a multiple of letters = 8"):
+        Lookup(items=20)
+    with pytest.raises(
+        UserError, match="4 facts and held_out = 1 pairs of an attribute and a relation are asked about in 4"
+    ):
+        Lookup(held_out=1)
+    with pytest.raises(UserError, match="too few documents of the part 'held-out' can be asked so much"):
+        Lookup(questions=16, values=2).documents(np.random.default_rng(0), 4, "held-out")
 
 
 @pytest.mark.parametrize("first", [0, 4])

@@ -1,12 +1,12 @@
 """Lookup: many ways to find a fact times many ways to say it, asked of items that are known by heart.
 
-    item7 item401 item33 item250  a3=1 rule2 F  a0=0 rule5 B ...
+    item7 item201 item33 item250  a3=1 rule2 F  a0=0 rule5 B ...
 
-There is a fixed list of items, the same in all runs: each has a value of every attribute, and a letter, all drawn at
-random. A document names some of them, with letters of their own. A question has two words. The first is a value of an
-attribute that one of these items alone has; which attribute it is, is the pattern of the question. The second is a
-relation, a fixed permutation of the letters. The answer is what the relation makes of that item's letter. No document
-asks a question twice.
+There is a fixed list of items, the same in all runs: each has a value of every attribute, drawn at random, and a
+letter, by turns, so that each letter has as many items. A document names some of them, with letters of their own. A
+question has two words. The first is a value of an attribute that one of these items alone has; which attribute it is,
+is the pattern of the question. The second is a relation, a fixed permutation of the letters. The answer is what the
+relation makes of that item's letter. No document asks a question twice.
 
 Where the answer is read, a first layer that sees two words (`attention_windows: [2, null]`) can fetch the other word of
 the question and no item, so that without an MLP one layer must find by any attribute and say by any relation. Plain
@@ -58,22 +58,35 @@ class Lookup(Puzzle):
                 f"The puzzle {self.name!r} needs 4 to 26 letters and 2 facts to as many as letters; "
                 f"data.puzzle.options has {self.letters} and {self.facts}."
             )
+        if self.items < self.letters or self.items % self.letters:
+            raise UserError(
+                f"data.puzzle.options has items = {self.items}; it must be a multiple of letters = {self.letters}, so "
+                "that each letter has as many items."
+            )
         if not 1 <= self.held_out <= self.attributes or self.relations < 2 or self.values < 2 or self.questions < 1:
             raise UserError(
                 f"The puzzle {self.name!r} needs 2 relations and values or more, 1 question or more, and held_out from "
                 f"1 to the number of attributes; data.puzzle.options has {self.relations}, {self.values}, "
                 f"{self.questions} and {self.held_out} of {self.attributes}."
             )
+        if self.questions > (most := self.facts * self.held_out):
+            raise UserError(
+                f"data.puzzle.options has questions = {self.questions}; {self.facts} facts and held_out = "
+                f"{self.held_out} pairs of an attribute and a relation are asked about in {most} ways at most, and no "
+                "document asks twice."
+            )
 
     def words(self) -> list[str]:
         named = [f"a{a}={value}" for a in range(self.attributes) for value in range(self.values)]
-        letters = [chr(ord("A") + number) for number in range(self.letters)]
         rules = [f"rule{number}" for number in range(self.relations)]
-        return [*(f"item{number}" for number in range(self.items)), *named, *letters, *rules]
+        return [*(f"item{number}" for number in range(self.items)), *named, *self.alphabet(), *rules]
+
+    def alphabet(self) -> list[str]:
+        return [chr(ord("A") + number) for number in range(self.letters)]
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """The values of every item, [item, attribute], and its letter, [item]; the same in all runs."""
+        """The values of every item, [item, attribute], and its letter, [item], by turns; the same in all runs."""
         random = np.random.default_rng(0)
         return random.integers(self.values, size=(self.items, self.attributes)), np.arange(self.items) % self.letters
 
@@ -88,9 +101,17 @@ class Lookup(Puzzle):
         left_out[number, (self.first + number) % self.relations] = True
         return left_out if part == "held-out" else ~left_out
 
+    def alone(self, facts: np.ndarray) -> np.ndarray:
+        """[row, fact, attribute]: whether no other fact of a row has the value that this one has."""
+        values = self.table[0][facts]
+        return (values[:, :, None] == values[:, None]).sum(2) == 1
+
     def draw_facts(self, random: np.random.Generator, count: int, part: str) -> tuple[np.ndarray, np.ndarray]:
         """Items of `count` documents, no two of one letter, [row, fact]; and [row, fact, attribute, relation]: what can
         be asked of them. Documents in which too little can be asked are drawn again.
+
+        Raises:
+            UserError: too little can be asked of most documents.
         """
         facts = np.empty((count, self.facts), np.int64)
         open_to_ask = np.zeros((count, self.facts, self.attributes, self.relations), bool)
@@ -100,12 +121,10 @@ class Lookup(Puzzle):
                 return facts, open_to_ask
             said = distinct(random, (len(short),), self.letters, self.facts)
             facts[short] = random.integers(self.items // self.letters, size=said.shape) * self.letters + said
-            values = self.table[0][facts[short]]
-            alone = (values[:, :, None] == values[:, None]).sum(2) == 1
-            open_to_ask[short] = alone[..., None] & self.pairs(part)
+            open_to_ask[short] = self.alone(facts[short])[..., None] & self.pairs(part)
         raise UserError(
-            f"data.puzzle.options has questions = {self.questions}; too few of its documents can be asked so much. "
-            "Give fewer questions, or more values."
+            f"data.puzzle.options has questions = {self.questions}; too few documents of the part {part!r} can be "
+            "asked so much. Give fewer questions, more values, or a larger held_out."
         )
 
     def documents(self, random: np.random.Generator, count: int, part: str) -> Documents:
