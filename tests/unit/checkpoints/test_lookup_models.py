@@ -12,6 +12,7 @@ from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control.experiment import FINAL, find_experiments, read_experiment, read_table
 from dcinterp.train.data.puzzles.lookup import Lookup
+from tests.unit.checkpoints.exchanged import answer_with
 
 ARMS = {"dcformer++-lookup": "DCMHA", "transformer++-lookup": "plain wider"}
 COMPOSED, PLAIN = ARMS
@@ -64,13 +65,5 @@ def test_the_composed_one_answers_them_and_the_plain_one_does_not():
 def test_the_relation_is_read_by_the_weights_after_the_softmax_alone(first, second):
     model = dcinterp.load(COMPOSED)
     asked, other = PROMPTS[first], PROMPTS[second]
-
-    def answer(stage: str) -> str:
-        taps = [tap for tap in model.hook_dict if tap.startswith(f"blocks.1.attn.{stage}.hook_w_q")]
-        assert len(taps) == 3
-        _, cache = model.run_with_cache(other["prompt"], names_filter=taps)
-        hooks = [(tap, lambda weights, hook: cache[hook.name]) for tap in taps]
-        return model.tokenizer.decode(model.run_with_hooks(asked["prompt"], fwd_hooks=hooks)[0, -1].argmax())
-
-    assert answer("post") == other["answer"]
-    assert answer("pre") == asked["answer"]
+    post, pre = (answer_with(model, asked["prompt"], other["prompt"], stage) for stage in ("post", "pre"))
+    assert (post, pre) == (other["answer"], asked["answer"])

@@ -11,6 +11,7 @@ import dcinterp
 from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control.experiment import FINAL, find_experiments, read_experiment, read_table
+from tests.unit.checkpoints.exchanged import answer_with
 
 ARMS = {"dcformer++-pairing": "DCMHA", "transformer++-pairing": "plain"}
 PROMPTS = json.loads((SHIPPED / "dcformer++-pairing" / "prompts.json").read_text(encoding="utf-8"))
@@ -48,13 +49,5 @@ def test_it_is_small_and_answers_the_prompts_that_come_with_it(name):
 def test_the_rule_is_read_by_the_weights_after_the_softmax_alone(first, second):
     model = dcinterp.load("dcformer++-pairing")
     asked, other = PROMPTS[first], PROMPTS[second]
-
-    def answer(stage: str) -> str:
-        taps = [tap for tap in model.hook_dict if tap.startswith(f"blocks.1.attn.{stage}.hook_w_q")]
-        assert len(taps) == 3
-        _, cache = model.run_with_cache(other["prompt"], names_filter=taps)
-        hooks = [(tap, lambda weights, hook: cache[hook.name]) for tap in taps]
-        return model.tokenizer.decode(model.run_with_hooks(asked["prompt"], fwd_hooks=hooks)[0, -1].argmax())
-
-    assert answer("post") == other["answer"]
-    assert answer("pre") == asked["answer"]
+    post, pre = (answer_with(model, asked["prompt"], other["prompt"], stage) for stage in ("post", "pre"))
+    assert (post, pre) == (other["answer"], asked["answer"])
