@@ -24,7 +24,7 @@ from dcinterp.bench.pooled_edges import (
     change_list,
     pooled_shares,
 )
-from dcinterp.bench.trained_models import asked_of, open_trained, print_measured, right_answers
+from dcinterp.bench.trained_models import Asked, asked_of, open_trained, print_measured, right_answers
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
@@ -63,7 +63,7 @@ def ask_models(
     folder: Path | None = None,
     *,
     asked: bool = False,
-) -> None:
+) -> Asked:
     """Measure the models that are missing, and print the tables.
 
     Args:
@@ -74,6 +74,9 @@ def ask_models(
         folder: of the experiment, where it is not the script's.
         asked: whether a hypothesis is about some of the groups, also of the script's own experiment.
 
+    Returns:
+        Whose models they are.
+
     Raises:
         UserError: no model is there, nor any row.
     """
@@ -81,6 +84,7 @@ def ask_models(
     measure = partial(measure_model, prompts=prompts)
     told = partial(summary, changes=changes, script=own.name, asked=asked)
     print_measured(whose, TABLE, TEXT_FILE, measure, told)
+    return whose
 
 
 def measure_model(experiment: Experiment, arm: str, model: Path, prompts: PromptsOf) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from dcinterp.bench.arm_circuits import TABLE, ask_models
 from dcinterp.bench.lookup_questions import CHANGES, questions
 from dcinterp.bench.pooled_edges import mean_and_range, shares_of
 from dcinterp.bench.sign_verdict import sign_verdict
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_text
+from dcinterp.bench.trained_models import RunsTable, print_text
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -71,8 +71,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    ask_models(HERE, questions, CHANGES, table, folder, asked=True)
-    whose = asked_of(folder, HERE, table)
+    whose = ask_models(HERE, questions, CHANGES, table, folder, asked=True)
     rows = pd.read_csv(whose.place / TABLE)
     print_text(summary(rows, whose.experiment, whose.options), whose.place / TEXT_FILE)
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dcinterp.train.control.experiment import read_experiment
+from dcinterp.bench.floors import print_floors
 from dcinterp.train.data.puzzles.lookup import Lookup
 
 
@@ -41,12 +41,7 @@ def floors(puzzle: Lookup, part: str, documents: int, seed: int = 0) -> dict[str
 
 def main(documents: Annotated[int, typer.Option(help="Documents to draw.")] = 20_000) -> None:
     """Print the shares of both parts."""
-    section = read_experiment(Path(__file__).parent).run("final", "plain", {}, 0).config.data.puzzle
-    puzzle = Lookup(**section.options)
-    for part in puzzle.PARTS:
-        typer.echo(part)
-        for way, share in floors(puzzle, part, documents).items():
-            typer.echo(f"  {share:.3f}  {way}")
+    print_floors(Path(__file__).parent, floors, documents)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ end of the experiment's page (more-circuits.md). Its circuits.yaml says why M is
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
@@ -145,10 +146,11 @@ def asked(experiment: Experiment) -> tuple[str, list[str], list[str]]:
     return found["why"], found["parts"], found.get("arms", [COMPOSED, next(iter(experiment.arms))])
 
 
-def measure(experiment: Experiment, _arm: str, model: Path) -> list[dict[str, Any]]:
-    """A row for every part, change and group: its share; one row alone of a model that is not asked."""
-    runs = read_table(experiment)
-    solved = runs[runs["stage"] == FINAL].set_index("name")[experiment.solved_by]
+def measure(experiment: Experiment, _arm: str, model: Path, solved: pd.Series) -> list[dict[str, Any]]:
+    """A row for every part, change and group: its share; one row alone of a model that is not asked.
+
+    solved: the share of right answers on tasks seen in training, of every run.
+    """
     seen = {"right": solved[model.parent.name]}
     if seen["right"] < experiment.solved_at:
         return [seen]
@@ -262,7 +264,9 @@ def main(
     if model:
         typer.echo(one_table(measure_part(whose.experiment, load(model), ORDINALS)))
         return
-    print_measured(whose, TABLE, TEXT_FILE, measure, summary)
+    runs = read_table(whose.experiment)
+    solved = runs[runs["stage"] == FINAL].set_index("name")[whose.experiment.solved_by]
+    print_measured(whose, TABLE, TEXT_FILE, partial(measure, solved=solved), summary)
 
 
 if __name__ == "__main__":
