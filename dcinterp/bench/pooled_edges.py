@@ -184,6 +184,15 @@ def mean_and_range(shares: pd.Series) -> str:
     return f"{mean} [{least}, {most}]"
 
 
+def share_cells(shares: pd.DataFrame, groups: Sequence[str]) -> list[str]:
+    """`mean_and_range` of each group, as a column of a table; nothing where no model has the group.
+
+    Args:
+        shares: [seed, group] of `shares_of`.
+    """
+    return [mean_and_range(shares[group]) if group in shares else "" for group in groups]
+
+
 def two_decimals(value: float, sign: str = "") -> str:
     """A share with two decimals, with its sign where `sign` is "+"; never -0.00."""
     return f"{round(value, 2) + 0.0:{sign}.2f}"

@@ -15,24 +15,31 @@ def least_models(error: float) -> int:
 
 
 def sign_verdict(
-    shares: pd.DataFrame, way: str, other: str, *, trained: int, seeds: int, error: float = 0.05, signs: bool = False
+    shares: pd.DataFrame,
+    way: str,
+    other: str | float,
+    *,
+    trained: int,
+    seeds: int,
+    error: float = 0.05,
+    signs: bool = False,
 ) -> str:
-    """The verdict on "the share of one way minus that of another is above zero", in Markdown.
+    """The verdict on "the share of one way minus that of another, or minus a number, is above zero", in Markdown.
 
     It needs both the interval of the mean and a sign test; there is none before all seeds are trained, nor with fewer
     than `least_models`.
 
     Args:
         shares: [seed, group] of `shares_of`, of the models that could be asked.
-        way, other: the two groups.
+        way, other: the two groups; of the second a number may stand for every share.
         trained, seeds: how many models there are, and how many there will be.
         error: what each of the two tests may err.
         signs: whether to count the signs where there are too few models.
     """
     if trained < seeds:
         return f"interim, {trained} of {seeds} seeds; no verdict."
-    paired = shares.reindex(columns=[way, other])
-    values = (paired[way] - paired[other]).to_numpy(copy=True)
+    own = shares.reindex(columns=[way, other] if isinstance(other, str) else [way])
+    values = (own[way] - (own[other] if isinstance(other, str) else other)).to_numpy(copy=True)
     of, above = f"{len(values)} of {trained} models", int((values > 0).sum())
     if len(values) < (least := least_models(error)):
         counted = f", above zero in {above} of them" if signs else ""

@@ -17,7 +17,7 @@ import typer
 
 from dcinterp.bench.arm_circuits import TABLE, ask_models
 from dcinterp.bench.lookup_questions import CHANGES, questions
-from dcinterp.bench.pooled_edges import mean_and_range, shares_of
+from dcinterp.bench.pooled_edges import share_cells, shares_of
 from dcinterp.bench.sign_verdict import sign_verdict
 from dcinterp.bench.trained_models import RunsTable, print_text
 from dcinterp.support.text import markdown_table
@@ -25,11 +25,7 @@ from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
 TEXT_FILE, ARM = "more-circuits-asked.md", "DCMHA"
-CHANGE, WAYS, HALF = (
-    "relation",
-    tuple(f"L0 -> L1 {way}" for way in ("post weights", "pre weights", "query")),
-    "one half",
-)
+CHANGE, WAYS = "relation", tuple(f"L0 -> L1 {way}" for way in ("post weights", "pre weights", "query"))
 
 TEXT = """## By which way the relation acts
 
@@ -53,15 +49,15 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     part, own = experiment.solved_by.split()[-1], rows[rows["arm"] == ARM]
     shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
     trained, seeds = own["seed"].nunique(), len(experiment.seeds)
-    found = sign_verdict(shares[CHANGE].assign(**{HALF: 0.5}), WAYS[0], HALF, trained=trained, seeds=seeds)
-    cells = [[mean_and_range(each[way]) if way in each else "" for each in shares.values()] for way in WAYS]
+    found = sign_verdict(shares[CHANGE], WAYS[0], 0.5, trained=trained, seeds=seeds)
+    columns = [share_cells(each, WAYS) for each in shares.values()]
     return TEXT.format(
-        verdict=f"- **M1** (in {ARM}, another *{CHANGE}*: the share of *{WAYS[0]}* minus {HALF}): {found}",
+        verdict=f"- **M1** (in {ARM}, another *{CHANGE}*: the share of *{WAYS[0]}* minus one half): {found}",
         arm=ARM,
         options=options,
         table=markdown_table(
             ["way", *(f"another {change}" for change in CHANGES)],
-            [[way, *each] for way, each in zip(WAYS, cells, strict=True)],
+            [list(row) for row in zip(WAYS, *columns, strict=True)],
         ),
     )
 

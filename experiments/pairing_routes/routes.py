@@ -21,7 +21,7 @@ from torch import Tensor, einsum
 
 from dcinterp.bench.arm_circuits import DOCUMENTS
 from dcinterp.bench.pairing_questions import CHANGES, questions
-from dcinterp.bench.pooled_edges import group_of, mean_and_range, pair_shares, shares_of
+from dcinterp.bench.pooled_edges import group_of, pair_shares, share_cells, shares_of
 from dcinterp.bench.sign_verdict import least_models, sign_verdict
 from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.bridge.protocol import Bridge
@@ -37,14 +37,13 @@ TAP = "blocks.1.attn.post.hook_"
 POST, PRE, QUERY = (f"L0 -> L1 {way}" for way in ("post weights", "pre weights", "query"))
 BETWEEN, OWN = f"{LAYER}, between heads", f"{LAYER}, a head's own"
 MAP_BETWEEN, MAP_OWN, MAP = "map between heads", "map of a head's own", "map of the query"
-HALF = "one half"
 CLAIM = (
     "in these models, where they learnt the task, the relation acts by the dynamic weights after the softmax, and "
     "mostly by choosing with which other heads' values a pattern is used"
 )
 NEEDED = ("M1", "M2", "M3")
-ASKED = {
-    "M1": ("relation", POST, HALF),
+ASKED: dict[str, tuple[str, str, str | float]] = {
+    "M1": ("relation", POST, 0.5),
     "M2": ("relation", MAP_BETWEEN, MAP_OWN),
     "M3": ("fact", BETWEEN, OWN),
     "M4": ("half", QUERY, POST),
@@ -147,10 +146,11 @@ def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any
 def verdict(name: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     """A hypothesis with what became of it, as a line of Markdown."""
     change, way, other = ASKED[name]
-    shares = shares_of(rows, ARM, experiment.solved_by.split()[-1], change).assign(**{HALF: 0.5})
+    shares = shares_of(rows, ARM, experiment.solved_by.split()[-1], change)
     trained, error = rows["seed"].nunique(), 0.05 / len(ASKED)
     found = sign_verdict(shares, way, other, trained=trained, seeds=len(experiment.seeds), error=error)
-    return f"- **{name}** (another *{change}*: *{way}* minus {other if other == HALF else f'*{other}*'}): {found}"
+    less = f"*{other}*" if isinstance(other, str) else "one half"
+    return f"- **{name}** (another *{change}*: *{way}* minus {less}): {found}"
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
@@ -163,10 +163,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     verdicts = {name: verdict(name, rows, experiment) for name in ASKED}
     error, ways = 0.05 / len(ASKED), (POST, PRE, QUERY, BETWEEN, OWN, MAP_BETWEEN, MAP_OWN, MAP)
     shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
-    lines = []
-    for way in ways:
-        own = [shares[change].get(way) for change in CHANGES]
-        lines.append([way, *("" if each is None else mean_and_range(each) for each in own)])
+    columns = [share_cells(each, ways) for each in shares.values()]
     return TEXT.format(
         arm=ARM,
         part=part,
@@ -183,7 +180,10 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         map_between=MAP_BETWEEN,
         map_own=MAP_OWN,
         map=MAP,
-        table=markdown_table(["way", *(f"another {change}" for change in CHANGES)], lines),
+        table=markdown_table(
+            ["way", *(f"another {change}" for change in CHANGES)],
+            [list(row) for row in zip(ways, *columns, strict=True)],
+        ),
     )
 
 

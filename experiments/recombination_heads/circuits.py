@@ -17,7 +17,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.bench.pooled_edges import PREFERS, mean_and_range, shares_of
+from dcinterp.bench.pooled_edges import PREFERS, share_cells, shares_of
 from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.bench.sign_verdict import least_models, sign_verdict
 from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
@@ -106,7 +106,7 @@ def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Seq
     for arm, number in trained.items():
         shares = shares_of(rows, arm, part, CHANGE)
         heads.append(f"{arm}: {len(shares)} of {number}")
-        columns.append([mean_and_range(shares[route]) if route in shares else "" for route in routes])
+        columns.append(share_cells(shares, routes))
     places = map(_place, routes)
     return markdown_table(heads, [list(row) for row in zip(places, *columns, strict=True)])
 
