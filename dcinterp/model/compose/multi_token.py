@@ -81,10 +81,11 @@ class MultiTokenCompose(Composer):
         for name, taps in ((name, options[name]) for name in ("queries", "keys")):
             if taps < 1:
                 raise UserError(f"compose_options has {name!r} = {taps}; a convolution has at least one tap.")
-        if "pre" in config.compose_stages and any(window is not None for window in config.attention_windows):
+        reads_around = "pre" in config.compose_stages and max(options["queries"], options["keys"]) > 1
+        if reads_around and any(window is not None for window in config.attention_windows):
             raise UserError(
                 "compose='multi-token' reads scores around a pair, which local layers hide; leave attention_windows "
-                "out."
+                "out, or let it mix heads alone by compose_options {queries: 1, keys: 1}."
             )
 
     @torch.no_grad()

@@ -165,8 +165,10 @@ def test_long_texts_go_the_portable_way_and_say_so_once(
 
 
 @pytest.mark.skipif(not fused.available(), reason="no C++ compiler here")
-def test_a_convolution_of_one_tap_is_a_map_over_heads_and_takes_the_kernel() -> None:
-    model, ids = random_model(compose_options={"queries": 1, "keys": 1}), torch.arange(9)[None]
+@pytest.mark.parametrize("windows", [(None,), (3, None)])
+def test_a_convolution_of_one_tap_is_a_map_over_heads_and_takes_the_kernel(windows: tuple[int | None, ...]) -> None:
+    model = random_model(compose_options={"queries": 1, "keys": 1}, attention_windows=windows)
+    ids = torch.arange(9)[None]
     logits = {}
     for implementation in ("eager", "fused"):
         model.set_attn_implementation(implementation)
@@ -175,8 +177,9 @@ def test_a_convolution_of_one_tap_is_a_map_over_heads_and_takes_the_kernel() -> 
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(UserError, match="which local layers hide; leave attention_windows out"):
-        config(attention_windows=(4, None))
+    for options in (TAPS, {"queries": 2, "keys": 1}, {"queries": 1, "keys": 2}):
+        with pytest.raises(UserError, match="which local layers hide; leave attention_windows out"):
+            config(attention_windows=(4, None), compose_options=options)
     config(attention_windows=(4, None), compose_stages=("post",))
     with pytest.raises(UserError, match="'queries' = 0; a convolution has at least one tap"):
         config(compose_options={"queries": 0})
