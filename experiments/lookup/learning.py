@@ -8,6 +8,7 @@ to learning.csv of this folder, and prints the table, which is also at the end o
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.loop.metrics_file import read_metrics
 
 HERE = Path(__file__).parent
-TABLE, TEXT_FILE = "learning.csv", "more-learning.md"
+TABLE, TEXT_FILE, OURS = "learning.csv", "more-learning.md", "DCMHA"
 QUARTERS, STILL = 4, 0.02
 
 TEXT = """## Over training
@@ -29,7 +30,8 @@ Means over {seeds} seeds of the accuracy on pairs that training shows, on docume
 every {every} steps. *last quarter* is what the mean gained over the last quarter of a run: with {still:+.2f} or more an
 arm is said to be still learning; a flat end may be the schedule's, whose rate falls to the end. *steps to {at:.0%}*:
 after how many an accuracy of {at:.0%} was measured first, the median and in brackets the least and the most, of the
-seeds that came there at any step.
+seeds that came there at any step. *{ours} earlier*: in how many seeds {ours} came there at an earlier step than this
+arm, which may never have.
 
     python experiments/{folder}/learning.py{options}
 
@@ -52,25 +54,40 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     lines, lengths = [], sorted(set(rows.groupby("arm")["step"].max()))
+    seeds, ours = rows["seed"].nunique(), _first_steps(rows, OURS, experiment.solved_at)
     shown = sorted({length * n // QUARTERS for length in lengths for n in range(1, QUARTERS + 1)})
     for arm in experiment.arms:
-        seen = rows[rows["arm"] == arm].pivot_table(index="step", columns="seed", values="seen")
+        seen = _seen(rows, arm)
         end = seen.index.max()
         gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
-        first = (seen >= experiment.solved_at).idxmax()[(seen >= experiment.solved_at).any()]
-        to = f"{first.median():,.0f} [{first.min():,}, {first.max():,}]" if len(first) else "none"
+        steps = _first_steps(rows, arm, experiment.solved_at)
+        first, earlier = steps[steps < math.inf], int((ours < steps).sum())
+        to = f"{first.median():,.0f} [{first.min():,.0f}, {first.max():,.0f}]" if len(first) else "none"
         means = [f"{seen.loc[step].mean():.3f}" if step in seen.index else "" for step in shown]
-        lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {seen.shape[1]}"])
+        before = "" if arm == OURS else f"{earlier} of {seeds}"
+        lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {seeds}", before])
     head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
     return TEXT.format(
-        seeds=rows["seed"].nunique(),
+        seeds=seeds,
+        ours=OURS,
         every=rows["step"].min(),
         still=STILL,
         at=experiment.solved_at,
         folder=HERE.name,
         options=options,
-        table=markdown_table([*head, "seeds"], lines),
+        table=markdown_table([*head, "seeds", f"{OURS} earlier"], lines),
     )
+
+
+def _seen(rows: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """[step, seed]: the accuracy on pairs seen."""
+    return rows[rows["arm"] == arm].pivot_table(index="step", columns="seed", values="seen")
+
+
+def _first_steps(rows: pd.DataFrame, arm: str, at: float) -> pd.Series:
+    """[seed]: the first step at which an accuracy of `at` was measured; infinite where none was."""
+    reached = _seen(rows, arm) >= at
+    return reached.idxmax().where(reached.any(), math.inf)
 
 
 def main(

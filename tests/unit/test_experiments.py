@@ -365,8 +365,31 @@ def test_an_arm_that_still_learns_is_told_from_one_that_does_not():
     ]
     lines = module.summary(pd.DataFrame(rows), experiment).splitlines()
     (dcmha,), (plain,) = ([line for line in lines if line.startswith(f"| {arm} |")] for arm in ("DCMHA", "plain"))
-    assert dcmha == "| DCMHA | 0.125 | 0.960 | 0.960 | 0.960 | +0.000 | 750 [750, 750] | 2 of 2 |"
-    assert plain == "| plain | 0.125 | 0.250 | 0.375 | 0.500 | +0.125 | none | 0 of 2 |"
+    assert dcmha == "| DCMHA | 0.125 | 0.960 | 0.960 | 0.960 | +0.000 | 750 [750, 750] | 2 of 2 |  |"
+    assert plain == "| plain | 0.125 | 0.250 | 0.375 | 0.500 | +0.125 | none | 0 of 2 | 2 of 2 |"
+
+
+def test_an_arm_that_comes_there_at_the_same_step_is_not_later():
+    module, experiment = script("lookup", "learning"), read_experiment(FOLDER / "lookup")
+    came = {"DCMHA": (1000, 750), "plain": (1000, 1000), "plain wider": (750, None)}
+    rows = [
+        {"arm": arm, "seed": seed, "step": step, "seen": 0.96 if to is not None and step >= to else 0.5}
+        for arm in experiment.arms
+        for seed, to in enumerate(came.get(arm, (None, None)))
+        for step in range(250, 2001, 250)
+    ]
+    lines = module.summary(pd.DataFrame(rows), experiment).splitlines()
+    earlier = {
+        line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in lines if "+0.000" in line
+    }
+    assert earlier == {
+        "plain": "1 of 2",
+        "plain wider": "1 of 2",
+        "plain with MLP": "2 of 2",
+        "plain open": "2 of 2",
+        "talking heads": "2 of 2",
+        "DCMHA": "",
+    }
 
 
 @torch.no_grad()
