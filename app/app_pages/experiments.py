@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from dcinterp.bench.compute_section import found_fit
-from dcinterp.bench.experiment_page import search_tables
-from dcinterp.bench.verdicts import AT_AN_EDGE
+from dcinterp.evidence.compute_section import found_fit
+from dcinterp.evidence.page import search_tables
+from dcinterp.evidence.verdicts import AT_AN_EDGE
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import tip

@@ -10,8 +10,8 @@ import pandas as pd
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
-from dcinterp.bench.experiment_page import more_of, search_notes
-from dcinterp.bench.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
+from dcinterp.evidence.page import more_of, search_notes
+from dcinterp.evidence.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import REPLICATION, TABLE, Experiment, find_experiments, read_experiment
 from workbench import analyses

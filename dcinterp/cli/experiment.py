@@ -78,8 +78,8 @@ def show(
 
         dcinterp experiment show experiments/recombination
     """
-    from dcinterp.bench.experiment_page import table_of
-    from dcinterp.bench.verdicts import comparisons
+    from dcinterp.evidence.page import table_of
+    from dcinterp.evidence.verdicts import comparisons
     from dcinterp.train.control.experiment import read_experiment
 
     found = comparisons(read_experiment(folder, table=table))
@@ -98,7 +98,7 @@ def list_all() -> None:
 
         dcinterp experiment list
     """
-    from dcinterp.bench.verdicts import verdict_rows, verdict_table
+    from dcinterp.evidence.verdicts import verdict_rows, verdict_table
     from dcinterp.train.control.experiment import find_experiments, read_experiment
 
     read = (read_experiment(folder) for folder in find_experiments().values())
@@ -120,9 +120,9 @@ def page(
         dcinterp experiment page experiments/recombination
     """
     import dcinterp
-    from dcinterp.bench.compute_section import found_fit
-    from dcinterp.bench.experiment_page import compute_picture, edges_picture, has_edges, page_of
-    from dcinterp.bench.verdicts import comparisons
+    from dcinterp.evidence.compute_section import found_fit
+    from dcinterp.evidence.page import compute_picture, edges_picture, has_edges, page_of
+    from dcinterp.evidence.verdicts import comparisons
     from dcinterp.figures.base import export
     from dcinterp.train.control.experiment import read_experiment
 

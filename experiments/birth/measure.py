@@ -17,7 +17,7 @@ import typer
 
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, STEP_LIKE, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_text
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_text
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import typer
 
-from dcinterp.bench.arm_circuits import ask_models
-from dcinterp.bench.trained_models import RunsTable
+from dcinterp.evidence.arm_circuits import ask_models
+from dcinterp.evidence.trained_models import RunsTable
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.compositional_recall import MARK, CompositionalRecall
 

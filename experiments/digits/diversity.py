@@ -17,8 +17,8 @@ import torch
 import typer
 
 from dcinterp.analysis.weights.head_diversity import head_diversity
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_text
 from dcinterp.checkpoints.load import load
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table

@@ -17,8 +17,8 @@ import typer
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
-from dcinterp.bench.verdict_words import interval_text
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.verdict_words import interval_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.text import markdown_table

@@ -4,7 +4,7 @@
 
 reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
 circuits.csv of this folder, and prints the tables over seeds, which are also at the end of the experiment's page
-(more-circuits.md). `dcinterp.bench.pooled_edges` says what is measured.
+(more-circuits.md). `dcinterp.evidence.pooled_edges` says what is measured.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 import pandas as pd
 import typer
 
-from dcinterp.bench.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model, with_shares
-from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model, with_shares
+from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock

@@ -15,11 +15,11 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.bench.arm_circuits import TABLE, ask_models
-from dcinterp.bench.lookup_questions import CHANGES, questions
-from dcinterp.bench.pooled_edges import share_cells, shares_of
-from dcinterp.bench.sign_verdict import sign_verdict
-from dcinterp.bench.trained_models import RunsTable, print_text
+from dcinterp.evidence.arm_circuits import TABLE, ask_models
+from dcinterp.evidence.lookup_questions import CHANGES, questions
+from dcinterp.evidence.pooled_edges import share_cells, shares_of
+from dcinterp.evidence.sign_verdict import sign_verdict
+from dcinterp.evidence.trained_models import RunsTable, print_text
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dcinterp.bench.floors import print_floors
+from dcinterp.evidence.floors import print_floors
 from dcinterp.train.data.puzzles.lookup import Lookup
 
 

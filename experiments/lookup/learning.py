@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.loop.metrics_file import read_metrics

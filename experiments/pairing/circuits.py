@@ -15,9 +15,9 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.bench.arm_circuits import ask_models
-from dcinterp.bench.pairing_questions import CHANGES, questions
-from dcinterp.bench.trained_models import RunsTable
+from dcinterp.evidence.arm_circuits import ask_models
+from dcinterp.evidence.pairing_questions import CHANGES, questions
+from dcinterp.evidence.trained_models import RunsTable
 
 HERE = Path(__file__).parent
 

@@ -16,8 +16,8 @@ import torch
 import typer
 from torch import Tensor
 
-from dcinterp.bench.experiment_page import differences
-from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.page import differences
+from dcinterp.evidence.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.batches import NOT_SCORED

@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dcinterp.bench.floors import print_floors
+from dcinterp.evidence.floors import print_floors
 from dcinterp.train.data.puzzles.pairing import HALVES, Pairing
 from dcinterp.train.data.puzzles.recombination import FACTS
 

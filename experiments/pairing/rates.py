@@ -15,8 +15,8 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.bench.one_rate import all_runs, at_rate, tables_of, train_all
-from dcinterp.bench.trained_models import print_text
+from dcinterp.evidence.one_rate import all_runs, at_rate, tables_of, train_all
+from dcinterp.evidence.trained_models import print_text
 from dcinterp.train.control.experiment import Experiment, read_experiment
 
 HERE = Path(__file__).parent

@@ -19,12 +19,12 @@ import typer
 from jaxtyping import Float
 from torch import Tensor, einsum
 
-from dcinterp.bench.arm_circuits import DOCUMENTS
-from dcinterp.bench.pairing_questions import CHANGES, questions
-from dcinterp.bench.pooled_edges import group_of, pair_shares, share_cells, shares_of
-from dcinterp.bench.sign_verdict import least_models, sign_verdict
-from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.evidence.arm_circuits import DOCUMENTS
+from dcinterp.evidence.pairing_questions import CHANGES, questions
+from dcinterp.evidence.pooled_edges import group_of, pair_shares, share_cells, shares_of
+from dcinterp.evidence.sign_verdict import least_models, sign_verdict
+from dcinterp.evidence.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.mechanism.circuit_pairs import Pair, batches, read_pairs
 from dcinterp.mechanism.head_maps import branch_map
 from dcinterp.support.text import markdown_table

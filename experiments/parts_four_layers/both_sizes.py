@@ -14,8 +14,8 @@ import typer
 from scipy.stats import spearmanr
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
-from dcinterp.bench.experiment_page import difference_text
-from dcinterp.bench.trained_models import print_text
+from dcinterp.evidence.page import difference_text
+from dcinterp.evidence.trained_models import print_text
 from dcinterp.support.text import markdown_table
 
 HERE = Path(__file__).parent

@@ -20,8 +20,8 @@ import torch
 import typer
 from scipy.stats import pearsonr
 
-from dcinterp.bench.trained_models import open_trained, print_text, right_answers
-from dcinterp.bench.verdict_words import interval_text
+from dcinterp.evidence.trained_models import open_trained, print_text, right_answers
+from dcinterp.evidence.verdict_words import interval_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console

@@ -4,7 +4,7 @@
 
 reads the models of the runs (so the runs must be there, not only their table), adds those that are missing to
 circuits.csv of this folder, and prints the tables over seeds, which are also at the end of the experiment's page
-(more-circuits.md). `dcinterp.bench.pooled_edges` says what is measured.
+(more-circuits.md). `dcinterp.evidence.pooled_edges` says what is measured.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 import typer
 
-from dcinterp.bench.arm_circuits import tables_by_arm
-from dcinterp.bench.pooled_edges import DESCRIBES, EXPLAINED, change_list
-from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.arm_circuits import tables_by_arm
+from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, change_list
+from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent

@@ -19,8 +19,8 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
-from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
-from dcinterp.bench.verdict_words import interval_text
+from dcinterp.evidence.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.verdict_words import interval_text
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.train.config.recipe import Phase

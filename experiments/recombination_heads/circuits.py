@@ -17,10 +17,10 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.bench.pooled_edges import PREFERS, share_cells, shares_of
-from dcinterp.bench.recombination_questions import CHANGES, DOCUMENTS, question_shares
-from dcinterp.bench.sign_verdict import least_models, sign_verdict
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.pooled_edges import PREFERS, share_cells, shares_of
+from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.sign_verdict import least_models, sign_verdict
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 

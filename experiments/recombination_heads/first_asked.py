@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from dcinterp.bench.experiment_page import differences
-from dcinterp.bench.recombination_questions import asked_first
-from dcinterp.bench.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.page import differences
+from dcinterp.evidence.recombination_questions import asked_first
+from dcinterp.evidence.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 

@@ -15,9 +15,9 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.bench.experiment_page import differences, share_difference
-from dcinterp.bench.one_rate import KEY, all_runs, at_rate, tables_of, train_all
-from dcinterp.bench.trained_models import print_text
+from dcinterp.evidence.one_rate import KEY, all_runs, at_rate, tables_of, train_all
+from dcinterp.evidence.page import differences, share_difference
+from dcinterp.evidence.trained_models import print_text
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 
 HERE = Path(__file__).parent

@@ -18,9 +18,9 @@ import typer
 
 import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
-from dcinterp.bench.pooled_edges import mean_and_range
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.checkpoints.load import load
+from dcinterp.evidence.pooled_edges import mean_and_range
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.data.task_choice import held_out_tasks

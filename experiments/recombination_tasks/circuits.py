@@ -19,7 +19,9 @@ import pandas as pd
 import typer
 
 import synthetic_tasks
-from dcinterp.bench.pooled_edges import (
+from dcinterp.bridge.protocol import Bridge
+from dcinterp.checkpoints.load import load
+from dcinterp.evidence.pooled_edges import (
     EXPLAINED,
     NOTHING,
     arm_tables,
@@ -31,10 +33,8 @@ from dcinterp.bench.pooled_edges import (
     shares_of,
     two_decimals,
 )
-from dcinterp.bench.sign_verdict import sign_verdict
-from dcinterp.bench.trained_models import RunsTable, asked_of, print_measured
-from dcinterp.bridge.protocol import Bridge
-from dcinterp.checkpoints.load import load
+from dcinterp.evidence.sign_verdict import sign_verdict
+from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.support.text import markdown_table
 from dcinterp.train.config.recipe import read_tree

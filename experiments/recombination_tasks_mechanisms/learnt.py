@@ -12,9 +12,9 @@ from pathlib import Path
 import typer
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
-from dcinterp.bench.trained_models import print_text
-from dcinterp.bench.verdict_words import interval_text
-from dcinterp.bench.verdicts import comparison
+from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.verdict_words import interval_text
+from dcinterp.evidence.verdicts import comparison
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis, read_experiment

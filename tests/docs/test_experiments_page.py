@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sitetools.marked import require_part
 
-from dcinterp.bench.verdicts import verdict_rows, verdict_table
+from dcinterp.evidence.verdicts import verdict_rows, verdict_table
 from dcinterp.train.control.experiment import FILE, read_experiment
 
 ROOT = Path(__file__).parents[2]

@@ -19,12 +19,12 @@ import torch
 
 import dcinterp
 from dcinterp.analysis.training.compare_arms import ArmComparison
-from dcinterp.bench import arm_circuits, lookup_questions, pairing_questions
-from dcinterp.bench.experiment_page import page_of
-from dcinterp.bench.recombination_questions import asked_first, questions
-from dcinterp.bench.trained_models import folder_option
-from dcinterp.bench.verdicts import comparison
 from dcinterp.bridge import wrap
+from dcinterp.evidence import arm_circuits, lookup_questions, pairing_questions
+from dcinterp.evidence.page import page_of
+from dcinterp.evidence.recombination_questions import asked_first, questions
+from dcinterp.evidence.trained_models import folder_option
+from dcinterp.evidence.verdicts import comparison
 from dcinterp.mechanism.circuit_pairs import Pair
 from dcinterp.mechanism.head_maps import branch_map
 from dcinterp.model.added_composition import add_composition, is_added

@@ -23,7 +23,7 @@ FLOORS = [
     {"results"},
     {"mechanism"},
     {"analysis"},
-    {"figures", "bench"},
+    {"figures", "bench", "evidence"},
     {"cli"},
 ]
 STRING_OTHERS_TOGETHER = {"case_study", "methods", "compare_head_diversity"}

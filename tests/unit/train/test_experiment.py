@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import dcinterp
-from dcinterp.bench.experiment_page import page_of
+from dcinterp.evidence.page import page_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import experiment as experiment_module

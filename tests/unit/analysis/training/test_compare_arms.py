@@ -9,8 +9,8 @@ import torch
 import yaml
 
 import dcinterp
-from dcinterp.bench.experiment_page import page_of, search_tables, table_of
-from dcinterp.bench.verdicts import verdict_lines
+from dcinterp.evidence.page import page_of, search_tables, table_of
+from dcinterp.evidence.verdicts import verdict_lines
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import digest, read_experiment, read_table

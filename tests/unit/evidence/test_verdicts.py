@@ -7,8 +7,8 @@ import pytest
 import torch
 import yaml
 
-from dcinterp.bench.experiment_page import page_of
-from dcinterp.bench.verdicts import AT_AN_EDGE, verdict_lines, verdict_rows, verdict_table, verdicts
+from dcinterp.evidence.page import page_of
+from dcinterp.evidence.verdicts import AT_AN_EDGE, verdict_lines, verdict_rows, verdict_table, verdicts
 from dcinterp.train.control.experiment import read_experiment
 
 PLAIN = torch.tensor([0.30, 0.34, 0.28, 0.33])

@@ -12,9 +12,9 @@ from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.analysis.training.edge_starts import CURVES
-from dcinterp.bench.compute_section import compute_section
-from dcinterp.bench.verdict_words import interval_text
-from dcinterp.bench.verdicts import comparison, comparisons, replication, verdict_lines
+from dcinterp.evidence.compute_section import compute_section
+from dcinterp.evidence.verdict_words import interval_text
+from dcinterp.evidence.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (

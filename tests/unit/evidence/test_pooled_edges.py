@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from dcinterp.bench.pooled_edges import arm_tables, arms_alike, group_of, pooled_shares
+from dcinterp.evidence.pooled_edges import arm_tables, arms_alike, group_of, pooled_shares
 from dcinterp.mechanism.circuit_pairs import batches, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others, run_circuits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dcinterp.bench.trained_models import Asked, asked_of, right_answers
+from dcinterp.evidence.trained_models import Asked, asked_of, right_answers
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import read_experiment
 from dcinterp.train.data.batches import NOT_SCORED

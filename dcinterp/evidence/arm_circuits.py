@@ -2,7 +2,7 @@
 
     ask_models(HERE, prompts, CHANGES, table)    # HERE: the script's folder
 
-A script has what is its own: prompts that differ in one thing. `dcinterp.bench.pooled_edges` says what is measured.
+A script has what is its own: prompts that differ in one thing. `dcinterp.evidence.pooled_edges` says what is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from dcinterp.bench.pooled_edges import (
+from dcinterp.evidence.pooled_edges import (
     DESCRIBES,
     EXPLAINED,
     Prompts,
@@ -24,7 +24,7 @@ from dcinterp.bench.pooled_edges import (
     change_list,
     pooled_shares,
 )
-from dcinterp.bench.trained_models import Asked, asked_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.trained_models import Asked, asked_of, open_trained, print_measured, right_answers
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dcinterp.bench.pooled_edges import pooled_shares
-from dcinterp.bench.trained_models import open_trained, right_answers
+from dcinterp.evidence.pooled_edges import pooled_shares
+from dcinterp.evidence.trained_models import open_trained, right_answers
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.recombination import Recombination

@@ -8,7 +8,7 @@ from statistics import fmean
 import pandas as pd
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
-from dcinterp.bench.verdict_words import NO_VERDICT, Verdict, one_by_one, verdict_words
+from dcinterp.evidence.verdict_words import NO_VERDICT, Verdict, one_by_one, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table

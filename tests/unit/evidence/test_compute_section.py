@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import dcinterp
-from dcinterp.bench.compute_section import compute_section
-from dcinterp.bench.experiment_page import page_of
-from dcinterp.bench.verdicts import verdict_lines
+from dcinterp.evidence.compute_section import compute_section
+from dcinterp.evidence.page import page_of
+from dcinterp.evidence.verdicts import verdict_lines
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 

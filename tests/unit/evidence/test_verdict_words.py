@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcinterp.bench.verdict_words import verdict_words
+from dcinterp.evidence.verdict_words import verdict_words
 
 
 @pytest.mark.parametrize(
