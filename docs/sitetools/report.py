@@ -261,7 +261,7 @@ def ablation_says(result: BranchAblation) -> list[str]:
         sentence += (
             f" Single branches for which this lowers accuracy: {', '.join(listed)}."
             if worse
-            else " There is no single branch for which this lowers accuracy by more than its interval."
+            else " For no single branch does the interval lie below zero, which does not exclude a loss."
         )
         if better:
             sentence += f" For {', '.join(better)} accuracy is higher."
