@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from dcinterp.evidence.pooled_edges import (
+    COLUMNS,
     DESCRIBES,
     EXPLAINED,
     Prompts,
@@ -23,19 +24,16 @@ from dcinterp.evidence.pooled_edges import (
     arms_alike,
     change_list,
     pooled_shares,
+    with_shares,
 )
-from dcinterp.evidence.trained_models import Asked, asked_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.trained_models import Measurement, accuracy_by_part, measurement_of, open_trained, print_measured
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
 TABLE, TEXT_FILE, DOCUMENTS = "circuits.csv", "more-circuits.md", 64
 
-ASKED = "The hypotheses about some of these groups stand in a section of their own."
-"""For the page of an experiment whose protocol asks about some groups, of its own script or of another one's."""
-
-COLUMNS = ("arm", "seed", "part", "change", "group", "share")
-"""Of the table of a measurement; the others are shares of right answers, by part. Without a model that learnt the task
-it has the first two alone."""
+TESTED = "The hypotheses about some of these groups stand in a section of their own."
+"""The note of a page whose experiment has hypotheses about some groups; `DESCRIBES` is that of the others."""
 
 PromptsOf: TypeAlias = Callable[[PuzzleSource, int], Mapping[str, Prompts]]
 """Makes {change: prompts} of so many documents of a puzzle's first part."""
@@ -62,8 +60,8 @@ def ask_models(
     table: Path | None,
     folder: Path | None = None,
     *,
-    asked: bool = False,
-) -> Asked:
+    note: str = DESCRIBES,
+) -> Measurement:
     """Measure the models that are missing, and print the tables.
 
     Args:
@@ -72,26 +70,26 @@ def ask_models(
         changes: what the two prompts of each differ in.
         table: another table of runs than the experiment's own, or None.
         folder: of the experiment, where it is not the script's.
-        asked: whether a hypothesis is about some of the groups, also of the script's own experiment.
+        note: whether a hypothesis is about some of the groups, in words (`TESTED`, `DESCRIBES`).
 
     Returns:
-        Whose models they are.
+        What was measured.
 
     Raises:
         UserError: no model is there, nor any row.
     """
-    whose = asked_of(folder or own, own, table)
+    measurement = measurement_of(folder or own, own, table)
     measure = partial(measure_model, prompts=prompts)
-    told = partial(summary, changes=changes, script=own.name, asked=asked)
-    print_measured(whose, TABLE, TEXT_FILE, measure, told)
-    return whose
+    told = partial(summary, changes=changes, script=own.name, note=note)
+    print_measured(measurement, TABLE, TEXT_FILE, measure, told)
+    return measurement
 
 
 def measure_model(experiment: Experiment, arm: str, model: Path, prompts: PromptsOf) -> list[dict[str, Any]]:
     """A row for every change and group of edges; of a model that has not learnt it, one row with its accuracy."""
     bridge, source = open_trained(experiment, arm, model)
     part = source.puzzle.PARTS[0]
-    accuracy = {part: round(right_answers(bridge, source.held_out(part, 256)), 4)}
+    accuracy = accuracy_by_part(bridge, source, [part])
     if accuracy[part] < experiment.solved_at:
         return [accuracy]
     return [accuracy | {"part": part} | row for row in pooled_shares(bridge, prompts(source, DOCUMENTS))] or [accuracy]
@@ -104,11 +102,11 @@ def summary(
     script: str,
     options: str = "",
     *,
-    asked: bool = False,
+    note: str = DESCRIBES,
 ) -> str:
     """The tables of every arm over seeds, as Markdown.
 
-    script: the folder of the script that makes it again. options: of its command. asked: as in `ask_models`.
+    script: the folder of the script that makes it again. options: of its command. note: as in `ask_models`.
     """
     counts, arms = tables_by_arm(rows, list(changes))
     return TEXT.format(
@@ -118,17 +116,12 @@ def summary(
         at=experiment.solved_at,
         part=next(each for each in rows if each not in COLUMNS),
         documents=DOCUMENTS,
-        explained=f"{EXPLAINED} {DESCRIBES if script == experiment.folder.name and not asked else ASKED}",
+        explained=f"{EXPLAINED} {note}",
         script=script,
         options=options,
         changes=change_list(changes),
         arms=arms,
     )
-
-
-def with_shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of models that were asked; none where none has learnt the task, and the table has no shares."""
-    return rows.reindex(columns=[*rows, *(each for each in COLUMNS if each not in rows)]).dropna(subset=["share"])
 
 
 def tables_by_arm(rows: pd.DataFrame, changes: list[str]) -> tuple[str, str]:

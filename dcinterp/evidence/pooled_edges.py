@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, product
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import torch
@@ -45,7 +45,11 @@ DESCRIBES = "The measurement describes: no group was named in advance, and no hy
 NOTHING = 0.05
 """Groups below it in every model are left out where models are held against each other: zeros would agree."""
 
-Prompts = Sequence[tuple[str, str, str, str]]
+COLUMNS = ("arm", "seed", "part", "change", "group", "share")
+"""Of the table of a measurement; the others are shares of right answers, by part. Without a model that learnt the task
+it has the first two alone."""
+
+Prompts: TypeAlias = Sequence[tuple[str, str, str, str]]
 """(prompt, answer, prompt that values are taken from, its answer)."""
 
 
@@ -92,13 +96,16 @@ def pair_shares(
         bridge, like: as there.
         pairs: of every change.
         groups_of: the groups of an edge; an edge of several is patched with each.
+
+    Raises:
+        ValueError: there is no change.
     """
     run, found = CircuitRun(bridge), {}
     no_units = not bridge.original_model.config.intermediate_size
     groups_by_edge = [groups_of(edge) for edge in run.graph.names]
     named = dict.fromkeys(group for own in groups_by_edge for group in own)
     groups = {group: row for row, group in enumerate((g for g in named if not (no_units and "MLP" in g)), start=2)}
-    kept = torch.ones(2 + len(groups), run.graph.size)
+    kept = torch.ones(2 + len(groups), run.graph.size)  # the first two rows: all edges of the prompt, and none
     kept[1] = 0
     for number, own in enumerate(groups_by_edge):
         kept[[groups[group] for group in own if group in groups], number] = 0
@@ -115,8 +122,14 @@ def pair_shares(
     return rows
 
 
+def with_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of models that were asked; none where none has learnt the task, and the table has no shares."""
+    return rows.reindex(columns=[*rows, *(each for each in COLUMNS if each not in rows)]).dropna(subset=["share"])
+
+
 def shares_of(rows: pd.DataFrame, arm: str, part: str, change: str) -> pd.DataFrame:
     """[seed, group]: the shares of a change's effect in the models of an arm that could be asked on a part."""
+    rows = with_shares(rows)
     own = rows[(rows["arm"] == arm) & (rows["part"] == part) & (rows["change"] == change)]
     return own.pivot_table(index="seed", columns="group", values="share")
 

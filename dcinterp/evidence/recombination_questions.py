@@ -14,8 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from dcinterp.evidence.pooled_edges import pooled_shares
-from dcinterp.evidence.trained_models import open_trained, right_answers
+from dcinterp.evidence.trained_models import accuracy_by_part, open_trained
 from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.data.batches import NOT_SCORED
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.recombination import Recombination
 
@@ -73,7 +74,7 @@ def question_shares(experiment: Experiment, arm: str, model: Path) -> list[dict[
     answer too seldom (`pooled_shares`), and that one row if that is every part.
     """
     bridge, source = open_trained(experiment, arm, model)
-    accuracy = {part: round(right_answers(bridge, source.held_out(part, 256)), 4) for part in source.puzzle.PARTS}
+    accuracy = accuracy_by_part(bridge, source, source.puzzle.PARTS)
     if accuracy[source.puzzle.PARTS[0]] < experiment.solved_at:
         return [accuracy]
     found = [
@@ -96,6 +97,6 @@ def asked_first(documents: dict[str, Tensor]) -> dict[str, Tensor]:
         asked = set()
         for at in (row >= 0).nonzero().flatten().tolist():
             question = (int(ids[at - 2]), int(ids[at]))
-            row[at] = -100 if question in asked else row[at]
+            row[at] = NOT_SCORED if question in asked else row[at]
             asked.add(question)
     return documents | {"labels": labels}

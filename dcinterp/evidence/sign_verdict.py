@@ -6,6 +6,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from dcinterp.evidence.pooled_edges import two_decimals
+from dcinterp.evidence.verdict_words import NO_VERDICT, OPEN, REFUTED, SUPPORTED, marked
 from dcinterp.mechanism.statistics import bootstrap_interval
 
 
@@ -37,7 +38,7 @@ def sign_verdict(
         signs: whether to count the signs where there are too few models.
     """
     if trained < seeds:
-        return f"interim, {trained} of {seeds} seeds; no verdict."
+        return f"interim, {trained} of {seeds} seeds; {NO_VERDICT}."
     own = shares.reindex(columns=[way, other] if isinstance(other, str) else [way])
     values = (own[way] - (own[other] if isinstance(other, str) else other)).to_numpy(copy=True)
     of, above = f"{len(values)} of {trained} models", int((values > 0).sum())
@@ -46,7 +47,7 @@ def sign_verdict(
         return f"{of} could be asked{counted}; fewer than {least}, so nothing is concluded."
     low, high = (float(end) for end in bootstrap_interval(values, level=1 - error))
     agree = binomtest(above, len(values)).pvalue <= error
-    says = "**supported**" if agree and low > 0 else "**refuted**" if agree and high < 0 else "**open**"
+    word = SUPPORTED if agree and low > 0 else REFUTED if agree and high < 0 else OPEN
     interval = f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
     each = ", ".join(two_decimals(value, "+") for value in sorted(values))
-    return f"{interval} over {of}, above zero in {above} of them; {says}. Model by model, in order: {each}."
+    return f"{interval} over {of}, above zero in {above} of them; {marked(word)}. Model by model, in order: {each}."

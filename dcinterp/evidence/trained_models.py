@@ -20,6 +20,9 @@ from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
 from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
+CHECKED = 256
+"""Documents of each part of a puzzle by whose answers a model is told to have learnt it."""
+
 
 def measure_missing(
     experiment: Experiment,
@@ -68,7 +71,7 @@ RunsTable: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class Asked:
+class Measurement:
     """Whose models a script measures, and where what it finds is kept.
 
     experiment: with the table of the runs. place: a folder. options: what the command that makes it again needs
@@ -87,7 +90,7 @@ class Summary(Protocol):
 
 
 def print_measured(
-    whose: Asked,
+    measurement: Measurement,
     table: str,
     text_file: str,
     measure: Callable[[Experiment, str, Path], Sequence[dict[str, Any]]],
@@ -97,7 +100,7 @@ def print_measured(
     """Measure the models that a table lacks, and print what is made of all, also to a file.
 
     Args:
-        whose: the models.
+        measurement: of which models, and where it is kept.
         table, text_file: names of the table and of the file.
         measure: makes the rows of a model, from its experiment, its arm and its folder.
         summary: makes the text.
@@ -106,13 +109,13 @@ def print_measured(
     Raises:
         UserError: no model is there, nor any row.
     """
-    experiment, said = whose.experiment, partial(typer.echo, err=True)
+    experiment, said = measurement.experiment, partial(typer.echo, err=True)
     of = list(experiment.arms) if arms is None else arms
-    rows = measure_missing(experiment, of, whose.place / table, partial(measure, experiment), said)
-    print_text(summary(rows, experiment=experiment, options=whose.options), whose.place / text_file)
+    rows = measure_missing(experiment, of, measurement.place / table, partial(measure, experiment), said)
+    print_text(summary(rows, experiment=experiment, options=measurement.options), measurement.place / text_file)
 
 
-def asked_of(folder: Path, own: Path, table: Path | None = None) -> Asked:
+def measurement_of(folder: Path, own: Path, table: Path | None = None) -> Measurement:
     """The models of an experiment, or those of another table of its runs.
 
     Args:
@@ -124,7 +127,7 @@ def asked_of(folder: Path, own: Path, table: Path | None = None) -> Asked:
         UserError: the experiment cannot be read, or the table is not there, or has a name without an ending.
     """
     if table is None:
-        return Asked(read_experiment(folder), folder, folder_option(folder, own))
+        return Measurement(read_experiment(folder), folder, folder_option(folder, own))
     if not table.is_file():
         raise UserError(f"There is no table {table}; dcinterp experiment run {folder} --table {table} makes it.")
     if (place := table.with_suffix("")) == table:
@@ -133,7 +136,7 @@ def asked_of(folder: Path, own: Path, table: Path | None = None) -> Asked:
     place.mkdir(exist_ok=True)
     inside = table.resolve().parent == folder.resolve()
     named = f"experiments/{folder.name}/{table.name}" if inside else table.name
-    return Asked(experiment, place, f"{folder_option(folder, own)} --table {named}")
+    return Measurement(experiment, place, f"{folder_option(folder, own)} --table {named}")
 
 
 def folder_option(folder: Path, own: Path) -> str:
@@ -145,6 +148,11 @@ def open_trained(experiment: Experiment, arm: str, model: Path) -> tuple[Bridge,
     """A trained model of an arm, and the documents of the puzzle that it is asked."""
     puzzle = experiment.run(FINAL, arm, {}, 0).config.data.puzzle
     return load(str(model)), PuzzleSource(puzzle, model, makes=False)
+
+
+def accuracy_by_part(bridge: Bridge, source: PuzzleSource, parts: Sequence[str]) -> dict[str, float]:
+    """{part: share of right answers} in `CHECKED` documents of each, by which a model is told to have learnt it."""
+    return {part: round(right_answers(bridge, source.held_out(part, CHECKED)), 4) for part in parts}
 
 
 @torch.no_grad()

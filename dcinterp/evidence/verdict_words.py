@@ -69,6 +69,11 @@ def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = (), ma
         *first, last = (f"*{arm}*" for arm in at_an_edge)
         better = f"{', '.join(first)}{' and ' if first else ''}{last} may do better with a value beyond those searched"
         if not marks:
-            return OPEN, f"**{OPEN}**, as {better}"
+            return OPEN, f"{marked(OPEN)}, as {better}"
     word = (OPEN, SUPPORTED, REFUTED)[side]
-    return word, f"**{word}**" + (f": {refuted}" if word == REFUTED else "") + (f"; {better}" if better else "")
+    return word, marked(word) + (f": {refuted}" if word == REFUTED else "") + (f"; {better}" if better else "")
+
+
+def marked(word: str) -> str:
+    """One of `WORDS` as it stands in Markdown."""
+    return f"**{word}**"

@@ -17,12 +17,12 @@ import typer
 
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, STEP_LIKE, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
-from dcinterp.evidence.trained_models import RunsTable, asked_of, print_text
+from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_text
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import read_table
+from dcinterp.train.control.experiment import FINAL, read_table
 
 HERE = Path(__file__).parent
 ARM, SOLVED, WORTH, FEWEST = "DCMHA", 0.95, 0.1, 5
@@ -179,11 +179,11 @@ def main(
     table: RunsTable = None,
 ) -> None:
     """Measure the seeds that are missing, and write the tables and the end of the page."""
-    whose = asked_of(folder, HERE, table)
-    experiment, to = whose.experiment, whose.place
+    measurement = measurement_of(folder, HERE, table)
+    experiment, to = measurement.experiment, measurement.place
     starts, curves = (pd.read_csv(to / name) if (to / name).is_file() else pd.DataFrame() for name in (STARTS, CURVES))
     runs = read_table(experiment)
-    runs = runs[(runs["arm"] == ARM) & (runs["stage"] == "final")] if len(runs) else runs
+    runs = runs[(runs["arm"] == ARM) & (runs["stage"] == FINAL)] if len(runs) else runs
     for _, run in runs.iterrows():
         seed, place = int(run["recipe.seed"]), experiment.output / run["name"]
         if not place.is_dir() or (len(starts) and (starts["seed"] == seed).any()):
@@ -197,7 +197,7 @@ def main(
         typer.echo(f"seed {seed} is measured", err=True)
     if not len(starts):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
-    text = summary(edge_starts(str(to)), whose.options)
+    text = summary(edge_starts(str(to)), measurement.options)
     print_text(text, to / "more.md")
 
 

@@ -18,11 +18,11 @@ import typer
 
 from dcinterp.analysis.weights.head_diversity import head_diversity
 from dcinterp.checkpoints.load import load
-from dcinterp.evidence.trained_models import RunsTable, asked_of, print_text
+from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import read_table
+from dcinterp.train.control.experiment import FINAL, TUNING, read_table
 
 HERE = Path(__file__).parent
 READINGS = {"side by side": "concatenated", "on top of each other": "stacked"}
@@ -113,8 +113,8 @@ def main(
     table: RunsTable = None,
 ) -> None:
     """Measure the models of both arms, and print the table over seeds."""
-    whose = asked_of(folder, HERE, table)
-    experiment = whose.experiment
+    measurement = measurement_of(folder, HERE, table)
+    experiment = measurement.experiment
     runs, measured = read_table(experiment), []
     for _, run in runs[runs["arm"].isin([arm, baseline])].iterrows():
         model = experiment.output / run["name"] / "model"
@@ -124,13 +124,15 @@ def main(
     if not measured:
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     rows = pd.DataFrame(measured).round(4)
-    rows.to_csv(whose.place / "diversity.csv", index=False)
-    final, tuning = (rows[rows["stage"] == stage] for stage in ("final", "tuning"))
+    rows.to_csv(measurement.place / "diversity.csv", index=False)
+    final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
     means, verdicts, seeds = summary(final, tuning, arm, baseline)
     searched = by_rate(tuning, arm, baseline)
-    options = whose.options + (f' --arm "{arm}" --baseline "{baseline}"' if "--folder" in whose.options else "")
+    options = measurement.options + (
+        f' --arm "{arm}" --baseline "{baseline}"' if "--folder" in measurement.options else ""
+    )
     text = TEXT.format(seeds=seeds, options=options, table=means, verdicts=verdicts, searched=searched)
-    print_text(text, whose.place / "more.md")
+    print_text(text, measurement.place / "more.md")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import typer
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
 from dcinterp.evidence.verdict_words import interval_text
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.vit import DCViTForImageClassification
@@ -78,7 +78,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the table."""
-    print_measured(asked_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
+    print_measured(measurement_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

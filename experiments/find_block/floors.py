@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dcinterp.train.control.experiment import read_experiment
+from dcinterp.train.control.experiment import FINAL, read_experiment
 from dcinterp.train.data.puzzles.find_block import FindBlock
 
 
@@ -39,7 +39,7 @@ def floors(puzzle: FindBlock, documents: int, seed: int = 0) -> dict[str, float]
 
 def main(documents: Annotated[int, typer.Option(help="Documents to draw.")] = 20_000) -> None:
     """Print the three shares."""
-    section = read_experiment(Path(__file__).parent).run("final", "plain", {}, 0).config.data.puzzle
+    section = read_experiment(Path(__file__).parent).run(FINAL, "plain", {}, 0).config.data.puzzle
     for way, share in floors(FindBlock(**section.options), documents).items():
         typer.echo(f"{share:.3f}  {way}")
 

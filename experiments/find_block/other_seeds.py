@@ -22,7 +22,7 @@ from dcinterp.train.control.experiment import REPLICATION, Hypothesis, read_expe
 
 HERE = Path(__file__).parent
 TEXT_FILE = "more-other-seeds.md"
-ASKED_NOW = Hypothesis(name="H5", arms=("differential",), baselines=("plain",))
+ADDED = Hypothesis(name="H5", arms=("differential",), baselines=("plain",))
 """Asked by the protocol of the other seeds, after the first ones had shown it."""
 
 TEXT = """## What came again
@@ -39,15 +39,18 @@ shown* do not show that there is no difference.
 """
 
 
-def row_of(asked: Hypothesis, first: ArmComparison, second: ArmComparison, level: float) -> list[str]:
+def row_of(hypothesis: Hypothesis, first: ArmComparison, second: ArmComparison, level: float) -> list[str]:
     """The line of one hypothesis."""
-    before, now = first.between(asked.arms, asked.baselines), second.between(asked.arms, asked.baselines, level)
+    before, now = (
+        first.between(hypothesis.arms, hypothesis.baselines),
+        second.between(hypothesis.arms, hypothesis.baselines, level),
+    )
     was, is_now = side_of_zero(*before[1:]), side_of_zero(*now[1:])
-    if asked is ASKED_NOW or not was:
+    if hypothesis is ADDED or not was:
         says = {1: "above zero", -1: "below zero", 0: "not shown"}[is_now]
     else:
         says = "came again" if is_now == was else "the other sign" if is_now else "did not come again"
-    what = f"{asked.name}: {asked.arms[0]} minus {asked.baselines[0]}"
+    what = f"{hypothesis.name}: {hypothesis.arms[0]} minus {hypothesis.baselines[0]}"
     return [what, interval_text(*before, sign="+"), interval_text(*now, sign="+"), says]
 
 
@@ -62,11 +65,11 @@ def summary() -> str:
     second = None if again is None else comparison(again, None)
     if second is None or len(second.seeds) < second.planned:
         raise UserError(f"{REPLICATION} has not all its seeds yet: `dcinterp experiment run` as in protocol.md.")
-    first, asked = comparison(experiment, None), [*experiment.hypotheses, ASKED_NOW]
-    level = 1 - 0.05 / len(asked)
-    rows = [row_of(each, first, second, level) for each in asked]
+    first, hypotheses = comparison(experiment, None), [*experiment.hypotheses, ADDED]
+    level = 1 - 0.05 / len(hypotheses)
+    rows = [row_of(each, first, second, level) for each in hypotheses]
     head = ["difference", "seeds 0 to 9 [95 %]", f"seeds 10 to 19 [{level:.0%}]", "with other seeds"]
-    return TEXT.format(level=level, count=len(asked), table=markdown_table(head, rows))
+    return TEXT.format(level=level, count=len(hypotheses), table=markdown_table(head, rows))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.evidence.arm_circuits import TABLE, ask_models
+from dcinterp.evidence.arm_circuits import TABLE, TESTED, ask_models
 from dcinterp.evidence.lookup_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import share_cells, shares_of
 from dcinterp.evidence.sign_verdict import sign_verdict
@@ -45,8 +45,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    rows = rows.reindex(columns=["arm", "seed", "part", "change", "group", "share"])
-    part, own = experiment.solved_by.split()[-1], rows[rows["arm"] == ARM]
+    part, own = experiment.solved_part, rows[rows["arm"] == ARM]
     shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
     trained, seeds = own["seed"].nunique(), len(experiment.seeds)
     found = sign_verdict(shares[CHANGE], WAYS[0], 0.5, trained=trained, seeds=seeds)
@@ -67,9 +66,9 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    whose = ask_models(HERE, questions, CHANGES, table, folder, asked=True)
-    rows = pd.read_csv(whose.place / TABLE)
-    print_text(summary(rows, whose.experiment, whose.options), whose.place / TEXT_FILE)
+    measurement = ask_models(HERE, questions, CHANGES, table, folder, note=TESTED)
+    rows = pd.read_csv(measurement.place / TABLE)
+    print_text(summary(rows, measurement.experiment, measurement.options), measurement.place / TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.loop.metrics_file import read_metrics
@@ -95,7 +95,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Read the runs that are missing, and print the table."""
-    print_measured(asked_of(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
+    print_measured(measurement_of(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.evidence.arm_circuits import ask_models
+from dcinterp.evidence.arm_circuits import TESTED, ask_models
 from dcinterp.evidence.pairing_questions import CHANGES, questions
+from dcinterp.evidence.pooled_edges import DESCRIBES
 from dcinterp.evidence.trained_models import RunsTable
 
 HERE = Path(__file__).parent
@@ -27,7 +28,8 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    ask_models(HERE, questions, CHANGES, table, folder)
+    note = DESCRIBES if folder.resolve() == HERE.resolve() else TESTED
+    ask_models(HERE, questions, CHANGES, table, folder, note=note)
 
 
 if __name__ == "__main__":

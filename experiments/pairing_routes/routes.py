@@ -24,7 +24,8 @@ from dcinterp.evidence.arm_circuits import DOCUMENTS
 from dcinterp.evidence.pairing_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import group_of, pair_shares, share_cells, shares_of
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
-from dcinterp.evidence.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.trained_models import RunsTable, accuracy_by_part, measurement_of, open_trained, print_measured
+from dcinterp.evidence.verdict_words import SUPPORTED, marked
 from dcinterp.mechanism.circuit_pairs import Pair, batches, read_pairs
 from dcinterp.mechanism.head_maps import branch_map
 from dcinterp.support.text import markdown_table
@@ -42,7 +43,7 @@ CLAIM = (
     "mostly by choosing with which other heads' values a pattern is used"
 )
 NEEDED = ("M1", "M2", "M3")
-ASKED: dict[str, tuple[str, str, str | float]] = {
+HYPOTHESES: dict[str, tuple[str, str, str | float]] = {
     "M1": ("relation", POST, 0.5),
     "M2": ("relation", MAP_BETWEEN, MAP_OWN),
     "M3": ("fact", BETWEEN, OWN),
@@ -133,7 +134,7 @@ def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any
     """A row for every change and group; of a model that has not learnt it or is not asked, one with its accuracy."""
     bridge, source = open_trained(experiment, arm, model)
     part = source.puzzle.PARTS[0]
-    accuracy = {part: round(right_answers(bridge, source.held_out(part, 256)), 4)}
+    accuracy = accuracy_by_part(bridge, source, [part])
     if accuracy[part] < experiment.solved_at:
         return [accuracy]
     pairs = {change: read_pairs(bridge, asked)[0] for change, asked in questions(source, DOCUMENTS).items()}
@@ -145,9 +146,9 @@ def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any
 
 def verdict(name: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     """A hypothesis with what became of it, as a line of Markdown."""
-    change, way, other = ASKED[name]
-    shares = shares_of(rows, ARM, experiment.solved_by.split()[-1], change)
-    trained, error = rows["seed"].nunique(), 0.05 / len(ASKED)
+    change, way, other = HYPOTHESES[name]
+    shares = shares_of(rows, ARM, experiment.solved_part, change)
+    trained, error = rows["seed"].nunique(), 0.05 / len(HYPOTHESES)
     found = sign_verdict(shares, way, other, trained=trained, seeds=len(experiment.seeds), error=error)
     less = f"*{other}*" if isinstance(other, str) else "one half"
     return f"- **{name}** (another *{change}*: *{way}* minus {less}): {found}"
@@ -158,23 +159,22 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    rows = rows.reindex(columns=["arm", "seed", "part", "change", "group", "share"])
-    part = experiment.solved_by.split()[-1]
-    verdicts = {name: verdict(name, rows, experiment) for name in ASKED}
-    error, ways = 0.05 / len(ASKED), (POST, PRE, QUERY, BETWEEN, OWN, MAP_BETWEEN, MAP_OWN, MAP)
+    part = experiment.solved_part
+    verdicts = {name: verdict(name, rows, experiment) for name in HYPOTHESES}
+    error, ways = 0.05 / len(HYPOTHESES), (POST, PRE, QUERY, BETWEEN, OWN, MAP_BETWEEN, MAP_OWN, MAP)
     shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
     columns = [share_cells(each, ways) for each in shares.values()]
     return TEXT.format(
         arm=ARM,
         part=part,
         level=1 - error,
-        count=len(ASKED),
+        count=len(HYPOTHESES),
         least=least_models(error),
         options=options,
         lines="\n".join(verdicts.values()),
         claim=CLAIM,
         needed=f"{', '.join(NEEDED[:-1])} and {NEEDED[-1]}",
-        made="made" if all("**supported**" in verdicts[name] for name in NEEDED) else "not made",
+        made="made" if all(marked(SUPPORTED) in verdicts[name] for name in NEEDED) else "not made",
         between=BETWEEN,
         own=OWN,
         map_between=MAP_BETWEEN,
@@ -189,7 +189,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the verdicts."""
-    print_measured(asked_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
+    print_measured(measurement_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
 
 
 if __name__ == "__main__":

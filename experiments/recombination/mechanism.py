@@ -19,7 +19,7 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
-from dcinterp.evidence.trained_models import RunsTable, asked_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.trained_models import RunsTable, measurement_of, open_trained, print_measured, right_answers
 from dcinterp.evidence.verdict_words import interval_text
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.statistics import bootstrap_interval
@@ -107,7 +107,7 @@ def main(
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
     measured = partial(measure, documents=documents)
-    print_measured(asked_of(folder, HERE, table), TABLE, "more.md", measured, summary, [ARM])
+    print_measured(measurement_of(folder, HERE, table), TABLE, "more.md", measured, summary, [ARM])
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from dcinterp.evidence.pooled_edges import PREFERS, share_cells, shares_of
+from dcinterp.evidence.pooled_edges import PREFERS, share_cells, shares_of, with_shares
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
-from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.trained_models import CHECKED, RunsTable, measurement_of, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -47,7 +47,7 @@ was looked into.
 
 A verdict needs a sign test to agree with the interval, which {least} models can reach at the least. It is of the
 queries alone: *pre weights* are another way into what layer 1 attends to. In each table those models are asked that
-reach {at:.0%} with 256 documents of `{seen}`, and prefer the answer to that of the other prompt in {prefers:.0%} of
+reach {at:.0%} with {held} documents of `{seen}`, and prefer the answer to that of the other prompt in {prefers:.0%} of
 {documents} prompts of every change of that part. They are chosen by what they learnt, so this is said of models that
 learnt the task, and not of DCMHA.
 
@@ -92,7 +92,7 @@ def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
 
     rows: of `question_shares`, of all arms.
     """
-    arm, part, error = f"{FAMILIES[0]} {size}", experiment.solved_by.split()[-1], error_rate(experiment)
+    arm, part, error = f"{FAMILIES[0]} {size}", experiment.solved_part, error_rate(experiment)
     shares, trained = shares_of(rows, arm, part, CHANGE), rows.loc[rows["arm"] == arm, "seed"].nunique()
     found = sign_verdict(shares, ROUTE, OTHER, trained=trained, seeds=len(experiment.seeds), error=error)
     return (
@@ -129,9 +129,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     trained = {arm: int(rows.loc[rows["arm"] == arm, "seed"].nunique()) for arm in arms_asked(experiment)}
-    asked = rows.dropna(subset=["share"])
+    asked = with_shares(rows)
     parts = list(dict.fromkeys(asked["part"]))
-    seen, has_units = experiment.solved_by.split()[-1], UNITS[0] in set(asked["group"])
+    seen, has_units = experiment.solved_part, UNITS[0] in set(asked["group"])
     ways = (*ROUTES, *UNITS) if has_units else ROUTES
     shown = (*ways, ONWARDS) if has_units else ways
     return TEXT.format(
@@ -139,6 +139,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         verdicts="\n".join(verdict(size, rows, experiment) for size in sizes(experiment)),
         least=least_models(error_rate(experiment)),
         at=experiment.solved_at,
+        held=CHECKED,
         seen=seen,
         documents=DOCUMENTS,
         prefers=PREFERS,
@@ -156,8 +157,8 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    whose = asked_of(folder, HERE, table)
-    print_measured(whose, TABLE, TEXT_FILE, question_shares, summary, arms_asked(whose.experiment))
+    measurement = measurement_of(folder, HERE, table)
+    print_measured(measurement, TABLE, TEXT_FILE, question_shares, summary, arms_asked(measurement.experiment))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from dcinterp.evidence.pooled_edges import (
     two_decimals,
 )
 from dcinterp.evidence.sign_verdict import sign_verdict
-from dcinterp.evidence.trained_models import RunsTable, asked_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.support.text import markdown_table
 from dcinterp.train.config.recipe import read_tree
@@ -42,7 +42,7 @@ from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
-TABLE, TEXT_FILE, ASKED = "circuits.csv", "more-circuits.md", "circuits.yaml"
+TABLE, TEXT_FILE, SETTINGS = "circuits.csv", "more-circuits.md", "circuits.yaml"
 COMPOSED = "DCMHA"
 EXAMPLES, SEED = 128, 11
 ORDINALS = "ordinals seen"
@@ -140,9 +140,9 @@ def changes_of(part: str) -> list[str]:
     return [RELATION if part == ORDINALS else QUESTION, SOURCE]
 
 
-def asked(experiment: Experiment) -> tuple[str, list[str], list[str]]:
+def settings(experiment: Experiment) -> tuple[str, list[str], list[str]]:
     """Why it is asked of an experiment, as Markdown; of which parts; and the arms whose tables are shown."""
-    found = read_tree(experiment.folder / ASKED)
+    found = read_tree(experiment.folder / SETTINGS)
     return found["why"], found["parts"], found.get("arms", [COMPOSED, next(iter(experiment.arms))])
 
 
@@ -155,7 +155,7 @@ def measure(experiment: Experiment, _arm: str, model: Path, solved: pd.Series) -
     if seen["right"] < experiment.solved_at:
         return [seen]
     bridge = load(str(model))
-    parts = asked(experiment)[1]
+    parts = settings(experiment)[1]
     found = [seen | {"part": part} | row for part in parts for row in measure_part(experiment, bridge, part)]
     return found or [seen]
 
@@ -198,7 +198,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """
     # A table of models none of which could be asked has no shares.
     rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
-    why, parts, arms = asked(experiment)
+    why, parts, arms = settings(experiment)
     told, of = [], {}
     for arm in arms:
         shares = rows[rows["arm"] == arm].dropna(subset=["share"])
@@ -260,13 +260,13 @@ def main(
     model: Annotated[str, typer.Option(help="A model to print the shares of on the ordinals, and no more.")] = "",
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    whose = asked_of(folder, HERE, table)
+    measurement = measurement_of(folder, HERE, table)
     if model:
-        typer.echo(one_table(measure_part(whose.experiment, load(model), ORDINALS)))
+        typer.echo(one_table(measure_part(measurement.experiment, load(model), ORDINALS)))
         return
-    runs = read_table(whose.experiment)
-    solved = runs[runs["stage"] == FINAL].set_index("name")[whose.experiment.solved_by]
-    print_measured(whose, TABLE, TEXT_FILE, partial(measure, solved=solved), summary)
+    runs = read_table(measurement.experiment)
+    solved = runs[runs["stage"] == FINAL].set_index("name")[measurement.experiment.solved_by]
+    print_measured(measurement, TABLE, TEXT_FILE, partial(measure, solved=solved), summary)
 
 
 if __name__ == "__main__":

@@ -38,14 +38,14 @@ are missing.
 """
 
 
-def row_of(asked: Hypothesis, primary: ArmComparison, seen: ArmComparison, at: float) -> list[str]:
+def row_of(hypothesis: Hypothesis, primary: ArmComparison, seen: ArmComparison, at: float) -> list[str]:
     """The line of one hypothesis."""
-    mean, low, high = seen.between(asked.arms, asked.baselines)
-    both = (seen.values[[seen.arms.index(arm) for arm in (*asked.arms, *asked.baselines)]] >= at).all(0)
-    apart = [each.by_seed(asked.arms, asked.baselines) for each in (primary, seen)]
+    mean, low, high = seen.between(hypothesis.arms, hypothesis.baselines)
+    both = (seen.values[[seen.arms.index(arm) for arm in (*hypothesis.arms, *hypothesis.baselines)]] >= at).all(0)
+    apart = [each.by_seed(hypothesis.arms, hypothesis.baselines) for each in (primary, seen)]
     whole, (left_out, on_seen) = float(apart[0].mean()), (float(each[both].mean()) for each in apart)
     alike = low <= 0 and int(both.sum()) >= FEWEST and 0 < left_out >= PART * whole and on_seen <= MOST
-    what = f"{asked.name}: {' and '.join(asked.arms)} minus {' and '.join(asked.baselines)}"
+    what = f"{hypothesis.name}: {' and '.join(hypothesis.arms)} minus {' and '.join(hypothesis.baselines)}"
     over = [f"{each:+.3f}" if both.any() else "" for each in (left_out, on_seen)]
     says = "" if len(primary.seeds) < primary.planned else "yes" if alike else "no"
     return [what, f"{whole:+.3f}", interval_text(mean, low, high, sign="+"), str(int(both.sum())), *over, says]

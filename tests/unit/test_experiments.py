@@ -334,22 +334,26 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
     assert "interim, 9 of 10 seeds; no verdict" in told(0.6, seeds=9)
 
 
-def test_the_words_on_lookups_are_those_of_the_tables():
+@pytest.mark.parametrize(
+    ("name", "options", "first"),
+    [("lookup", "", "+0.49")],
+)
+def test_the_words_on_lookups_are_those_of_the_tables(name, options, first):
     """Every model is there, and its accuracy at the last step is that of the table of runs."""
-    folder = FOLDER / "lookup"
-    circuits, learning = (script("lookup", name) for name in ("circuits", "learning"))
+    folder = FOLDER / name
+    circuits, learning = (script("lookup", each) for each in ("circuits", "learning"))
     experiment, rows = read_experiment(folder), pd.read_csv(folder / "circuits.csv")
-    told = arm_circuits.summary(rows, experiment, lookup_questions.CHANGES, script="lookup", asked=True)
+    told = arm_circuits.summary(rows, experiment, lookup_questions.CHANGES, "lookup", options, note=arm_circuits.TESTED)
     assert (folder / "more-circuits.md").read_text(encoding="utf-8") == told
     assert "no hypothesis hangs on it" not in told
-    assert (folder / circuits.TEXT_FILE).read_text(encoding="utf-8") == circuits.summary(rows, experiment)
-    assert "another *relation*: the share of *L0 -> L1 post weights* minus one half): +0.49" in circuits.summary(
-        rows, experiment
-    )
+    found = circuits.summary(rows, experiment, options)
+    assert (folder / circuits.TEXT_FILE).read_text(encoding="utf-8") == found
+    assert f"another *relation*: the share of *L0 -> L1 post weights* minus one half): {first}" in found
     steps = pd.read_csv(folder / learning.TABLE)
-    assert (folder / learning.TEXT_FILE).read_text(encoding="utf-8") == learning.summary(steps, experiment)
+    assert (folder / learning.TEXT_FILE).read_text(encoding="utf-8") == learning.summary(steps, experiment, options)
     final = read_table(experiment).query("stage == 'final'")
-    last = steps[steps["step"] == 2000].merge(final, left_on=["arm", "seed"], right_on=["arm", "recipe.seed"])
+    ends = steps[steps["step"] == steps.groupby("arm")["step"].transform("max")]
+    last = ends.merge(final, left_on=["arm", "seed"], right_on=["arm", "recipe.seed"])
     assert len(last) == len(final) == 60
     for part in ("seen", "held-out"):
         assert (last[part] - last[f"accuracy 1 {part}"]).abs().max() < 1e-4
@@ -499,6 +503,7 @@ def test_the_words_on_routes_are_those_of_the_tables():
         pairing_questions.CHANGES,
         script="pairing",
         options=" --folder experiments/pairing_routes",
+        note=arm_circuits.TESTED,
     )
     assert (folder / arm_circuits.TEXT_FILE).read_text(encoding="utf-8") == told
     assert "no hypothesis hangs on it" not in told
@@ -528,6 +533,19 @@ def test_models_none_of_which_learnt_it_make_no_tables(asked):
         "0 of 2 seeds reach 95%" if asked == "find_block" else "0 of 2 seeds of plain and 0 of 2 seeds of DCMHA"
     ) in text
     assert "| edges |" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("lookup", "circuits"), ("pairing_routes", "routes"), ("recombination_heads", "circuits")]
+)
+def test_verdicts_on_models_none_of_which_learnt_it_conclude_nothing(name, code):
+    module, experiment = script(name, code), read_experiment(FOLDER / name)
+    arms = module.arms_asked(experiment) if name == "recombination_heads" else list(experiment.arms)
+    rows = pd.DataFrame([{"arm": arm, "seed": seed, "seen": 0.5} for arm in arms for seed in experiment.seeds])
+    text = module.summary(rows, experiment)
+    assert "0 of " in text
+    assert "nothing is concluded" in text
+    assert not any(f"**{word}**" in text for word in ("supported", "refuted", "open"))
 
 
 def test_the_words_on_blocks_are_those_of_the_table():
@@ -710,7 +728,7 @@ def test_the_ways_of_the_tasks_pool_edges_by_reader(edge, groups):
 
 def test_the_relation_is_asked_of_six_of_six_models():
     module, experiment = script("recombination_tasks", "circuits"), read_experiment(FOLDER / "recombination_tasks")
-    for part in module.asked(experiment)[1]:
+    for part in module.settings(experiment)[1]:
         numbers = {f"task{number}" for number in module.tasks_of(experiment, part)}
         assert bool(numbers & HELD_OUT) == (numbers <= HELD_OUT) == part.endswith("held-out")
 
@@ -734,7 +752,7 @@ def test_the_relation_is_asked_of_six_of_six_models():
 def test_what_came_again_is_a_side_of_zero():
     """H1 was open and H5 no test, so of them the side is named; H2 was below zero and H4 above."""
     module, experiment = script("find_block", "other_seeds"), read_experiment(FOLDER / "find_block")
-    first, asked = comparison(experiment, None), [*experiment.hypotheses, module.ASKED_NOW]
+    first, asked = comparison(experiment, None), [*experiment.hypotheses, module.ADDED]
     assert (FOLDER / "find_block" / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary()
     other = dataclasses.replace(first, values=1 - first.values)
     alike = dataclasses.replace(first, values=first.values[:1].expand_as(first.values))

@@ -165,6 +165,11 @@ class Experiment:
         return next(iter(self.arms))
 
     @property
+    def solved_part(self) -> str:
+        """The part of a puzzle that `solved_by` is the accuracy on; empty without it."""
+        return self.solved_by.rpartition(" ")[2]
+
+    @property
     def searched_arms(self) -> list[str]:
         """The arms that have a search of their own."""
         return [arm for arm in self.arms if arm not in self.tuned_as]
