@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from dcinterp.evidence.compute_section import found_fit
+from dcinterp.evidence.multiplier import found_fit
 from dcinterp.evidence.page import search_tables
 from dcinterp.evidence.verdicts import AT_AN_EDGE
 from dcinterp.support.errors import UserError

@@ -120,7 +120,7 @@ def page(
         dcinterp experiment page experiments/recombination
     """
     import dcinterp
-    from dcinterp.evidence.compute_section import found_fit
+    from dcinterp.evidence.multiplier import found_fit
     from dcinterp.evidence.page import compute_picture, edges_picture, has_edges, page_of
     from dcinterp.evidence.verdicts import comparisons
     from dcinterp.figures.base import export

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dcinterp.evidence.page import differences
+from dcinterp.evidence.intervals import differences
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import console
 from dcinterp.support.text import markdown_table

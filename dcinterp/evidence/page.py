@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
 import torch
 from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.evidence.compute_section import compute_section
-from dcinterp.evidence.verdict_words import interval_text
+from dcinterp.evidence.intervals import difference_text, interval_text
 from dcinterp.evidence.verdicts import comparison, comparisons, replication, verdict_lines
-from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (
     REPLICATION,
@@ -161,39 +159,6 @@ def edges_picture(picture: str) -> str:
     return picture.replace(".svg", "-edges.svg")
 
 
-def differences(
-    experiment: Experiment, values: Mapping[str, pd.DataFrame], bounds: tuple[float, float] = (-1.0, 1.0)
-) -> dict[str, str]:
-    """{hypothesis: its difference, with the 95 % interval over seeds}, of other shares than those in the table.
-
-    Args:
-        experiment: whose hypotheses are asked.
-        values: [seed, arm] of the measures, shares or changes of shares; hypotheses about others are left out.
-        bounds: the least and the largest difference that there can be.
-    """
-    found = {}
-    for each in experiment.hypotheses:
-        measure = each.measure or next(iter(experiment.measures))
-        if measure in values:
-            found[each.name] = share_difference(values[measure], each.arms, each.baselines, bounds)
-    return found
-
-
-def share_difference(
-    values: pd.DataFrame, arms: Sequence[str], baselines: Sequence[str], bounds: tuple[float, float] = (-1.0, 1.0)
-) -> str:
-    """The mean of some arms minus that of others, with the 95 % interval over seeds.
-
-    Args:
-        values: [seed, arm], shares; or changes of shares, with their bounds.
-        arms, baselines: columns.
-        bounds: the least and the largest difference that there can be.
-    """
-    over, under = (values[list(side)].mean(axis=1) for side in (arms, baselines))
-    apart = torch.tensor((over - under).to_numpy())
-    return interval_text(apart.mean(), *bootstrap_interval(apart, bounds=bounds), sign="+")
-
-
 def search_notes(experiment: Experiment) -> list[str]:
     """What is weak about the search for the best values, where it was."""
     if not experiment.tuning_keys:
@@ -254,12 +219,6 @@ def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
         row += ["" if arm == found.baseline else difference_text(found, arm)]
         rows.append(row + ([_count(found.values[at] >= solved_at)] if found.share else []))
     return markdown_table(head, rows)
-
-
-def difference_text(found: ArmComparison, arm: str) -> str:
-    """How far an arm is from the baseline, with its interval."""
-    at = found.arms.index(arm)
-    return interval_text(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
 
 
 def _with_other_seeds(experiment: Experiment) -> str:

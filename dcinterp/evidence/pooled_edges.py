@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.evidence.intervals import mean_and_range
 from dcinterp.mechanism.circuit_pairs import Pair, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others
@@ -191,12 +192,6 @@ def change_list(changes: Mapping[str, str]) -> str:
     return f"The prompt and the one that values are taken from differ in one thing:\n\n{listed}"
 
 
-def mean_and_range(shares: pd.Series) -> str:
-    """The mean of shares over models [least, largest]."""
-    mean, least, most = map(two_decimals, (shares.mean(), shares.min(), shares.max()))
-    return f"{mean} [{least}, {most}]"
-
-
 def share_cells(shares: pd.DataFrame, groups: Sequence[str]) -> list[str]:
     """`mean_and_range` of each group, as a column of a table; nothing where no model has the group.
 
@@ -204,8 +199,3 @@ def share_cells(shares: pd.DataFrame, groups: Sequence[str]) -> list[str]:
         shares: [seed, group] of `shares_of`.
     """
     return [mean_and_range(shares[group]) if group in shares else "" for group in groups]
-
-
-def two_decimals(value: float, sign: str = "") -> str:
-    """A share with two decimals, with its sign where `sign` is "+"; never -0.00."""
-    return f"{round(value, 2) + 0.0:{sign}.2f}"

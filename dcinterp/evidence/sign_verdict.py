@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from scipy.stats import binomtest
 
-from dcinterp.evidence.pooled_edges import two_decimals
+from dcinterp.evidence.intervals import two_decimals
 from dcinterp.evidence.verdict_words import NO_VERDICT, OPEN, REFUTED, SUPPORTED, marked
 from dcinterp.mechanism.statistics import bootstrap_interval
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import SupportsFloat
 
-FEW = 5
 SUPPORTED, REFUTED, OPEN, NO_VERDICT = WORDS = ("supported", "refuted", "open", "no verdict")
 
 
@@ -36,22 +33,6 @@ class Verdict:
         """All of it, in Markdown."""
         asks = f"**{self.name}** ({self.of} is above {self.above}, {self.where})"
         return f"{asks}: {self.found}{f' over {self.over}; ' if self.over else '. '}{self.says}."
-
-
-def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "") -> str:
-    """A number with its interval in brackets, or alone where the interval is NaN; `sign` is "+" to show plus signs."""
-    middle, *ends = (float(each) for each in (value, low, high))
-    # An end that rounds to zero would not tell on which side of it the interval stops.
-    first, last = (f"{end:{sign}.3f}" if round(end, 3) or not end else f"{end:{sign}.1g}" for end in ends)
-    if all(end and not round(end, 3) for end in ends):  # nor would a mean of 0.000 lie between 1e-5 and 3e-5
-        return f"{middle:{sign}.1g} [{first}, {last}]"
-    return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
-
-
-def one_by_one(*ways: Sequence[float], form: str) -> str:
-    """What each seed has, in brackets, where a page gives it: of two seeds or more, and fewer than `FEW`."""
-    said = " and ".join(", ".join(f"{each:{form}}" for each in way) for way in ways)
-    return f" (one by one {said})" if 1 < len(ways[0]) < FEW else ""
 
 
 def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = (), marks: bool = False) -> tuple[str, str]:

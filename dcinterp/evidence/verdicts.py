@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
-from dcinterp.evidence.compute_section import multiplier_verdict
-from dcinterp.evidence.verdict_words import NO_VERDICT, WORDS, Verdict, interval_text, one_by_one, verdict_words
+from dcinterp.evidence.intervals import interval_text, one_by_one
+from dcinterp.evidence.multiplier import multiplier_verdict
+from dcinterp.evidence.verdict_words import NO_VERDICT, WORDS, Verdict, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, read_experiment

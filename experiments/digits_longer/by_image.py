@@ -17,9 +17,8 @@ import typer
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.evidence.intervals import mean_text
 from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
-from dcinterp.evidence.verdict_words import interval_text
-from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment
@@ -68,7 +67,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     for each in experiment.hypotheses:
         (arm,), (baseline,) = each.arms, each.baselines
         apart = shares(rows, arm) - shares(rows, baseline)
-        difference = interval_text(apart.mean(), *bootstrap_interval(apart, bounds=(-1.0, 1.0)), sign="+")
+        difference = mean_text(apart)
         more, fewer = (str(int(side.sum())) for side in (apart > 1e-9, apart < -1e-9))
         lines.append([f"{arm} minus {baseline}", difference, more, fewer])
     table = markdown_table(["arms", "difference [over images]", "more", "fewer"], lines)

@@ -13,8 +13,8 @@ from pathlib import Path
 import typer
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.trained_models import print_text
-from dcinterp.evidence.verdict_words import interval_text
 from dcinterp.evidence.verdicts import comparison, replication, side_of_zero
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table

@@ -16,7 +16,7 @@ import torch
 import typer
 from torch import Tensor
 
-from dcinterp.evidence.page import differences
+from dcinterp.evidence.intervals import differences
 from dcinterp.evidence.trained_models import RunsTable, measurement_of, open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment

@@ -14,7 +14,7 @@ import typer
 from scipy.stats import spearmanr
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
-from dcinterp.evidence.page import difference_text
+from dcinterp.evidence.intervals import difference_text
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.support.text import markdown_table
 

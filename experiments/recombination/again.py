@@ -20,9 +20,8 @@ import torch
 import typer
 from scipy.stats import pearsonr
 
+from dcinterp.evidence.intervals import mean_text
 from dcinterp.evidence.trained_models import open_trained, print_text, right_answers
-from dcinterp.evidence.verdict_words import interval_text
-from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console
 from dcinterp.support.text import markdown_table
@@ -92,8 +91,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         own, first = own.set_index("seed"), table[table["arm"] == arm].set_index("seed")
         base = (table if not attention else rows[rows["attention"] == "auto"]).query("arm == @PLAIN").set_index("seed")
         apart = (own[new] - base[new]).dropna()
-        ends = bootstrap_interval(torch.tensor(apart.to_numpy()), bounds=(-1.0, 1.0))
-        difference = interval_text(apart.mean(), *ends, sign="+")
+        difference = mean_text(torch.tensor(apart.to_numpy()))
         lines.append(
             [
                 arm,

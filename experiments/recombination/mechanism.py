@@ -19,10 +19,9 @@ import torch
 import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
+from dcinterp.evidence.intervals import mean_text
 from dcinterp.evidence.trained_models import RunsTable, measurement_of, open_trained, print_measured, right_answers
-from dcinterp.evidence.verdict_words import interval_text
 from dcinterp.mechanism.ablation import replacement
-from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.train.config.recipe import Phase
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.batches import Draw
@@ -84,7 +83,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment | None = None, options: s
         cells = []
         for each in parts:
             changes = torch.tensor((group.set_index("seed")[each] - intact[each]).to_numpy())
-            cells.append(interval_text(changes.mean(), *bootstrap_interval(changes, bounds=(-1.0, 1.0)), sign="+"))
+            cells.append(mean_text(changes))
         lines.append(f"| {part} | {kind} | {' | '.join(cells)} |")
     found = {"seeds": len(intact), "table": "\n".join(lines), "by": parts[0]}
     found |= {"least": intact[parts[0]].min(), "most": intact[parts[0]].max()}

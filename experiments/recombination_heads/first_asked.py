@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from dcinterp.evidence.page import differences
+from dcinterp.evidence.intervals import differences
 from dcinterp.evidence.recombination_questions import asked_first
 from dcinterp.evidence.trained_models import RunsTable, measurement_of, open_trained, print_measured, right_answers
 from dcinterp.support.text import markdown_table

@@ -15,8 +15,8 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from dcinterp.evidence.intervals import differences, share_difference
 from dcinterp.evidence.one_rate import KEY, all_runs, at_rate, tables_of, train_all
-from dcinterp.evidence.page import differences, share_difference
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
 

@@ -19,7 +19,7 @@ import typer
 import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.checkpoints.load import load
-from dcinterp.evidence.pooled_edges import mean_and_range
+from dcinterp.evidence.intervals import mean_and_range
 from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table

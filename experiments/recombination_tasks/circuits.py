@@ -21,6 +21,7 @@ import typer
 import synthetic_tasks
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
+from dcinterp.evidence.intervals import mean_and_range, two_decimals
 from dcinterp.evidence.pooled_edges import (
     EXPLAINED,
     NOTHING,
@@ -28,10 +29,8 @@ from dcinterp.evidence.pooled_edges import (
     arms_alike,
     change_list,
     group_of,
-    mean_and_range,
     pair_shares,
     shares_of,
-    two_decimals,
 )
 from dcinterp.evidence.sign_verdict import sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured

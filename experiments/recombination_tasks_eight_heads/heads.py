@@ -13,9 +13,8 @@ from pathlib import Path
 import typer
 
 from dcinterp.analysis.training.compare_arms import compare_arms
-from dcinterp.evidence.page import difference_text
+from dcinterp.evidence.intervals import difference_text, one_by_one
 from dcinterp.evidence.trained_models import print_text
-from dcinterp.evidence.verdict_words import one_by_one
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, read_experiment
 

@@ -1,0 +1,94 @@
+"""Numbers as pages write them: means with their intervals over seeds, differences between arms, shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import SupportsFloat
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.train.control.experiment import Experiment
+
+FEW = 5
+"""Seeds below which a page lists what each has."""
+
+
+def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "") -> str:
+    """A number with its interval in brackets, or alone where the interval is NaN; `sign` is "+" to show plus signs."""
+    middle, *ends = (float(each) for each in (value, low, high))
+    # An end that rounds to zero would not tell on which side of it the interval stops.
+    first, last = (f"{end:{sign}.3f}" if round(end, 3) or not end else f"{end:{sign}.1g}" for end in ends)
+    if all(end and not round(end, 3) for end in ends):  # nor would a mean of 0.000 lie between 1e-5 and 3e-5
+        return f"{middle:{sign}.1g} [{first}, {last}]"
+    return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
+
+
+def one_by_one(*ways: Sequence[float], form: str) -> str:
+    """What each seed has, in brackets, where a page gives it: of two seeds or more, and fewer than `FEW`."""
+    said = " and ".join(", ".join(f"{each:{form}}" for each in way) for way in ways)
+    return f" (one by one {said})" if 1 < len(ways[0]) < FEW else ""
+
+
+def mean_text(values: Float[Tensor, " seed"], bounds: tuple[float, float] = (-1.0, 1.0)) -> str:
+    """The mean of differences with its 95 % interval.
+
+    Args:
+        values: of each seed; or of whatever the interval is over.
+        bounds: the least and the largest difference that there can be.
+    """
+    return interval_text(values.mean(), *bootstrap_interval(values, bounds=bounds), sign="+")
+
+
+def differences(
+    experiment: Experiment, values: Mapping[str, pd.DataFrame], bounds: tuple[float, float] = (-1.0, 1.0)
+) -> dict[str, str]:
+    """{hypothesis: its difference, with the 95 % interval over seeds}, of other shares than those in the table.
+
+    Args:
+        experiment: whose hypotheses are asked.
+        values: [seed, arm] of the measures, shares or changes of shares; hypotheses about others are left out.
+        bounds: the least and the largest difference that there can be.
+    """
+    found = {}
+    for each in experiment.hypotheses:
+        measure = each.measure or next(iter(experiment.measures))
+        if measure in values:
+            found[each.name] = share_difference(values[measure], each.arms, each.baselines, bounds)
+    return found
+
+
+def share_difference(
+    values: pd.DataFrame, arms: Sequence[str], baselines: Sequence[str], bounds: tuple[float, float] = (-1.0, 1.0)
+) -> str:
+    """The mean of some arms minus that of others, with the 95 % interval over seeds.
+
+    Args:
+        values: [seed, arm], shares; or changes of shares, with their bounds.
+        arms, baselines: columns.
+        bounds: the least and the largest difference that there can be.
+    """
+    over, under = (values[list(side)].mean(axis=1) for side in (arms, baselines))
+    return mean_text(torch.tensor((over - under).to_numpy()), bounds)
+
+
+def difference_text(found: ArmComparison, arm: str) -> str:
+    """How far an arm is from the baseline, with its interval."""
+    at = found.arms.index(arm)
+    return interval_text(found.difference[at], found.difference_low[at], found.difference_high[at], sign="+")
+
+
+def mean_and_range(shares: pd.Series) -> str:
+    """The mean of shares over models [least, largest]."""
+    mean, least, most = map(two_decimals, (shares.mean(), shares.min(), shares.max()))
+    return f"{mean} [{least}, {most}]"
+
+
+def two_decimals(value: float, sign: str = "") -> str:
+    """A share with two decimals, with its sign where `sign` is "+"; never -0.00."""
+    return f"{round(value, 2) + 0.0:{sign}.2f}"

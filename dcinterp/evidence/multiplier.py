@@ -1,0 +1,88 @@
+"""The compute multiplier of an experiment: its fit, and what becomes of the hypothesis on it."""
+
+from __future__ import annotations
+
+from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
+from dcinterp.evidence.intervals import one_by_one
+from dcinterp.evidence.verdict_words import NO_VERDICT, Verdict, verdict_words
+from dcinterp.support.errors import UserError
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+
+
+def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "line") -> ScalingFit:
+    """The fit that the experiment's `multiplier` asks for, of its primary measure.
+
+    Raises:
+        UserError: an arm has no run, the runs support no fit, or the table has runs that do not count.
+    """
+    assert experiment.multiplier is not None
+    measure, without = next(iter(experiment.measures)), experiment.multiplier.without
+    for each in experiment.series():
+        table = read_table(each)
+        ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
+        ended = ended[~ended["arm"].isin(without)]
+        if other := sorted(set(ended["name"]) - set(each.counted(table)["name"])):
+            raise UserError(
+                f"{each.table} has {len(other)} runs of other seeds, or of values that the search did not choose, "
+                f"such as {other[0]}; `dcinterp scaling` would read them too, so take their rows out."
+            )
+        if missing := [arm for arm in each.arms if arm not in (*ended["arm"], *without)]:
+            raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
+    tables = [str(each.table) for each in experiment.series()]
+    return scaling_fit(
+        tables[0] if len(tables) == 1 else tables,
+        base=experiment.multiplier.base,
+        other=experiment.multiplier.other,
+        loss=measure,
+        over=over,
+        through=through,
+        without=list(experiment.multiplier.without) or None,
+    )
+
+
+def found_fit(experiment: Experiment) -> ScalingFit | None:
+    """The fit over seeds; none where the experiment asks for none, or its runs support none (the verdict says why)."""
+    if experiment.multiplier is None:
+        return None
+    try:
+        return fit_of(experiment)
+    except UserError:
+        return None
+
+
+def multiplier_verdict(experiment: Experiment) -> Verdict:
+    """The hypothesis on the multiplier, what it is at the lowest common loss, and whether the intervals support it."""
+    assert experiment.multiplier is not None
+    asked = experiment.multiplier.name, "the compute multiplier", "1"
+    try:
+        fits = [fit_of(experiment, through="line"), fit_of(experiment, through="pieces")]
+    except UserError as problem:
+        return Verdict(*asked, "", "none", "", str(problem).removesuffix("."), NO_VERDICT)
+    fit = fits[0]
+    low, high = (
+        min(float(each.multiplier_low[0]) for each in fits),
+        max(float(each.multiplier_high[0]) for each in fits),
+    )
+    side = (low > 1) - (high < 1)
+    edge = experiment.costlier_at_an_edge(experiment.multiplier, side)
+    word, says = verdict_words(side, refuted="it is below 1", at_an_edge=edge, marks=experiment.edge_marks)
+    if interim := len(fit.seeds) < len(experiment.seeds):
+        word = NO_VERDICT
+        says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: {NO_VERDICT}"
+    few = one_by_one(*(each.by_seed for each in fits), form=".2f")
+    return Verdict(
+        *asked,
+        where=f"at {float(fit.loss[0]):.3f}, the lowest loss that both families reached in every seed",
+        found=f"by lines {multiplier_text(fit, 0)}, by pieces {multiplier_text(fits[1], 0)}",
+        over=f"{len(fit.seeds)} seeds{few}",
+        says=says,
+        word=word,
+        at_an_edge=bool(edge) and not interim,
+    )
+
+
+def multiplier_text(fit: ScalingFit, at: int) -> str:
+    """The multiplier at one of the fit's losses, with its interval."""
+    return (
+        f"{float(fit.multiplier[at]):.2f} [{float(fit.multiplier_low[at]):.2f}, {float(fit.multiplier_high[at]):.2f}]"
+    )
