@@ -336,7 +336,7 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
 
 @pytest.mark.parametrize(
     ("name", "options", "first"),
-    [("lookup", "", "+0.49")],
+    [("lookup", "", "+0.49"), ("lookup_longer", " --folder experiments/lookup_longer", "+0.50")],
 )
 def test_the_words_on_lookups_are_those_of_the_tables(name, options, first):
     """Every model is there, and its accuracy at the last step is that of the table of runs."""
