@@ -26,7 +26,13 @@ from dcinterp.evidence.pooled_edges import (
     pooled_shares,
     with_shares,
 )
-from dcinterp.evidence.trained_models import Measurement, accuracy_by_part, measurement_of, open_trained, print_measured
+from dcinterp.evidence.trained_models import (
+    TrainedModels,
+    accuracy_by_part,
+    open_trained,
+    print_measured,
+    trained_models,
+)
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
@@ -61,7 +67,7 @@ def ask_models(
     folder: Path | None = None,
     *,
     note: str = DESCRIBES,
-) -> Measurement:
+) -> TrainedModels:
     """Measure the models that are missing, and print the tables.
 
     Args:
@@ -73,16 +79,16 @@ def ask_models(
         note: whether a hypothesis is about some of the groups, in words (`TESTED`, `DESCRIBES`).
 
     Returns:
-        What was measured.
+        Whose models they are, and where the tables are.
 
     Raises:
         UserError: no model is there, nor any row.
     """
-    measurement = measurement_of(folder or own, own, table)
+    trained = trained_models(folder or own, own, table)
     measure = partial(measure_model, prompts=prompts)
     told = partial(summary, changes=changes, script=own.name, note=note)
-    print_measured(measurement, TABLE, TEXT_FILE, measure, told)
-    return measurement
+    print_measured(trained, TABLE, TEXT_FILE, measure, told)
+    return trained
 
 
 def measure_model(experiment: Experiment, arm: str, model: Path, prompts: PromptsOf) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ RunsTable: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class Measurement:
+class TrainedModels:
     """Whose models a script measures, and where what it finds is kept.
 
     experiment: with the table of the runs. place: a folder. options: what the command that makes it again needs
@@ -90,7 +90,7 @@ class Summary(Protocol):
 
 
 def print_measured(
-    measurement: Measurement,
+    trained: TrainedModels,
     table: str,
     text_file: str,
     measure: Callable[[Experiment, str, Path], Sequence[dict[str, Any]]],
@@ -100,7 +100,7 @@ def print_measured(
     """Measure the models that a table lacks, and print what is made of all, also to a file.
 
     Args:
-        measurement: of which models, and where it is kept.
+        trained: of which models, and where it is kept.
         table, text_file: names of the table and of the file.
         measure: makes the rows of a model, from its experiment, its arm and its folder.
         summary: makes the text.
@@ -109,13 +109,13 @@ def print_measured(
     Raises:
         UserError: no model is there, nor any row.
     """
-    experiment, said = measurement.experiment, partial(typer.echo, err=True)
+    experiment, said = trained.experiment, partial(typer.echo, err=True)
     of = list(experiment.arms) if arms is None else arms
-    rows = measure_missing(experiment, of, measurement.place / table, partial(measure, experiment), said)
-    print_text(summary(rows, experiment=experiment, options=measurement.options), measurement.place / text_file)
+    rows = measure_missing(experiment, of, trained.place / table, partial(measure, experiment), said)
+    print_text(summary(rows, experiment=experiment, options=trained.options), trained.place / text_file)
 
 
-def measurement_of(folder: Path, own: Path, table: Path | None = None) -> Measurement:
+def trained_models(folder: Path, own: Path, table: Path | None = None) -> TrainedModels:
     """The models of an experiment, or those of another table of its runs.
 
     Args:
@@ -127,7 +127,7 @@ def measurement_of(folder: Path, own: Path, table: Path | None = None) -> Measur
         UserError: the experiment cannot be read, or the table is not there, or has a name without an ending.
     """
     if table is None:
-        return Measurement(read_experiment(folder), folder, folder_option(folder, own))
+        return TrainedModels(read_experiment(folder), folder, folder_option(folder, own))
     if not table.is_file():
         raise UserError(f"There is no table {table}; dcinterp experiment run {folder} --table {table} makes it.")
     if (place := table.with_suffix("")) == table:
@@ -136,7 +136,7 @@ def measurement_of(folder: Path, own: Path, table: Path | None = None) -> Measur
     place.mkdir(exist_ok=True)
     inside = table.resolve().parent == folder.resolve()
     named = f"experiments/{folder.name}/{table.name}" if inside else table.name
-    return Measurement(experiment, place, f"{folder_option(folder, own)} --table {named}")
+    return TrainedModels(experiment, place, f"{folder_option(folder, own)} --table {named}")
 
 
 def folder_option(folder: Path, own: Path) -> str:

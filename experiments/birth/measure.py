@@ -17,7 +17,7 @@ import typer
 
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, STEP_LIKE, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_text
+from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -179,8 +179,8 @@ def main(
     table: RunsTable = None,
 ) -> None:
     """Measure the seeds that are missing, and write the tables and the end of the page."""
-    measurement = measurement_of(folder, HERE, table)
-    experiment, to = measurement.experiment, measurement.place
+    trained = trained_models(folder, HERE, table)
+    experiment, to = trained.experiment, trained.place
     starts, curves = (pd.read_csv(to / name) if (to / name).is_file() else pd.DataFrame() for name in (STARTS, CURVES))
     runs = read_table(experiment)
     runs = runs[(runs["arm"] == ARM) & (runs["stage"] == FINAL)] if len(runs) else runs
@@ -197,7 +197,7 @@ def main(
         typer.echo(f"seed {seed} is measured", err=True)
     if not len(starts):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
-    text = summary(edge_starts(str(to)), measurement.options)
+    text = summary(edge_starts(str(to)), trained.options)
     print_text(text, to / "more.md")
 
 

@@ -18,7 +18,7 @@ import typer
 
 from dcinterp.analysis.weights.head_diversity import head_diversity
 from dcinterp.checkpoints.load import load
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_text
+from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
@@ -113,8 +113,8 @@ def main(
     table: RunsTable = None,
 ) -> None:
     """Measure the models of both arms, and print the table over seeds."""
-    measurement = measurement_of(folder, HERE, table)
-    experiment = measurement.experiment
+    trained = trained_models(folder, HERE, table)
+    experiment = trained.experiment
     runs, measured = read_table(experiment), []
     for _, run in runs[runs["arm"].isin([arm, baseline])].iterrows():
         model = experiment.output / run["name"] / "model"
@@ -124,15 +124,13 @@ def main(
     if not measured:
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     rows = pd.DataFrame(measured).round(4)
-    rows.to_csv(measurement.place / "diversity.csv", index=False)
+    rows.to_csv(trained.place / "diversity.csv", index=False)
     final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
     means, verdicts, seeds = summary(final, tuning, arm, baseline)
     searched = by_rate(tuning, arm, baseline)
-    options = measurement.options + (
-        f' --arm "{arm}" --baseline "{baseline}"' if "--folder" in measurement.options else ""
-    )
+    options = trained.options + (f' --arm "{arm}" --baseline "{baseline}"' if "--folder" in trained.options else "")
     text = TEXT.format(seeds=seeds, options=options, table=means, verdicts=verdicts, searched=searched)
-    print_text(text, measurement.place / "more.md")
+    print_text(text, trained.place / "more.md")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.evidence.intervals import mean_text
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment
@@ -77,7 +77,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the table."""
-    print_measured(measurement_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
+    print_measured(trained_models(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from pathlib import Path
 import pandas as pd
 import typer
 
-from dcinterp.evidence.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model, with_shares
-from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
+from dcinterp.evidence.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model
+from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, with_shares
+from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock
@@ -121,7 +121,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
     measure = partial(measure_model, prompts=prompts)
-    print_measured(measurement_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
+    print_measured(trained_models(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    measurement = ask_models(HERE, questions, CHANGES, table, folder, note=TESTED)
-    rows = pd.read_csv(measurement.place / TABLE)
-    print_text(summary(rows, measurement.experiment, measurement.options), measurement.place / TEXT_FILE)
+    trained = ask_models(HERE, questions, CHANGES, table, folder, note=TESTED)
+    rows = pd.read_csv(trained.place / TABLE)
+    print_text(summary(rows, trained.experiment, trained.options), trained.place / TEXT_FILE)
 
 
 if __name__ == "__main__":

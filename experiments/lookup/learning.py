@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.loop.metrics_file import read_metrics
@@ -31,7 +31,7 @@ every {every} steps. *last quarter* is what the mean gained over the last quarte
 arm is said to be still learning; a flat end may be the schedule's, whose rate falls to the end. *steps to {at:.0%}*:
 after how many an accuracy of {at:.0%} was measured first, the median and in brackets the least and the most, of the
 seeds that came there at any step. *{ours} earlier*: in how many seeds {ours} came there at an earlier step than this
-arm, which may never have.
+arm, or this arm never did.
 
     python experiments/{folder}/learning.py{options}
 
@@ -54,21 +54,22 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     lines, lengths = [], sorted(set(rows.groupby("arm")["step"].max()))
-    seeds, ours = rows["seed"].nunique(), _first_steps(rows, OURS, experiment.solved_at)
+    ours = _first_steps(rows, OURS, experiment.solved_at)
     shown = sorted({length * n // QUARTERS for length in lengths for n in range(1, QUARTERS + 1)})
     for arm in experiment.arms:
         seen = _seen(rows, arm)
         end = seen.index.max()
         gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
         steps = _first_steps(rows, arm, experiment.solved_at)
-        first, earlier = steps[steps < math.inf], int((ours < steps).sum())
+        first, both = steps[steps < math.inf], steps.index.intersection(ours.index)
+        earlier = int((ours[both] < steps[both]).sum())
         to = f"{first.median():,.0f} [{first.min():,.0f}, {first.max():,.0f}]" if len(first) else "none"
         means = [f"{seen.loc[step].mean():.3f}" if step in seen.index else "" for step in shown]
-        before = "" if arm == OURS else f"{earlier} of {seeds}"
-        lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {seeds}", before])
+        before = "" if arm == OURS else f"{earlier} of {len(both)}"
+        lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {len(steps)}", before])
     head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
     return TEXT.format(
-        seeds=seeds,
+        seeds=rows["seed"].nunique(),
         ours=OURS,
         every=rows["step"].min(),
         still=STILL,
@@ -95,7 +96,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Read the runs that are missing, and print the table."""
-    print_measured(measurement_of(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
+    print_measured(trained_models(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

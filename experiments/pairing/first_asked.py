@@ -17,7 +17,7 @@ import typer
 from torch import Tensor
 
 from dcinterp.evidence.intervals import differences
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.batches import NOT_SCORED
@@ -94,7 +94,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the table."""
-    print_measured(measurement_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
+    print_measured(trained_models(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from dcinterp.evidence.arm_circuits import DOCUMENTS
 from dcinterp.evidence.pairing_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import group_of, pair_shares, share_cells, shares_of
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
-from dcinterp.evidence.trained_models import RunsTable, accuracy_by_part, measurement_of, open_trained, print_measured
+from dcinterp.evidence.trained_models import RunsTable, accuracy_by_part, open_trained, print_measured, trained_models
 from dcinterp.evidence.verdict_words import SUPPORTED, marked
 from dcinterp.mechanism.circuit_pairs import Pair, batches, read_pairs
 from dcinterp.mechanism.head_maps import branch_map
@@ -189,7 +189,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the verdicts."""
-    print_measured(measurement_of(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
+    print_measured(trained_models(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
 
 
 if __name__ == "__main__":

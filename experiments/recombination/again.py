@@ -81,7 +81,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     chosen = experiment.choose(read_table(experiment))
     names = {experiment.run(FINAL, arm, chosen[arm], seed).name for arm, _ in RUNS for seed in experiment.seeds}
     final = final[final["name"].isin(names)]
-    seen, new = (measure.split()[-1] for measure in (experiment.solved_by, primary))
+    seen, new = experiment.solved_part, primary.split()[-1]
     table = pd.DataFrame(
         {"arm": final["arm"], "attention": "", "seed": final["recipe.seed"].astype(int)}
         | {seen: final[experiment.solved_by], new: final[primary]}

@@ -17,7 +17,7 @@ import typer
 from dcinterp.evidence.arm_circuits import tables_by_arm
 from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, change_list
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    print_measured(measurement_of(HERE, HERE, table), TABLE, TEXT_FILE, question_shares, summary, ARMS)
+    print_measured(trained_models(HERE, HERE, table), TABLE, TEXT_FILE, question_shares, summary, ARMS)
 
 
 if __name__ == "__main__":

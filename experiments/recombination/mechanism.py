@@ -20,7 +20,7 @@ import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
 from dcinterp.evidence.intervals import mean_text
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.train.config.recipe import Phase
 from dcinterp.train.control.experiment import Experiment
@@ -106,7 +106,7 @@ def main(
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
     measured = partial(measure, documents=documents)
-    print_measured(measurement_of(folder, HERE, table), TABLE, "more.md", measured, summary, [ARM])
+    print_measured(trained_models(folder, HERE, table), TABLE, "more.md", measured, summary, [ARM])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import typer
 from dcinterp.evidence.pooled_edges import PREFERS, share_cells, shares_of, with_shares
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
-from dcinterp.evidence.trained_models import CHECKED, RunsTable, measurement_of, print_measured
+from dcinterp.evidence.trained_models import CHECKED, RunsTable, print_measured, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -157,8 +157,8 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    measurement = measurement_of(folder, HERE, table)
-    print_measured(measurement, TABLE, TEXT_FILE, question_shares, summary, arms_asked(measurement.experiment))
+    trained = trained_models(folder, HERE, table)
+    print_measured(trained, TABLE, TEXT_FILE, question_shares, summary, arms_asked(trained.experiment))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import typer
 
 from dcinterp.evidence.intervals import differences
 from dcinterp.evidence.recombination_questions import asked_first
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, open_trained, print_measured, right_answers
+from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -68,7 +68,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
-    print_measured(measurement_of(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
+    print_measured(trained_models(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

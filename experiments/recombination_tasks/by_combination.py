@@ -20,7 +20,7 @@ import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.checkpoints.load import load
 from dcinterp.evidence.intervals import mean_and_range
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.data.task_choice import held_out_tasks
@@ -115,7 +115,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
-    print_measured(measurement_of(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
+    print_measured(trained_models(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,10 @@ from dcinterp.evidence.pooled_edges import (
     group_of,
     pair_shares,
     shares_of,
+    with_shares,
 )
 from dcinterp.evidence.sign_verdict import sign_verdict
-from dcinterp.evidence.trained_models import RunsTable, measurement_of, print_measured
+from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.support.text import markdown_table
 from dcinterp.train.config.recipe import read_tree
@@ -195,12 +196,10 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command, which circuits.yaml names.
     """
-    # A table of models none of which could be asked has no shares.
-    rows = rows.reindex(columns=["arm", "seed", "right", "part", "change", "group", "share"])
     why, parts, arms = settings(experiment)
-    told, of = [], {}
+    able, told, of = with_shares(rows), [], {}
     for arm in arms:
-        shares = rows[rows["arm"] == arm].dropna(subset=["share"])
+        shares = able[able["arm"] == arm]
         if not len(shares):
             continue
         of[arm] = shares[shares["part"] == ORDINALS], shares[shares["part"] != ORDINALS]
@@ -217,7 +216,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     head = TEXT.format(
         why=why, verdict=verdict(rows, experiment), means="\n".join(means(rows, arm) for arm in experiment.arms)
     )
-    if not rows["share"].notna().any():
+    if not len(able):
         return head + UNASKED.format(at=experiment.solved_at)
     kinds = [kind for kind in SAID if any(part.startswith(kind) for part in parts)]
     changes = {change for part in parts for change in changes_of(part)}
@@ -231,7 +230,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         changes=change_list({change: said for change, said in CHANGES.items() if change in changes}),
         explained=EXPLAINED,
         mixed=MIXED,
-        between=BETWEENS.format(between=BETWEEN, mixed=MIXED) if rows["group"].str.endswith(BETWEEN).any() else "",
+        between=BETWEENS.format(between=BETWEEN, mixed=MIXED) if able["group"].str.endswith(BETWEEN).any() else "",
         composed=COMPOSED,
         route=ROUTE,
         other=OTHER,
@@ -259,13 +258,13 @@ def main(
     model: Annotated[str, typer.Option(help="A model to print the shares of on the ordinals, and no more.")] = "",
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    measurement = measurement_of(folder, HERE, table)
+    trained = trained_models(folder, HERE, table)
     if model:
-        typer.echo(one_table(measure_part(measurement.experiment, load(model), ORDINALS)))
+        typer.echo(one_table(measure_part(trained.experiment, load(model), ORDINALS)))
         return
-    runs = read_table(measurement.experiment)
-    solved = runs[runs["stage"] == FINAL].set_index("name")[measurement.experiment.solved_by]
-    print_measured(measurement, TABLE, TEXT_FILE, partial(measure, solved=solved), summary)
+    runs = read_table(trained.experiment)
+    solved = runs[runs["stage"] == FINAL].set_index("name")[trained.experiment.solved_by]
+    print_measured(trained, TABLE, TEXT_FILE, partial(measure, solved=solved), summary)
 
 
 if __name__ == "__main__":

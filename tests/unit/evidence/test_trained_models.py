@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dcinterp.evidence.trained_models import Measurement, measurement_of, right_answers
+from dcinterp.evidence.trained_models import TrainedModels, right_answers, trained_models
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import read_experiment
 from dcinterp.train.data.batches import NOT_SCORED
@@ -22,18 +22,18 @@ def test_an_answer_of_several_tokens_is_right_as_a_whole():
 
 def test_what_is_measured_of_another_table_gets_a_folder_beside_it(tmp_path, write_experiment):
     folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2]})
-    assert measurement_of(folder, folder) == Measurement(read_experiment(folder), folder, "")
+    assert trained_models(folder, folder) == TrainedModels(read_experiment(folder), folder, "")
     again = folder / "again.csv"
     with pytest.raises(UserError, match=r"There is no table .*; dcinterp experiment run .* --table .* makes"):
-        measurement_of(folder, folder, again)
+        trained_models(folder, folder, again)
     again.write_text((folder / "results.csv").read_text())
-    found = measurement_of(folder, folder, again)
+    found = trained_models(folder, folder, again)
     assert found.place == folder / "again"
     assert found.place.is_dir()
     assert found.options == " --table experiments/e/again.csv"
     assert found.experiment.table == again
-    assert measurement_of(folder, tmp_path, again).options == " --folder experiments/e --table experiments/e/again.csv"
+    assert trained_models(folder, tmp_path, again).options == " --folder experiments/e --table experiments/e/again.csv"
     bare = folder / "bare"
     bare.write_text(again.read_text())
     with pytest.raises(UserError, match="needs an ending"):
-        measurement_of(folder, folder, bare)
+        trained_models(folder, folder, bare)
