@@ -6,6 +6,7 @@ import math
 import types
 import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -414,10 +415,10 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 def _build(kind: Any, value: Any, where: str) -> Any:
     """`value`, as YAML gave it, as an instance of the annotated `kind`; `where` names it in errors."""
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, dict):
             raise UserError(f"{where or 'The config'} must hold keys and values, not {shown(value)}.")
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         names = {f.name for f in fields(kind)}
         for key in value:
             if key not in names:
@@ -443,6 +444,12 @@ def _build(kind: Any, value: Any, where: str) -> Any:
             else _build(next(a for a in typing.get_args(kind) if a is not type(None)), value, where)
         )
     return _scalar(origin or kind, value, where)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a section's fields; Python evaluates them anew at every call, and a page reads many configs."""
+    return typing.get_type_hints(kind)
 
 
 def _scalar(kind: type, value: Any, where: str) -> Any:
