@@ -54,13 +54,13 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     lines, lengths = [], sorted(set(rows.groupby("arm")["step"].max()))
-    ours = _first_steps(rows, OURS, experiment.solved_at)
+    by_arm = {arm: _seen(rows, arm) for arm in experiment.arms}
+    ours = _first_steps(by_arm[OURS], experiment.solved_at)
     shown = sorted({length * n // QUARTERS for length in lengths for n in range(1, QUARTERS + 1)})
-    for arm in experiment.arms:
-        seen = _seen(rows, arm)
+    for arm, seen in by_arm.items():
         end = seen.index.max()
         gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
-        steps = _first_steps(rows, arm, experiment.solved_at)
+        steps = _first_steps(seen, experiment.solved_at)
         first, both = steps[steps < math.inf], steps.index.intersection(ours.index)
         earlier = int((ours[both] < steps[both]).sum())
         to = f"{first.median():,.0f} [{first.min():,.0f}, {first.max():,.0f}]" if len(first) else "none"
@@ -85,9 +85,12 @@ def _seen(rows: pd.DataFrame, arm: str) -> pd.DataFrame:
     return rows[rows["arm"] == arm].pivot_table(index="step", columns="seed", values="seen")
 
 
-def _first_steps(rows: pd.DataFrame, arm: str, at: float) -> pd.Series:
-    """[seed]: the first step at which an accuracy of `at` was measured; infinite where none was."""
-    reached = _seen(rows, arm) >= at
+def _first_steps(seen: pd.DataFrame, at: float) -> pd.Series:
+    """[seed]: the first step at which an accuracy of `at` was measured; infinite where none was.
+
+    seen: [step, seed] of `_seen`.
+    """
+    reached = seen >= at
     return reached.idxmax().where(reached.any(), math.inf)
 
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -175,20 +175,23 @@ class Experiment:
         return [arm for arm in self.arms if arm not in self.tuned_as]
 
     def run(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> SweepRun:
-        """One run of an arm. Its name says all that sets it apart."""
+        """One run of an arm."""
         own = self.tuning_config if stage == TUNING else {}
         keys = self.arms[arm] | own | dict(chosen) | dict.fromkeys(SEEDED, seed)
+        return make_run(self.config, self.output, self.run_name(stage, arm, chosen, seed), keys)
+
+    def run_name(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> str:
+        """The name of a `run`, which says all that sets it apart; without making its config."""
         parts = [stage, arm, *(f"{key.split('.')[-1]}={value}" for key, value in chosen.items()), f"seed={seed}"]
-        return make_run(self.config, self.output, ",".join(parts), keys)
+        return file_name(",".join(parts))
 
     def tuning_runs(self) -> list[SweepRun]:
         """Every arm that is searched at every value, seed by seed."""
-        return [
-            self.run(TUNING, arm, values, seed)
-            for seed in self.tuning_seeds
-            for arm in self.searched_arms
-            for values in self.searched()
-        ]
+        return [self.run(TUNING, arm, values, seed) for seed, arm, values in self._search()]
+
+    def _search(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """(seed, arm, values) of every run of the search."""
+        return product(self.tuning_seeds, self.searched_arms, self.searched())
 
     @property
     def has_own_table(self) -> bool:
@@ -254,7 +257,8 @@ class Experiment:
         if len(table) and self.tuned_by not in table:
             raise UserError(f"{self.table} has no column {self.tuned_by!r}; {nearest(self.tuned_by, table.columns)}")
         done = table[table["status"] == "done"].set_index("name")[self.tuned_by].dropna() if len(table) else {}
-        missing = [run.name for run in self.tuning_runs() if run.name not in done]
+        wanted = (self.run_name(TUNING, arm, values, seed) for seed, arm, values in self._search())
+        missing = [name for name in wanted if name not in done]
         if missing:
             raise UserError(f"{len(missing)} runs of the search are missing, such as {missing[0]}; run it again.")
 
@@ -262,7 +266,7 @@ class Experiment:
 
         def rank(arm: str, values: dict[str, Any]) -> tuple[float, float]:
             """The lowest is the best; where the measure ties, as at 100 %, the training loss decides."""
-            names = [self.run(TUNING, arm, values, seed).name for seed in self.tuning_seeds]
+            names = [self.run_name(TUNING, arm, values, seed) for seed in self.tuning_seeds]
             reached, loss = (math.fsum(float(column[name]) for name in names) for column in (done, losses))
             return (-reached if self.highest_is_best else reached), loss
 

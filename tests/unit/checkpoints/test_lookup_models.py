@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import pytest
 
 import dcinterp
 from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.train.config.recipe import read_config
-from dcinterp.train.control.experiment import FINAL, find_experiments, read_experiment, read_table
+from dcinterp.train.control.experiment import find_experiments, read_experiment, read_table
 from dcinterp.train.data.puzzles.lookup import Lookup
-from tests.unit.checkpoints.exchanged import answer_with
+from tests.unit.checkpoints.shipped_puzzles import answer_with, card, first_seed
 
 ARMS = {"dcformer++-lookup": "DCMHA", "transformer++-lookup": "plain wider"}
 COMPOSED, PLAIN = ARMS
@@ -23,20 +22,9 @@ PROMPTS = json.loads((SHIPPED / COMPOSED / "prompts.json").read_text(encoding="u
 def test_it_is_the_first_seed_of_its_experiment(name):
     experiment = read_experiment(find_experiments()["lookup"])
     chosen = experiment.choose(read_table(experiment))[ARMS[name]]
-    run = experiment.run(FINAL, ARMS[name], chosen, experiment.seeds[0])
-    trained, asked = asdict(read_config(SHIPPED / name / "training.yaml")), asdict(run.config)
-    assert asked["recipe"].pop("bf16") is None, "which a run decides by its device"
-    assert not trained["recipe"].pop("bf16")
-    assert trained == asked | {"output": trained["output"]}
-    assert trained["output"] == f"runs/lookup/{run.name}"
-    row = read_table(experiment).set_index("name").loc[run.name]
-    logged = map(json.loads, (SHIPPED / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    *_, last = (each["accuracy"]["1"] for each in logged if "accuracy" in each)
-    assert last == {part: row[f"accuracy 1 {part}"] for part in ("seen", "held-out")}
-    card = " ".join((SHIPPED / name / "README.md").read_text(encoding="utf-8").split())
-    seen, held_out = (row[f"accuracy 1 {part}"] for part in ("seen", "held-out"))
-    assert f"It answers {seen:.2f} of 2,048 questions" in card
-    assert f"and {held_out:.2f} of those that it leaves out" in card
+    seen, held_out = first_seed(name, experiment, ARMS[name], chosen)
+    assert f"It answers {seen:.2f} of 2,048 questions" in card(name)
+    assert f"and {held_out:.2f} of those that it leaves out" in card(name)
 
 
 @pytest.mark.parametrize("name", ARMS)
