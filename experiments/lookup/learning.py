@@ -31,7 +31,7 @@ every {every} steps. *last quarter* is what the mean gained over the last quarte
 arm is said to be still learning; a flat end may be the schedule's, whose rate falls to the end. *steps to {at:.0%}*:
 after how many an accuracy of {at:.0%} was measured first, the median and in brackets the least and the most, of the
 seeds that came there at any step. *{ours} earlier*: in how many seeds {ours} came there at an earlier step than this
-arm, or this arm never did.
+arm, or this arm never did.{others}
 
     python experiments/{folder}/learning.py{options}
 
@@ -55,22 +55,26 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """
     lines, lengths = [], sorted(set(rows.groupby("arm")["step"].max()))
     by_arm = {arm: _seen(rows, arm) for arm in experiment.arms}
-    ours = _first_steps(by_arm[OURS], experiment.solved_at)
+    when = {arm: _first_steps(seen, experiment.solved_at) for arm, seen in by_arm.items()}
     shown = sorted({length * n // QUARTERS for length in lengths for n in range(1, QUARTERS + 1)})
     for arm, seen in by_arm.items():
         end = seen.index.max()
         gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
-        steps = _first_steps(seen, experiment.solved_at)
+        steps, ours = when[arm], when[_ours(arm, experiment)]
         first, both = steps[steps < math.inf], steps.index.intersection(ours.index)
         earlier = int((ours[both] < steps[both]).sum())
         to = f"{first.median():,.0f} [{first.min():,.0f}, {first.max():,.0f}]" if len(first) else "none"
         means = [f"{seen.loc[step].mean():.3f}" if step in seen.index else "" for step in shown]
-        before = "" if arm == OURS else f"{earlier} of {len(both)}"
+        before = "" if arm == _ours(arm, experiment) else f"{earlier} of {len(both)}"
         lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {len(steps)}", before])
     head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
+    others = sorted({_ours(arm, experiment) for arm in experiment.arms} - {OURS})
     return TEXT.format(
         seeds=rows["seed"].nunique(),
         ours=OURS,
+        others="".join(
+            f" Arms that end in *{each.removeprefix(OURS).strip()}* are compared with *{each}*." for each in others
+        ),
         every=rows["step"].min(),
         still=STILL,
         at=experiment.solved_at,
@@ -78,6 +82,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         options=options,
         table=markdown_table([*head, "seeds", f"{OURS} earlier"], lines),
     )
+
+
+def _ours(arm: str, experiment: Experiment) -> str:
+    """The arm of DCMHA that this one is compared with: one that ends in the same words, or that without any."""
+    ends = (each for each in experiment.arms if each.startswith(f"{OURS} ") and arm.endswith(each.removeprefix(OURS)))
+    return next(ends, OURS)
 
 
 def _seen(rows: pd.DataFrame, arm: str) -> pd.DataFrame:

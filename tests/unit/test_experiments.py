@@ -338,10 +338,8 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
     ("name", "options", "first"),
     [("lookup", "", "+0.49"), ("lookup_longer", " --folder experiments/lookup_longer", "+0.50")],
 )
-def test_the_words_on_lookups_are_those_of_the_tables(name, options, first):
-    """Every model is there, and its accuracy at the last step is that of the table of runs."""
-    folder = FOLDER / name
-    circuits, learning = (script("lookup", each) for each in ("circuits", "learning"))
+def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, options, first):
+    folder, circuits = FOLDER / name, script("lookup", "circuits")
     experiment, rows = read_experiment(folder), pd.read_csv(folder / "circuits.csv")
     told = arm_circuits.summary(rows, experiment, lookup_questions.CHANGES, "lookup", options, note=arm_circuits.TESTED)
     assert (folder / "more-circuits.md").read_text(encoding="utf-8") == told
@@ -349,12 +347,19 @@ def test_the_words_on_lookups_are_those_of_the_tables(name, options, first):
     found = circuits.summary(rows, experiment, options)
     assert (folder / circuits.TEXT_FILE).read_text(encoding="utf-8") == found
     assert f"another *relation*: the share of *L0 -> L1 post weights* minus one half): {first}" in found
+
+
+@pytest.mark.parametrize(("name", "runs"), [("lookup", 60), ("lookup_longer", 60)])
+def test_what_lookups_learnt_over_training_is_that_of_the_tables(name, runs):
+    """Every model is there, and its accuracy at the last step is that of the table of runs."""
+    folder, learning = FOLDER / name, script("lookup", "learning")
+    experiment, options = read_experiment(folder), "" if name == "lookup" else f" --folder experiments/{name}"
     steps = pd.read_csv(folder / learning.TABLE)
     assert (folder / learning.TEXT_FILE).read_text(encoding="utf-8") == learning.summary(steps, experiment, options)
     final = read_table(experiment).query("stage == 'final'")
     ends = steps[steps["step"] == steps.groupby("arm")["step"].transform("max")]
     last = ends.merge(final, left_on=["arm", "seed"], right_on=["arm", "recipe.seed"])
-    assert len(last) == len(final) == 60
+    assert len(last) == len(final) == runs
     for part in ("seen", "held-out"):
         assert (last[part] - last[f"accuracy 1 {part}"]).abs().max() < 1e-4
 
@@ -371,6 +376,22 @@ def test_an_arm_that_still_learns_is_told_from_one_that_does_not():
     (dcmha,), (plain,) = ([line for line in lines if line.startswith(f"| {arm} |")] for arm in ("DCMHA", "plain"))
     assert dcmha == "| DCMHA | 0.125 | 0.960 | 0.960 | 0.960 | +0.000 | 750 [750, 750] | 2 of 2 |  |"
     assert plain == "| plain | 0.125 | 0.250 | 0.375 | 0.500 | +0.125 | none | 0 of 2 | 2 of 2 |"
+
+
+def test_an_arm_is_compared_with_ours_of_the_same_ending():
+    module, experiment = script("lookup", "learning"), read_experiment(FOLDER / "lookup_schedule")
+    first = {"DCMHA": 250, "DCMHA late": 750, "plain wider": 500, "plain wider late": 500}
+    rows = [
+        {"arm": arm, "seed": seed, "step": step, "seen": 0.96 if step >= first.get(arm, 1000) else 0.5}
+        for arm in experiment.arms
+        for seed in (0, 1)
+        for step in range(250, 1001, 250)
+    ]
+    text = module.summary(pd.DataFrame(rows), experiment)
+    assert "Arms that end in *late* are compared with *DCMHA late*." in text
+    last = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in text.splitlines()}
+    assert (last["plain wider"], last["plain wider late"]) == ("2 of 2", "0 of 2")
+    assert (last["DCMHA"], last["DCMHA late"]) == ("", "")
 
 
 def test_an_arm_that_lacks_a_seed_is_compared_in_the_others():
