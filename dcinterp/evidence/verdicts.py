@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
+from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
 from dcinterp.evidence.intervals import interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import NO_VERDICT, WORDS, Verdict, verdict_words
@@ -80,9 +80,12 @@ def verdict_lines(experiment: Experiment) -> list[str]:
 
 def replication(experiment: Experiment) -> Experiment | None:
     """The experiment with the table of its repetition with other seeds; None before a run of every arm has ended."""
-    again = read_experiment(experiment.folder, table=experiment.folder / REPLICATION)
+    table = experiment.folder / REPLICATION
+    if not table.is_file():
+        return None
+    again = read_experiment(experiment.folder, table=table)
     try:
-        comparison(again, None)
+        arms_of(again)
     except UserError:
         return None
     return again
@@ -135,7 +138,7 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
 
 def _compared(experiment: Experiment) -> Compared:
     """Every hypothesis, with the arms by the measure that it is about."""
-    by = {each: comparison(experiment, each or None) for each in {one.measure for one in experiment.hypotheses}}
+    by = {each: arms_of(experiment, each) for each in {one.measure for one in experiment.hypotheses}}
     return [(each, by[each.measure]) for each in experiment.hypotheses]
 
 

@@ -133,14 +133,20 @@ def compare_arms(
     Raises:
         UserError: there is no such experiment, measure or arm, or no run has ended yet.
     """
-    read = read_experiment(experiment, table=table)
-    measure, baseline = measure or next(iter(read.measures)), baseline or read.baseline
-    if baseline not in read.arms:
-        raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, read.arms)}")
-    arms, rows = list(read.arms), _finished(read, measure)
+    return arms_of(read_experiment(experiment, table=table), measure, baseline)
+
+
+def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | None = None) -> ArmComparison:
+    """As `compare_arms`, of an experiment that was read; without a record of the call."""
+    measure, baseline = measure or next(iter(experiment.measures)), baseline or experiment.baseline
+    if baseline not in experiment.arms:
+        raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, experiment.arms)}")
+    arms, rows = list(experiment.arms), _finished(experiment, measure)
     wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms).dropna(axis=1)
     if not wide.shape[1]:
-        raise UserError(f"No seed of {read.folder} has a run of every arm yet; go on with `dcinterp experiment run`.")
+        raise UserError(
+            f"No seed of {experiment.folder} has a run of every arm yet; go on with `dcinterp experiment run`."
+        )
     values = torch.tensor(wide.to_numpy(float))
     share = measure.startswith("accuracy") or measure.endswith("accuracy")
     means = [_mean(row, None) if not share else (float(row.mean()), math.nan, math.nan) for row in values]
@@ -149,14 +155,16 @@ def compare_arms(
     mean, low, high = (torch.tensor(column) for column in zip(*means, strict=True))
     difference, difference_low, difference_high = (torch.tensor(column) for column in zip(*apart, strict=True))
     return ArmComparison(
-        experiment=read.title,
+        experiment=experiment.title,
         measure=measure,
-        meaning=read.measures.get(measure, measure),
+        meaning=experiment.measures.get(measure, measure),
         baseline=baseline,
         arms=tuple(arms),
         seeds=tuple(int(seed) for seed in wide.columns),
-        planned=len(read.seeds) if read.has_own_table else max(len(read.seeds), rows["recipe.seed"].nunique()),
-        tuned=tuple(_tuned(read, rows, arm) for arm in arms),
+        planned=len(experiment.seeds)
+        if experiment.has_own_table
+        else max(len(experiment.seeds), rows["recipe.seed"].nunique()),
+        tuned=tuple(_tuned(experiment, rows, arm) for arm in arms),
         share=share,
         values=values,
         mean=mean,
