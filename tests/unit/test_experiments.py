@@ -336,7 +336,11 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
 
 @pytest.mark.parametrize(
     ("name", "options", "first"),
-    [("lookup", "", "+0.49"), ("lookup_longer", " --folder experiments/lookup_longer", "+0.50")],
+    [
+        ("lookup", "", "+0.49"),
+        ("lookup_longer", " --folder experiments/lookup_longer", "+0.50"),
+        ("lookup_mechanisms", " --folder experiments/lookup_mechanisms", "+0.50"),
+    ],
 )
 def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, options, first):
     folder, circuits = FOLDER / name, script("lookup", "circuits")
@@ -349,7 +353,7 @@ def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, option
     assert f"another *relation*: the share of *L0 -> L1 post weights* minus one half): {first}" in found
 
 
-@pytest.mark.parametrize(("name", "runs"), [("lookup", 60), ("lookup_longer", 60)])
+@pytest.mark.parametrize(("name", "runs"), [("lookup", 60), ("lookup_longer", 60), ("lookup_mechanisms", 70)])
 def test_what_lookups_learnt_over_training_is_that_of_the_tables(name, runs):
     """Every model is there, and its accuracy at the last step is that of the table of runs."""
     folder, learning = FOLDER / name, script("lookup", "learning")
