@@ -45,7 +45,7 @@ def comparisons(experiment: Experiment) -> list[ArmComparison]:
 
 
 def comparison(experiment: Experiment, measure: str | None, baseline: str | None = None) -> ArmComparison:
-    """The arms by one measure (the primary one when None), from the experiment's table."""
+    """The arms by one measure (the primary one when None), with the record of the call, for what is saved or drawn."""
     table = None if experiment.has_own_table else str(experiment.table)
     return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=table)
 

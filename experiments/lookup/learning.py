@@ -73,7 +73,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         seeds=rows["seed"].nunique(),
         ours=OURS,
         others="".join(
-            f" Arms that end in *{each.removeprefix(OURS).strip()}* are compared with *{each}*." for each in others
+            f" For other arms that end in *{each.removeprefix(OURS).strip()}*, *{each}* stands for *{OURS}*."
+            for each in others
         ),
         every=rows["step"].min(),
         still=STILL,
@@ -85,9 +86,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 
 def _ours(arm: str, experiment: Experiment) -> str:
-    """The arm of DCMHA that this one is compared with: one that ends in the same words, or that without any."""
+    """The arm of DCMHA that this one is compared with: one that ends in the same words, or that without any.
+
+    So an arm "DCMHA late" is for arms that end in "late", and names like it are kept for that.
+    """
     ends = (each for each in experiment.arms if each.startswith(f"{OURS} ") and arm.endswith(each.removeprefix(OURS)))
-    return next(ends, OURS)
+    return max(ends, key=len, default=OURS)
 
 
 def _seen(rows: pd.DataFrame, arm: str) -> pd.DataFrame:

@@ -392,9 +392,10 @@ def test_an_arm_is_compared_with_ours_of_the_same_ending():
         for step in range(250, 1001, 250)
     ]
     text = module.summary(pd.DataFrame(rows), experiment)
-    assert "Arms that end in *late* are compared with *DCMHA late*." in text
+    assert "For other arms that end in *late*, *DCMHA late* stands for *DCMHA*." in text
     last = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in text.splitlines()}
     assert (last["plain wider"], last["plain wider late"]) == ("2 of 2", "0 of 2")
+    assert (last["talking heads"], last["talking heads late"]) == ("2 of 2", "2 of 2")
     assert (last["DCMHA"], last["DCMHA late"]) == ("", "")
 
 

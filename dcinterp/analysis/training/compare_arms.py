@@ -137,7 +137,11 @@ def compare_arms(
 
 
 def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | None = None) -> ArmComparison:
-    """As `compare_arms`, of an experiment that was read; without a record of the call."""
+    """As `compare_arms`, of an experiment that was read; without a record of the call.
+
+    Raises:
+        UserError: there is no such measure or arm, or no run has ended yet.
+    """
     measure, baseline = measure or next(iter(experiment.measures)), baseline or experiment.baseline
     if baseline not in experiment.arms:
         raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, experiment.arms)}")
