@@ -56,19 +56,20 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     lines, lengths = [], sorted(set(rows.groupby("arm")["step"].max()))
     by_arm = {arm: _seen(rows, arm) for arm in experiment.arms}
     when = {arm: _first_steps(seen, experiment.solved_at) for arm, seen in by_arm.items()}
+    rivals = {arm: _ours(arm, experiment) for arm in by_arm}
     shown = sorted({length * n // QUARTERS for length in lengths for n in range(1, QUARTERS + 1)})
     for arm, seen in by_arm.items():
         end = seen.index.max()
         gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
-        steps, ours = when[arm], when[_ours(arm, experiment)]
+        steps, ours = when[arm], when[rivals[arm]]
         first, both = steps[steps < math.inf], steps.index.intersection(ours.index)
         earlier = int((ours[both] < steps[both]).sum())
         to = f"{first.median():,.0f} [{first.min():,.0f}, {first.max():,.0f}]" if len(first) else "none"
         means = [f"{seen.loc[step].mean():.3f}" if step in seen.index else "" for step in shown]
-        before = "" if arm == _ours(arm, experiment) else f"{earlier} of {len(both)}"
+        before = "" if arm == rivals[arm] else f"{earlier} of {len(both)}"
         lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {len(steps)}", before])
     head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
-    others = sorted({_ours(arm, experiment) for arm in experiment.arms} - {OURS})
+    others = sorted({*rivals.values()} - {OURS})
     return TEXT.format(
         seeds=rows["seed"].nunique(),
         ours=OURS,

@@ -151,6 +151,9 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         raise UserError(
             f"No seed of {experiment.folder} has a run of every arm yet; go on with `dcinterp experiment run`."
         )
+    planned = len(experiment.seeds)
+    if not experiment.has_own_table:
+        planned = max(planned, rows["recipe.seed"].nunique())
     values = torch.tensor(wide.to_numpy(float))
     share = measure.startswith("accuracy") or measure.endswith("accuracy")
     means = [_mean(row, None) if not share else (float(row.mean()), math.nan, math.nan) for row in values]
@@ -165,9 +168,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         baseline=baseline,
         arms=tuple(arms),
         seeds=tuple(int(seed) for seed in wide.columns),
-        planned=len(experiment.seeds)
-        if experiment.has_own_table
-        else max(len(experiment.seeds), rows["recipe.seed"].nunique()),
+        planned=planned,
         tuned=tuple(_tuned(experiment, rows, arm) for arm in arms),
         share=share,
         values=values,
