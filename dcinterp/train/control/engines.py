@@ -4,6 +4,7 @@
     dask                    a Dask cluster on this machine, with as many workers
     dask:tcp://HOST:8786    a cluster that runs already, by the address of its scheduler
     dask:/path/of.json      the same, by the scheduler's file, as Slurm jobs pass it on
+    stacked:cuda            on one GPU, with runs that differ in seeds and rates alone side by side in one model
 
 Every worker must see the folder of the sweep under the same path, since runs, checkpoints and the table are files. A
 worker that dies loses nothing: its runs go to another, which goes on at their last checkpoint.
@@ -27,7 +28,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
 
-LOCAL, DASK = "local", "dask"
+LOCAL, DASK, STACKED = "local", "dask", "stacked"
 POLL_SECONDS = 0.5
 ORPHAN_SECONDS = 120.0
 """How long a run of a worker that died may take to stop at a checkpoint."""
@@ -47,12 +48,14 @@ def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
         UserError: there is no such engine, Dask is not installed, or no scheduler answers at the address.
     """
     kind, _, address = engine.partition(":")
-    if kind == LOCAL and not address:
+    if (kind == LOCAL and not address) or kind == STACKED:
         with ThreadPoolExecutor(jobs) as pool:
             yield pool
         return
     if kind != DASK:
-        raise UserError(f"There is no engine {engine!r}; choose local, dask, or dask:ADDRESS of a scheduler.")
+        raise UserError(
+            f"There is no engine {engine!r}; choose local, stacked:cuda, dask, or dask:ADDRESS of a scheduler."
+        )
     with cluster(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
         yield pool
 
@@ -71,11 +74,23 @@ def train_there(config: str, log: str, folder: str, stop: str) -> str:
     if not Path(config).is_file():
         return f"the worker does not see {config}; all workers must see the folder of the sweep under one path"
     _let_orphan_end(Path(folder))
+    return _run([sys.executable, "-m", "dcinterp", "train", config, "--resume"], log, stop)
+
+
+def train_stack_there(configs: list[str], log: str, folders: list[str], stop: str, device: str, documents: str) -> str:
+    """The same for runs that are trained side by side, which start again where they were stopped."""
+    for folder in folders:
+        _let_orphan_end(Path(folder))
+    command = [sys.executable, "-m", "dcinterp.train.loop.stacked", *configs, "--workers", "1"]
+    command += ["--device", device] if device else []
+    return _run([*command, "--documents", documents], log, stop)
+
+
+def _run(command: list[str], log: str, stop: str) -> str:
     if Path(stop).exists():
         return STOPPED
     before = Path(log).stat().st_size if Path(log).is_file() else 0
     with Path(log).open("ab") as file:
-        command = [sys.executable, "-m", "dcinterp", "train", config, "--resume"]
         child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment())
         while (code := child.poll()) is None:
             if Path(stop).exists():

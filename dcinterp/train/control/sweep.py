@@ -45,8 +45,9 @@ from dcinterp.train.config.recipe import (
     unshared,
     write_config,
 )
-from dcinterp.train.control.engines import LOCAL, open_engine, train_there
+from dcinterp.train.control.engines import LOCAL, STACKED, open_engine, train_stack_there, train_there
 from dcinterp.train.control.run_lock import lock_holder
+from dcinterp.train.data.made_documents import make_documents
 from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
@@ -118,7 +119,7 @@ def run_sweep(
         sweep: what `read_sweep` gave.
         jobs: runs at a time; the file's number when None.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
-        engine: where they run: "local", "dask", or "dask:ADDRESS" (dcinterp.train.control.engines).
+        engine: where they run: "local", "stacked:cuda", "dask", or "dask:ADDRESS" (dcinterp.train.control.engines).
 
     Raises:
         UserError: there is no such engine, or it does not answer.
@@ -132,18 +133,24 @@ def run_sweep(
     progress(done, len(sweep.runs), f"{done} finished before")
     with _stop_file(sweep.output) as stop, open_engine(engine, jobs or sweep.jobs) as pool:
         try:
-            pending = {_submit(pool, run, sweep.output, stop): run for run in waiting}
+            pending = _submit_all(pool, waiting, sweep.output, stop, engine)
             while pending:
                 ended, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    run = pending.pop(future)
-                    if sentence := _outcome(future):
-                        failures[run.name] = sentence
-                    done += 1
+                    together = pending.pop(future)
+                    sentence = _outcome(future)
+                    for run in together:
+                        # Of runs that train side by side the others end well when one does not.
+                        if sentence and not (len(together) > 1 and is_finished(run)):
+                            failures[run.name] = sentence
+                    done += len(together)
                     table = results(sweep, failures)
-                    progress(done, len(sweep.runs), f"{run.name}: {sentence or 'done'}")
+                    for run in together:
+                        progress(done, len(sweep.runs), f"{run.name}: {failures.get(run.name) or 'done'}")
                 if not ended:
-                    progress(done, len(sweep.runs), _describe_running(list(pending.values())))
+                    progress(
+                        done, len(sweep.runs), _describe_running([run for each in pending.values() for run in each])
+                    )
         except BaseException:
             stop.touch()
             raise
@@ -278,6 +285,42 @@ def _submit(pool: Executor, run: SweepRun, output: Path, stop: Path) -> Future[s
     write_config(replace(run.config, output=str(folder)), config)
     places = (str(place.absolute()) for place in (config, log, folder, stop))
     return pool.submit(train_there, *places)
+
+
+def _submit_all(
+    pool: Executor, runs: list[SweepRun], output: Path, stop: Path, engine: str
+) -> dict[Future[str], list[SweepRun]]:
+    """All runs, one by one, or those that can be stacked together."""
+    kind, _, device = engine.partition(":")
+    if kind != STACKED:
+        return {_submit(pool, run, output, stop): [run] for run in runs}
+    documents = output / "documents"
+    make_documents([run.config for run in runs], documents, os.cpu_count() or 1)
+    submitted = {}
+    for together in stacks(runs):
+        places = []
+        for run in together:
+            config, folder = output / f"{run.name}.yaml", Path(run.config.output).absolute()
+            write_config(replace(run.config, output=str(folder)), config)
+            places.append((str(config.absolute()), str(folder)))
+        configs, folders = map(list, zip(*places, strict=True))
+        log = str((output / f"{together[0].name}.log").absolute())
+        submitted[
+            pool.submit(
+                train_stack_there, configs, log, folders, str(stop.absolute()), device, str(documents.absolute())
+            )
+        ] = together
+    return submitted
+
+
+def stacks(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
+    """Runs that differ in seeds and rates alone, together, in the order of the first of each."""
+    found: dict[str, list[SweepRun]] = {}
+    for run in runs:
+        recipe = replace(run.config.recipe, seed=0, learning_rate=0.0)
+        alike = replace(run.config, output="", recipe=recipe, data=replace(run.config.data, seed=0))
+        found.setdefault(repr(alike), []).append(run)
+    return list(found.values())
 
 
 def _outcome(future: Future[str]) -> str:

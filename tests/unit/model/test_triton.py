@@ -1,7 +1,7 @@
-"""The experimental Triton kernels on Triton's CPU interpreter, against the equation; and what they refuse, anywhere.
+"""The experimental Triton kernels against the equation, on a GPU or Triton's CPU interpreter; and what they refuse.
 
-`make triton` installs triton beside the environment and runs all of it. The kernels are compiled for GPUs too, which
-need not be there.
+`make triton` installs triton beside the environment and runs all of it, interpreted. Where there are triton and a GPU,
+the same tests run there. The kernels are compiled for GPUs that need not be there, too.
 """
 
 import importlib.util
@@ -29,9 +29,11 @@ from dcinterp.support.errors import UserError
 INSTALLED = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not INSTALLED, reason="triton is not installed")
 # Triton decides when it is imported whether to interpret, so the variable cannot be set by a fixture.
-interpreted = pytest.mark.skipif(
-    not INSTALLED or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs triton, and TRITON_INTERPRET=1 from the start of Python",
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+runs = pytest.mark.skipif(
+    not INSTALLED or not (INTERPRETED or DEVICE == "cuda"),
+    reason="needs triton, and a GPU or TRITON_INTERPRET=1 from the start of Python",
 )
 
 WEIGHTS = ("w_q1", "w_q2", "w_qg", "w_k1", "w_k2", "w_kg", "static")
@@ -46,7 +48,7 @@ def stage(
         return None
 
     def random(*size: int) -> Tensor:
-        return (torch.randn(*size, generator=g) / heads**0.5).to(dtype).requires_grad_()
+        return (torch.randn(*size, generator=g) / heads**0.5).to(DEVICE, dtype).requires_grad_()
 
     weights: dict[str, Tensor] = {}
     for side, length in zip("qk", lengths, strict=True):
@@ -66,10 +68,11 @@ class Case:
     ) -> None:  # fmt: skip
         g = torch.Generator().manual_seed(seed)
         keys = queries + past
-        self.sight = Sight(causal, window, torch.rand(batch, 1, queries, keys, generator=g) < 0.6 if masked else None)
+        mask = (torch.rand(batch, 1, queries, keys, generator=g) < 0.6).to(DEVICE) if masked else None
+        self.sight = Sight(causal, window, mask)
         # Position-major in memory, as the model's projections are.
         self.q, self.k, self.v = (
-            torch.randn(batch, n, own, width, generator=g).to(dtype).transpose(1, 2).requires_grad_()
+            torch.randn(batch, n, own, width, generator=g).to(DEVICE, dtype).transpose(1, 2).requires_grad_()
             for n, own in ((queries, heads), (keys, kv_heads or heads), (keys, kv_heads or heads))
         )
         self.pre, self.post = (stage(g, has, batch, (queries, keys), heads, rank, dtype) for has in (pre, post))
@@ -105,7 +108,7 @@ class Case:
 
 
 def upstream(out: Tensor) -> Tensor:
-    return torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out.dtype)
+    return torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
 
 
 def check(case: Case) -> None:
@@ -118,7 +121,7 @@ def check(case: Case) -> None:
         assert (got is None or not got.any()) if want is None else (got - want).norm() <= 1e-4 * want.norm() + 1e-6
 
 
-@interpreted
+@runs
 @pytest.mark.parametrize("has", BRANCHES)
 def test_every_ablation_is_the_equation_in_either_stage(has: str) -> None:
     check(Case(1, has, None, batch=1))
@@ -126,7 +129,7 @@ def test_every_ablation_is_the_equation_in_either_stage(has: str) -> None:
     check(Case(3, has, "qkpg", batch=1))
 
 
-@interpreted
+@runs
 @pytest.mark.parametrize(
     "shape",
     [
@@ -149,7 +152,7 @@ def test_any_shape_window_and_mask_is_the_equation(shape: dict[str, Any]) -> Non
     check(Case(4, "qkpg", "qkpg", **shape))
 
 
-@interpreted
+@runs
 @pytest.mark.parametrize(
     ("pre", "post"), [(None, None), ("s", "s"), ("qkpgs2", "qkpgs02"), ("0", "0")], ids=lambda has: str(has)
 )
@@ -157,7 +160,7 @@ def test_several_tiles_and_blocks_share_what_belongs_to_no_position(pre: str | N
     check(Case(8, pre, post, queries=17, past=3, window=18))
 
 
-@interpreted
+@runs
 def test_a_query_that_sees_nothing_attends_evenly() -> None:
     case = Case(5, None, None, masked=True)
     assert case.sight.allowed is not None
@@ -165,7 +168,7 @@ def test_a_query_that_sees_nothing_attends_evenly() -> None:
     torch.testing.assert_close(case.run()[:, :, 3], case.v.mean(2))
 
 
-@interpreted
+@runs
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_pass_through_a_query_that_sees_nothing(causal: bool) -> None:
     case = Case(9, "qkpgs", "qkpgs", heads=2, queries=18, masked=True, causal=causal)
@@ -175,15 +178,16 @@ def test_gradients_pass_through_a_query_that_sees_nothing(causal: bool) -> None:
     check(case)
 
 
-@interpreted
+@runs
 def test_a_mask_may_be_one_for_the_batch_and_for_the_queries() -> None:
     for size in ((1, 1, 19, 19), (2, 1, 1, 19), (1, 1, 19, 1)):
         case = Case(10, "qg", "kg", heads=2, causal=False)
-        case.sight = Sight(False, None, torch.rand(size, generator=torch.Generator().manual_seed(2)) < 0.5)
+        mask = torch.rand(size, generator=torch.Generator().manual_seed(2)) < 0.5
+        case.sight = Sight(False, None, mask.to(DEVICE))
         check(case)
 
 
-@interpreted
+@runs
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precisions_are_summed_in_float32(dtype: torch.dtype) -> None:
     case = Case(6, "qkpgs", "qkpgs", dtype=dtype, batch=1, kv_heads=2)
@@ -215,7 +219,7 @@ class Sizes(TorchDispatchMode):
         return out
 
 
-@interpreted
+@runs
 def test_memory_is_linear_in_the_length() -> None:
     case = Case(11, "qkpgs", "qkpgs", batch=1, heads=2, queries=48, width=2, rank=1, window=20)
     largest = []
@@ -228,7 +232,7 @@ def test_memory_is_linear_in_the_length() -> None:
     assert largest[1] >= 4 * 48 * 48  # what the equation needs, so that it would have been seen
 
 
-@interpreted
+@runs
 def test_an_ordinary_gradient_needs_no_other_path(monkeypatch: pytest.MonkeyPatch) -> None:
     from dcinterp.model.kernels import triton_kernel
 
@@ -242,7 +246,7 @@ def test_an_ordinary_gradient_needs_no_other_path(monkeypatch: pytest.MonkeyPatc
         torch.autograd.grad(case.run().sum(), case.q, create_graph=True)
 
 
-@interpreted
+@runs
 def test_only_what_needs_a_gradient_gets_one() -> None:
     case = Case(13, "qp", "kg", queries=5, batch=1)
     wanted = torch.autograd.grad(case.expected().sum(), [case.q, case.post.w_kg])
@@ -255,18 +259,18 @@ def test_only_what_needs_a_gradient_gets_one() -> None:
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
-@interpreted
+@runs
 def test_many_gradients_at_once_are_those_one_by_one() -> None:
     case = Case(14, "qkpg", "qkpg", queries=5, batch=1)
     out = case.run()
-    slopes = torch.randn(2, *out.shape, generator=torch.Generator().manual_seed(3))
+    slopes = torch.randn(2, *out.shape, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     (found,) = torch.autograd.grad(out, case.k, slopes, is_grads_batched=True, retain_graph=True)
     for got, slope in zip(found, slopes, strict=True):
         (want,) = torch.autograd.grad(out, case.k, slope, retain_graph=True)
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
-@interpreted
+@runs
 def test_its_gradient_can_be_differentiated() -> None:
     case = Case(7, "qkpg", "qkpg", queries=5, batch=1)
     seconds = []
@@ -276,10 +280,10 @@ def test_its_gradient_can_be_differentiated() -> None:
     assert (seconds[0] - seconds[1]).norm() <= 1e-4 * seconds[1].norm()
 
 
-@interpreted
+@runs
 def test_the_model_takes_it_when_named(model: Callable[..., DCFormerForCausalLM]) -> None:
-    built = model(attention_windows=(3, None)).float()
-    ids = torch.randint(0, 11, (2, 9), generator=torch.Generator().manual_seed(0))
+    built = model(attention_windows=(3, None)).float().to(DEVICE)
+    ids = torch.randint(0, 11, (2, 9), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     logits = []
     for name in ("eager", "triton"):
         built.set_attn_implementation(name)
@@ -287,7 +291,7 @@ def test_the_model_takes_it_when_named(model: Callable[..., DCFormerForCausalLM]
     torch.testing.assert_close(logits[1], logits[0], atol=1e-5, rtol=1e-4)
 
 
-@interpreted
+@runs
 def test_float64_is_refused() -> None:
     x = torch.zeros(1, 2, 3, 4, dtype=torch.float64)
     with pytest.raises(UserError, match="chunked"):

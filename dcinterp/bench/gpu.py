@@ -1,0 +1,113 @@
+"""Composed attention on a GPU: every implementation beside plain attention, in one run.
+
+    python -m dcinterp.bench.gpu
+
+Times are medians between two events of the device, memory is the most that was allocated at once. The baseline is
+`scaled_dot_product_attention` of torch, which composes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.kernels import composed_attention
+from dcinterp.support.errors import UserError
+
+SHAPES = ((8, 8, 512, 32), (8, 8, 2048, 32), (2, 16, 2048, 16), (8, 16, 512, 64))
+"""Batch, heads, positions, d_head."""
+
+
+def stage(batch: int, heads: int, positions: int, dtype: torch.dtype, rank: int = 2) -> ComposeWeights:
+    """Weights of one stage with all four branches."""
+
+    def random(*size: int) -> Tensor:
+        return (torch.randn(*size, device="cuda") / heads**0.5).to(dtype).requires_grad_()
+
+    maps: dict[str, Any] = {f"w_{side}{n}": random(batch, positions, rank, heads) for side in "qk" for n in (1, 2)}
+    return ComposeWeights(**maps, w_qg=random(batch, positions, heads), w_kg=random(batch, positions, heads))
+
+
+def median_time(run: Callable[[], object], rounds: int) -> float:
+    """Milliseconds of one run, after one that does not count."""
+    run()
+    times = []
+    for _ in range(rounds):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        run()
+        ended.record()
+        torch.cuda.synchronize()
+        times.append(began.elapsed_time(ended))
+    return median(times)
+
+
+def measure(shape: tuple[int, int, int, int], dtype: torch.dtype, rounds: int) -> list[dict[str, Any]]:
+    """One line for each implementation, forward alone and with the way back."""
+    batch, heads, positions, _ = shape
+    q, k, v = (torch.randn(*shape, device="cuda").to(dtype).requires_grad_() for _ in range(3))
+    pre, post = (stage(batch, heads, positions, dtype) for _ in range(2))
+    leaves = [q, k, v, *(w for s in (pre, post) for _, w in s.dynamic())]
+
+    def attend(name: str) -> Tensor:
+        if name == "plain":
+            return scaled_dot_product_attention(q, k, v, is_causal=True)
+        return composed_attention(q, k, v, pre, post, causal=True, implementation=name)  # type: ignore[arg-type]
+
+    def both(name: str) -> None:
+        wanted = leaves[:3] if name == "plain" else leaves
+        torch.autograd.grad(attend(name), wanted, torch.ones_like(q))
+
+    def forward(name: str) -> None:
+        with torch.no_grad():
+            attend(name)
+
+    lines: list[dict[str, Any]] = []
+    for what, go in (("forward", forward), ("forward and backward", both)):
+        baseline = 0.0
+        for name in ("plain", "chunked", "eager", "triton"):
+            line: dict[str, Any] = {"shape": list(shape), "dtype": str(dtype)[6:], "what": what, "name": name}
+            try:
+                torch.cuda.reset_peak_memory_stats()
+                held = torch.cuda.memory_allocated()
+                time = median_time(lambda go=go, name=name: go(name), rounds)  # type: ignore[misc]
+                baseline = baseline or time
+                peak = torch.cuda.max_memory_allocated() - held
+                line |= {"ms": round(time, 3), "ratio": round(time / baseline, 2), "peak MB": round(peak / 2**20)}
+            except (UserError, RuntimeError, ImportError) as error:
+                line["cannot"] = str(error).splitlines()[0][:120]
+            except Exception as error:  # of Triton's compiler: no shared memory for so many heads
+                line["cannot"] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+            lines.append(line)
+    return lines
+
+
+def say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    rounds = parser.parse_args().rounds
+    if not torch.cuda.is_available():
+        raise SystemExit("dcinterp.bench.gpu needs a GPU, and torch sees none; `dcinterp bench` times a CPU.")
+    say({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__})
+    for shape in SHAPES:
+        for dtype in (torch.float32, torch.bfloat16):
+            for line in measure(shape, dtype, rounds):
+                say(line)
+
+
+if __name__ == "__main__":
+    main()
