@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
+DOCUMENTS = "documents"
+"""In the folder of a sweep while it runs: the documents that stacks of runs share."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,9 @@ def run_sweep(
                     for run in together:
                         progress(done, len(sweep.runs), f"{run.name}: {failures.get(run.name) or 'done'}")
                 if not ended:
-                    progress(
-                        done, len(sweep.runs), _describe_running([run for each in pending.values() for run in each])
-                    )
+                    running = [run for together in pending.values() for run in together]
+                    progress(done, len(sweep.runs), _describe_running(running))
+            shutil.rmtree(sweep.output / DOCUMENTS, ignore_errors=True)
         except BaseException:
             stop.touch()
             raise
@@ -294,7 +297,7 @@ def _submit_all(
     kind, _, device = engine.partition(":")
     if kind != STACKED:
         return {_submit(pool, run, output, stop): [run] for run in runs}
-    documents = output / "documents"
+    documents = output / DOCUMENTS
     make_documents([run.config for run in runs], documents, os.cpu_count() or 1)
     submitted = {}
     for together in stacks(runs):

@@ -80,8 +80,8 @@ def train(
     if warning := missing_processes():
         log.warning(warning)
     try:
-        config = _resolve(config)
-        _make(output, resume)
+        config = resolve(config)
+        make_folder(output, resume)
         lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
         with lock as publish, keep_freed_memory():
             return _train(config, output, publish, progress or silent, begin, open_start)
@@ -194,7 +194,7 @@ class _RestoreRunning(TrainerCallback):
         self.trainer.restore_running(self.checkpoint)
 
 
-def _resolve(config: TrainConfig) -> TrainConfig:
+def resolve(config: TrainConfig) -> TrainConfig:
     """The config with everything settled that depends on the machine, and refused where it cannot run."""
     bf16 = config.recipe.bf16
     if bf16 is None:
@@ -221,7 +221,7 @@ def _resolve(config: TrainConfig) -> TrainConfig:
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
-def _make(output: Path, resuming: bool) -> None:
+def make_folder(output: Path, resuming: bool) -> None:
     """The folder of the run, unless there is another one in it."""
     main = processes()
     if main.is_main_process:
@@ -257,7 +257,7 @@ def _prepare(output: Path, config: TrainConfig, data_source: DataSource) -> str 
     saved, history = output / "config.yaml", output / "history.jsonl"
     changes: dict[str, list[Any]] = {}
     if found is not None and saved.is_file():
-        before = _resolve(read_config(saved))
+        before = resolve(read_config(saved))
         check_resumable(before, config, step, output)
         changes = differences(before, config)
         if _digest(history) not in ("", data_source.digest()):

@@ -1,0 +1,214 @@
+"""Runs side by side are the runs that `train` makes one by one, and go on where they were stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Cancelled
+from dcinterp.train.config.recipe import TrainConfig, build_config
+from dcinterp.train.control.sweep import DOCUMENTS, Sweep, is_finished, make_run, results, run_sweep, stacks
+from dcinterp.train.data.batches import Batches
+from dcinterp.train.data.data_source import open_data_source
+from dcinterp.train.data.made_documents import PIECE, MadeBatches, make_documents, open_made
+from dcinterp.train.loop.divergence import TrainingDiverged
+from dcinterp.train.loop.run import train
+from dcinterp.train.loop.stacked import CHECKPOINT, train_stacked
+
+TASKS = [
+    {"source": "pairs", "steps": 5, "batch_size": 4, "score": "answer", "gaps": [0, 1, 2]},
+    {"source": "tasks", "steps": 4, "batch_size": 3},
+]
+PUZZLE = [{"source": "puzzle", "steps": 9, "batch_size": 4, "score": "answer"}]
+TEXT = [{"source": "text", "steps": 9, "batch_size": 2}]
+
+
+def tree(phases: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    small = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 8}
+    return {
+        "model": {"preset": "tiny-transformer++", "changes": small | changes},
+        "data": {"phases": phases, "text": {"context": 24}, "puzzle": {"options": {"questions": 1}}},
+        # A clip that cuts, a cooldown and a share of its own for the composition: what makes steps differ.
+        "recipe": {
+            "learning_rate": 3e-3, "clip": 0.3, "warmup_steps": 2, "schedule_steps": 40, "cooldown_steps": 3,
+            "compose_learning_rate_fraction": 0.1, "threads": 1,
+        },
+        "evaluation": {"every": 6, "answers_per_task": 1, "examples": [1], "validation_rows": 4, "watch": False},
+        "save_every": 100,
+        "log_every": 3,
+    }  # fmt: skip
+
+
+def three(phases: list[dict[str, Any]], folder: Path, **changes: Any) -> list[TrainConfig]:
+    config = build_config(tree(phases, **changes))
+    return [
+        replace(
+            config,
+            output=str(folder / f"seed{seed}"),
+            data=replace(config.data, seed=seed),
+            recipe=replace(config.recipe, seed=seed, learning_rate=rate),
+        )
+        for seed, rate in ((1, 3e-3), (2, 1e-2), (3, 1e-3))
+    ]
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("phases", "changes"),
+    [
+        (TASKS, {"compose": "dynamic"}),
+        (PUZZLE, {"compose": "differential"}),
+        (PUZZLE, {"compose": "multi-token"}),
+        (PUZZLE, {"compose": "static", "position_type": "learned"}),
+        (TEXT, {}),
+    ],
+    ids=["tasks, dynamic", "puzzle, differential", "puzzle, multi-token", "puzzle, static", "text, plain"],
+)
+def test_each_run_is_the_one_that_is_trained_by_itself(
+    phases: list[dict[str, Any]], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    folders = train_stacked(three(phases, tmp_path / "stack", **changes), device="cpu")
+    assert folders == [tmp_path / "stack" / f"seed{seed}" / "model" for seed in (1, 2, 3)]
+    alone = three(phases, tmp_path / "alone", **changes)[1]
+    train(alone)
+    beside, by_itself = tmp_path / "stack" / "seed2", tmp_path / "alone" / "seed2"
+    for found, wanted in zip(lines(beside), lines(by_itself), strict=True):
+        assert found.keys() == wanted.keys()
+        assert (found["step"], found["tokens"]) == (wanted["step"], wanted["tokens"])
+        assert found.get("accuracy") == wanted.get("accuracy")
+        for key in {"loss", "learning_rate", "gradient_norm", "validation_loss"} & found.keys():
+            assert found[key] == pytest.approx(wanted[key], rel=1e-4), key
+    found, wanted = weights(beside), weights(by_itself)
+    assert found.keys() == wanted.keys()
+    for name, weight in wanted.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-5)
+    for file in ("config.json", "tokenizer.json"):
+        assert (beside / "model" / file).read_text() == (by_itself / "model" / file).read_text()
+    assert not torch.equal(
+        found["model.embed_tokens.weight"], weights(tmp_path / "stack" / "seed1")["model.embed_tokens.weight"]
+    )
+
+
+def test_a_stack_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    def stop(done: int, total: int, message: str = "") -> None:
+        if done == 4:
+            raise Cancelled("enough")
+
+    whole, cut = (three(TASKS, tmp_path / name, compose="dynamic") for name in ("whole", "cut"))
+    train_stacked(whole, device="cpu")
+    with pytest.raises(Cancelled):
+        train_stacked(cut, device="cpu", progress=stop)
+    assert (tmp_path / "cut" / "seed1" / CHECKPOINT).is_file()
+    steps: list[int] = []
+    train_stacked(cut, device="cpu", progress=lambda done, total, message="": steps.append(done))
+    assert steps == [5, 6, 7, 8, 9]
+    assert not (tmp_path / "cut" / "seed1" / CHECKPOINT).exists()
+    for seed in (1, 2, 3):
+        assert lines(tmp_path / "cut" / f"seed{seed}") == lines(tmp_path / "whole" / f"seed{seed}")
+        found, wanted = (weights(tmp_path / name / f"seed{seed}") for name in ("cut", "whole"))
+        assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+
+
+def test_other_runs_do_not_go_on_from_a_stack_of_some_of_them(tmp_path: Path) -> None:
+    def stop(done: int, total: int, message: str = "") -> None:
+        raise Cancelled("enough")
+
+    configs = three(PUZZLE, tmp_path)
+    with pytest.raises(Cancelled):
+        train_stacked(configs, device="cpu", progress=stop)
+    steps: list[int] = []
+    train_stacked(configs[:2], device="cpu", progress=lambda done, total, message="": steps.append(done))
+    assert steps[0] == 1
+
+
+def test_a_run_that_diverges_takes_no_other_with_it(tmp_path: Path) -> None:
+    configs = three(PUZZLE, tmp_path)
+    configs[1] = replace(configs[1], recipe=replace(configs[1].recipe, learning_rate=1e30))
+    with pytest.raises(TrainingDiverged, match=r"in seed2; the other runs are done"):
+        train_stacked(configs, device="cpu")
+    assert [(tmp_path / f"seed{seed}" / "model").is_dir() for seed in (1, 2, 3)] == [True, False, True]
+    assert all(torch.isfinite(weight).all() for weight in weights(tmp_path / "seed3").values())
+
+
+def test_what_a_stack_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
+    configs = three(PUZZLE, tmp_path)
+    wider = replace(configs[1], recipe=replace(configs[1].recipe, weight_decay=0.2))
+    with pytest.raises(UserError, match=r"seed2 differs in recipe\.weight_decay"):
+        train_stacked([configs[0], wider], device="cpu")
+    watched = [replace(each, evaluation=replace(each.evaluation, watch=True)) for each in configs]
+    with pytest.raises(UserError, match=r"evaluation\.watch"):
+        train_stacked(watched, device="cpu")
+    half = [replace(each, recipe=replace(each.recipe, bf16=True)) for each in configs]
+    with pytest.raises(UserError, match=r"recipe\.bf16"):
+        train_stacked(half, device="cpu")
+    train_stacked(configs[:1], device="cpu")
+    with pytest.raises(UserError, match="already holds a trained model"):
+        train_stacked(configs, device="cpu")
+
+
+def test_documents_that_were_made_before_are_the_same(tmp_path: Path) -> None:
+    configs = three([{"source": "pairs", "steps": PIECE + 3, "batch_size": 2, "score": "answer"}], tmp_path)
+    other = replace(configs[0], model=replace(configs[0].model, preset="tiny-dcformer++"))
+    make_documents([*configs, other], tmp_path / "made", 1)
+    anew = [Batches(each.data, open_data_source(each, tmp_path / "words")) for each in configs]
+    opened = [open_made(batches, tmp_path / "made") for batches in anew]
+    # Only what two runs read is made.
+    assert [type(each) for each in opened] == [MadeBatches, Batches, Batches]
+    for step in (0, 1, PIECE - 1, PIECE, PIECE + 2, 3):
+        for key, wanted in anew[0][step].items():
+            assert torch.equal(opened[0][step][key], wanted)
+
+
+def test_a_sweep_stacks_what_it_can_and_gives_the_table_of_runs_one_by_one(tmp_path: Path) -> None:
+    def sweep(folder: Path) -> Sweep:
+        runs = [
+            make_run(
+                tree(PUZZLE),
+                folder,
+                f"{compose},seed={seed}",
+                {"model.changes.compose": compose, "recipe.seed": seed, "data.seed": seed},
+            )
+            for compose in ("none", "dynamic")
+            for seed in (1, 2)
+        ]
+        return Sweep(folder, tuple(runs), 2)
+
+    planned = sweep(tmp_path / "stacked")
+    assert [[run.name for run in each] for each in stacks(planned.runs)] == [
+        ["none,seed=1", "none,seed=2"],
+        ["dynamic,seed=1", "dynamic,seed=2"],
+    ]
+    found, alone = run_sweep(planned, engine="stacked:cpu"), sweep(tmp_path / "alone")
+    for run in alone.runs:
+        train(run.config)
+    wanted = results(alone)
+    assert all(map(is_finished, planned.runs))
+    assert not (tmp_path / "stacked" / DOCUMENTS).exists()
+    same = ["name", "status", "steps", "tokens", "parameters", "flops", "accuracy 1 seen"]
+    pd.testing.assert_frame_equal(found[same], wanted[same])
+    assert found["loss"].tolist() == pytest.approx(wanted["loss"].tolist(), rel=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_losses_of_a_cpu(tmp_path: Path) -> None:
+    for device in ("cuda", "cpu"):
+        train_stacked(three(TASKS, tmp_path / device, compose="dynamic"), device=device)
+    for seed in (1, 2, 3):
+        found, wanted = (lines(tmp_path / device / f"seed{seed}") for device in ("cuda", "cpu"))
+        losses = [[line["loss"] for line in each if "loss" in line] for each in (found, wanted)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
