@@ -1,9 +1,9 @@
 """Composed attention on a GPU: every implementation beside plain attention, in one run.
 
-    python -m dcinterp.bench.gpu
+    python -m dcinterp.bench.gpu --rounds 5 > docs/gpu-bench.jsonl
 
-Times are medians between two events of the device, memory is the most that was allocated at once. The baseline is
-`scaled_dot_product_attention` of torch, which composes nothing.
+docs/kernel.md shows such a file (`table`). Times are medians between two events of the device, memory is the most that
+was allocated at once. The baseline is `scaled_dot_product_attention` of torch, which composes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -22,8 +22,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels import composed_attention
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import markdown_table
 
-SHAPES = ((8, 8, 512, 32), (8, 8, 2048, 32), (2, 16, 2048, 16), (8, 16, 512, 64))
+SHAPES = ((8, 8, 512, 32), (8, 8, 2048, 32))
 """Batch, heads, positions, d_head."""
 
 
@@ -91,6 +92,21 @@ def measure(shape: tuple[int, int, int, int], dtype: torch.dtype, rounds: int) -
     return lines
 
 
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Lines that `main` has written, after the first, as a Markdown table: times, ratios to plain attention, memory."""
+    rows = []
+    for line in lines:
+        batch, heads, positions, width = line["shape"]
+        shape = f"{batch} x {heads} heads x {positions:,} x {width}"
+        cells = (
+            ["cannot", "", ""]
+            if "cannot" in line
+            else [f"{line['ms']:g}", f"{line['ratio']:g}", f"{line['peak MB']:,}"]
+        )
+        rows.append([shape, line["dtype"], line["what"], line["name"], *cells])
+    return markdown_table(["shape", "type", "what", "attention", "ms", "times plain", "peak MB"], rows)
+
+
 def say(line: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -102,7 +118,10 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     if not torch.cuda.is_available():
         raise SystemExit("dcinterp.bench.gpu needs a GPU, and torch sees none; `dcinterp bench` times a CPU.")
-    say({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__})
+    from triton import __version__ as triton
+
+    gpu = torch.cuda.get_device_name()
+    say({"gpu": gpu, "torch": torch.__version__, "triton": triton, "rounds": rounds})
     for shape in SHAPES:
         for dtype in (torch.float32, torch.bfloat16):
             for line in measure(shape, dtype, rounds):

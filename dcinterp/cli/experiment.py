@@ -45,7 +45,10 @@ def run(
         typer.Option("--keep-search", help="With --table: take what the search chose, instead of searching again."),
     ] = False,
     engine: Annotated[
-        str, typer.Option(help="Where runs run: local, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE")
+        str,
+        typer.Option(
+            help="Where runs run: local, stacked:cuda, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE"
+        ),
     ] = "local",
 ) -> None:
     """Run what is not in the table yet, the search for the best values first; it goes on where it was stopped.

@@ -18,7 +18,10 @@ def command(
         int | None, typer.Option(min=1, help="Runs at a time; what the file says, else one, by default.")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="Where runs run: local, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE")
+        str,
+        typer.Option(
+            help="Where runs run: local, stacked:cuda, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE"
+        ),
     ] = "local",
     output: Annotated[
         Path | None,

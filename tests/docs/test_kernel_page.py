@@ -3,9 +3,12 @@
 UPDATE_DOCS=1 pytest tests/docs/test_kernel_page.py writes them (as `dcinterp bench all --read` does).
 """
 
+import json
 import os
+import re
 from pathlib import Path
 
+from dcinterp.bench.gpu import table
 from dcinterp.bench.record import KINDS, MARKS, _jobs, page_tables, read_record, write_page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,3 +32,19 @@ def test_the_measurements_are_known_by_name_and_not_made_again() -> None:
     record = read_record(DOCS / "kernel-bench.json")
     names = [each["job"].removesuffix(", ") for each in record["measurements"] if each["threads"] == 1]
     assert sorted(names) == sorted(job.name for job in _jobs(record["rounds"]))
+
+
+def test_the_table_of_a_gpu_is_that_of_its_measurements() -> None:
+    first, *lines = map(json.loads, (DOCS / "gpu-bench.jsonl").read_text().splitlines())
+    page = DOCS / "kernel.md"
+    text, marks = (
+        page.read_text(encoding="utf-8"),
+        re.compile(r"(<!-- gpu: [^\n]*-->\n)(.*?)(<!-- end of gpu -->)", re.S),
+    )
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(marks.sub(lambda found: f"{found[1]}{table(lines)}\n{found[3]}", text), encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+    found = marks.search(text)
+    assert found is not None
+    assert found[2] == f"{table(lines)}\n", f"docs/kernel.md: run UPDATE_DOCS=1 pytest {__file__}"
+    assert first["gpu"] in text

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
-"""EXPERIMENTAL: the gradients of composed attention as Triton kernels, run on Triton's CPU interpreter only.
+"""EXPERIMENTAL: the gradients of composed attention as Triton kernels.
 
-Nobody has seen them run on a GPU (`triton_kernel` says more). With P the softmax's weights, G = Compose_post^T(dO V^T)
+`triton_kernel` says where they have run. With P the softmax's weights, G = Compose_post^T(dO V^T)
 their gradient, and S the scaled products of queries and keys,
 
     D[h, t]             = sum_s P G                 (composed again, this is not the sum of dO O any more)

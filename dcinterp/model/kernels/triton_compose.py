@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""EXPERIMENTAL: what the Triton kernels of both directions share. Run on Triton's CPU interpreter only, never on a GPU.
+"""EXPERIMENTAL: what the Triton kernels of both directions share.
 
 A kernel is given the seven weights of a stage, None for those that do not exist, and the four numbers of `STAGE`. (No
 tuples: Triton does not compile numbers in that come out of one.) Blocks of scores lie as [head, query, key], with

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
 """EXPERIMENTAL: composed attention as Triton kernels, never chosen by "auto".
 
-They have been run on Triton's CPU interpreter only, which checks the arithmetic, and compiled for GPUs that were not
-there: whether they are right on a GPU, and how fast, nobody has seen. Here is the forward pass; `triton_backward` has
-the gradients, and only a gradient that is itself differentiated is computed by the portable path. A program takes a
+Their tests passed on one H200; elsewhere they run on Triton's CPU interpreter, which checks the arithmetic
+(docs/kernel.md has times). Here is the forward pass; `triton_backward` has the gradients, and only a gradient that is
+itself differentiated is computed by the portable path. A program takes a
 tile of queries of one batch entry, all heads, in two sweeps over blocks of keys (docs/kernel.md says why two), and sums
 in float32. For the way back it keeps the logarithm of each row's denominator.
 

@@ -48,6 +48,8 @@ def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
         UserError: there is no such engine, Dask is not installed, or no scheduler answers at the address.
     """
     kind, _, address = engine.partition(":")
+    if kind == STACKED:
+        _require_device(address)
     if (kind == LOCAL and not address) or kind == STACKED:
         with ThreadPoolExecutor(jobs) as pool:
             yield pool
@@ -58,6 +60,17 @@ def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
         )
     with cluster(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
         yield pool
+
+
+def _require_device(name: str) -> None:
+    import torch
+
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise UserError(f"The engine 'stacked:{name}' names no device; choose stacked:cuda, or stacked:cpu.") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"The engine 'stacked:{name}' needs a GPU, and torch sees none here; choose local.")
 
 
 def train_there(config: str, log: str, folder: str, stop: str) -> str:
@@ -77,13 +90,12 @@ def train_there(config: str, log: str, folder: str, stop: str) -> str:
     return _run([sys.executable, "-m", "dcinterp", "train", config, "--resume"], log, stop)
 
 
-def train_stack_there(configs: list[str], log: str, folders: list[str], stop: str, device: str, documents: str) -> str:
-    """The same for runs that are trained side by side, which start again where they were stopped."""
+def train_stack_there(configs: list[str], log: str, folders: list[str], stop: str, documents: str, device: str) -> str:
+    """The same for runs that are trained side by side; the very same runs go on where they were stopped."""
     for folder in folders:
         _let_orphan_end(Path(folder))
     command = [sys.executable, "-m", "dcinterp.train.loop.stacked", *configs, "--workers", "1"]
-    command += ["--device", device] if device else []
-    return _run([*command, "--documents", documents], log, stop)
+    return _run([*command, "--documents", documents, "--device", device], log, stop)
 
 
 def _run(command: list[str], log: str, stop: str) -> str:

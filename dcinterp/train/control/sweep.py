@@ -21,7 +21,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -53,8 +53,6 @@ from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
-DOCUMENTS = "documents"
-"""In the folder of a sweep while it runs: the documents that stacks of runs share."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +132,14 @@ def run_sweep(
     done = len(sweep.runs) - len(waiting)
     table = results(sweep, failures)
     progress(done, len(sweep.runs), f"{done} finished before")
-    with _stop_file(sweep.output) as stop, open_engine(engine, jobs or sweep.jobs) as pool:
+    with _stop_file(sweep.output) as stop, open_engine(engine, jobs or sweep.jobs) as pool, ExitStack() as held:
         try:
-            pending = _submit_all(pool, waiting, sweep.output, stop, engine)
+            if engine.partition(":")[0] == STACKED:
+                documents = held.enter_context(_documents(sweep.output))
+                make_documents([run.config for run in waiting], documents, os.cpu_count() or 1, progress)
+                pending = _submit_stacks(pool, waiting, sweep.output, stop, engine, documents)
+            else:
+                pending = {_submit(pool, run, sweep.output, stop): [run] for run in waiting}
             while pending:
                 ended, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
@@ -153,7 +156,6 @@ def run_sweep(
                 if not ended:
                     running = [run for together in pending.values() for run in together]
                     progress(done, len(sweep.runs), _describe_running(running))
-            shutil.rmtree(sweep.output / DOCUMENTS, ignore_errors=True)
         except BaseException:
             stop.touch()
             raise
@@ -290,30 +292,33 @@ def _submit(pool: Executor, run: SweepRun, output: Path, stop: Path) -> Future[s
     return pool.submit(train_there, *places)
 
 
-def _submit_all(
-    pool: Executor, runs: list[SweepRun], output: Path, stop: Path, engine: str
+def _submit_stacks(
+    pool: Executor, runs: list[SweepRun], output: Path, stop: Path, engine: str, documents: Path
 ) -> dict[Future[str], list[SweepRun]]:
-    """All runs, one by one, or those that can be stacked together."""
-    kind, _, device = engine.partition(":")
-    if kind != STACKED:
-        return {_submit(pool, run, output, stop): [run] for run in runs}
-    documents = output / DOCUMENTS
-    make_documents([run.config for run in runs], documents, os.cpu_count() or 1)
+    """Hand runs to the engine stack by stack."""
     submitted = {}
     for together in stacks(runs):
-        places = []
+        configs, folders = [], []
         for run in together:
             config, folder = output / f"{run.name}.yaml", Path(run.config.output).absolute()
             write_config(replace(run.config, output=str(folder)), config)
-            places.append((str(config.absolute()), str(folder)))
-        configs, folders = map(list, zip(*places, strict=True))
-        log = str((output / f"{together[0].name}.log").absolute())
-        submitted[
-            pool.submit(
-                train_stack_there, configs, log, folders, str(stop.absolute()), device, str(documents.absolute())
-            )
-        ] = together
+            configs.append(str(config.absolute()))
+            folders.append(str(folder))
+        log, until, made = (str(p.absolute()) for p in (output / f"{together[0].name}.log", stop, documents))
+        device = engine.partition(":")[2]
+        future = pool.submit(train_stack_there, configs, log, folders, until, made, device)
+        submitted[future] = together
     return submitted
+
+
+@contextmanager
+def _documents(output: Path) -> Iterator[Path]:
+    """A folder for the documents that stacks of runs share; it is gone when they have ended."""
+    folder = output / f".documents-{os.getpid()}"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def stacks(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import DataSection, TrainConfig
 from dcinterp.train.data.batches import NOT_SCORED, SOURCES, Batches
 from dcinterp.train.data.data_source import open_data_source
@@ -53,14 +56,18 @@ def open_made(batches: Batches, folder: Path | None) -> Batches | MadeBatches:
     return MadeBatches(place, len(batches))
 
 
-def make_documents(configs: Sequence[TrainConfig], folder: Path, processes: int) -> None:
+def make_documents(
+    configs: Sequence[TrainConfig], folder: Path, processes: int, progress: Progress | None = None
+) -> None:
     """Make the documents that more than one run reads, where that takes longer than to read them from a file.
 
     Args:
         configs: of the runs.
         folder: that receives them; a folder for each data section, a file for every `PIECE` steps.
         processes: how many make them at a time.
+        progress: called after every file; raising `Cancelled` ends it.
     """
+    progress = progress or silent
     by_name: dict[str, list[TrainConfig]] = {}
     for config in configs:
         if config.data.phases[0].source in (*SOURCES, "puzzle") and not any(
@@ -69,9 +76,19 @@ def make_documents(configs: Sequence[TrainConfig], folder: Path, processes: int)
             by_name.setdefault(_name(config.data), []).append(config)
     shared = [each[0] for each in by_name.values() if len(each) > 1]
     pieces = [(config, folder, number) for config in shared for number in range(_pieces(config.steps))]
-    # Not forked: the parent may have threads.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_make, pieces, chunksize=8))
+    if not pieces:
+        return
+    # Not forked: the parent may have threads. And it is the parent whom Ctrl-C is for.
+    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=ignore) as pool:
+        made = [pool.submit(_make, piece) for piece in pieces]
+        try:
+            for number, each in enumerate(as_completed(made)):
+                each.result()
+                progress(number + 1, len(pieces), "making the documents that several runs read")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _make(piece: tuple[TrainConfig, Path, int]) -> None:

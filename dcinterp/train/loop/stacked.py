@@ -1,7 +1,7 @@
 """Several runs that differ in their seeds and rates alone, trained side by side as one model.
 
-A step of a small model is mostly the start of its operations. Ten runs side by side start as many operations as one, so
-on a GPU they take about as long. Each run is the one that `dcinterp.train.loop.run.train` would make on a CPU, to
+A step of a small model on a GPU is mostly the start of its operations, and ten runs side by side start as many as one.
+Each run is the one that `dcinterp.train.loop.run.train` would make on a CPU, to
 rounding: the same initial weights, documents, schedule, clipping and decay, in float32.
 
     python -m dcinterp.train.loop.stacked A.yaml B.yaml --device cuda
@@ -13,7 +13,9 @@ import argparse
 import copy
 import hashlib
 import json
-import math
+import logging
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -37,7 +39,7 @@ from dcinterp.support.progress import Cancelled, Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
 from dcinterp.train.control.resume import differences, record
 from dcinterp.train.control.run_lock import lock_run
-from dcinterp.train.control.signals import stop_on_signals
+from dcinterp.train.control.signals import SIGNALS, stop_on_signals
 from dcinterp.train.data.batches import Batches, DataSource
 from dcinterp.train.data.data_source import open_data_source, resolve_steps
 from dcinterp.train.data.made_documents import open_made
@@ -46,6 +48,8 @@ from dcinterp.train.loop.callbacks import Metrics
 from dcinterp.train.loop.divergence import TrainingDiverged
 from dcinterp.train.loop.run import evaluation_callback, make_folder, model_config, resolve
 from dcinterp.train.loop.stacked_model import StackedAdamW, StackedBatch, StackedBatches, StackedModel
+
+log = logging.getLogger(__name__)
 
 FREE = ("output", "recipe.seed", "recipe.learning_rate", "data.seed")
 """What runs of one stack may differ in."""
@@ -80,15 +84,21 @@ def train_stacked(
     """
     require_alike(configs)
     configs = [resolve(replace(config, recipe=replace(config.recipe, bf16=False))) for config in configs]
-    where = torch.device(device or torch.accelerator.current_accelerator() or "cpu")
+    where = torch.device(device or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    if where.type == "cuda":
+        torch.cuda.set_device(where)  # where graphs are made
     with ExitStack() as locks:
         tell = [progress or silent]
         for config in configs:
-            make_folder(Path(config.output), resuming=False)
+            Path(config.output).mkdir(parents=True, exist_ok=True)
             tell.append(locks.enter_context(lock_run(Path(config.output))))
         stack = Stack(configs, where)
+        begin = stack.resume()
+        if not begin:
+            for config in configs:
+                make_folder(Path(config.output), resuming=False)
         began = time.monotonic()
-        stack.train(documents, workers, tell)
+        stack.train(begin, documents, workers, tell)
         return stack.save_models(time.monotonic() - began)
 
 
@@ -166,9 +176,8 @@ class Stack:
         self.optimizer = StackedAdamW(self.model, [run.config for run in self.runs])
         self.summed, self.since = torch.zeros(len(self.runs), device=device), 0
 
-    def train(self, documents: Path | None, workers: int, tell: Sequence[Progress]) -> None:
-        """All steps that are left, with a checkpoint every `save_every`."""
-        begin = self._resume()
+    def train(self, begin: int, documents: Path | None, workers: int, tell: Sequence[Progress]) -> None:
+        """All steps after `begin`, with a checkpoint every `save_every` and at the end."""
         for run in self.runs:
             run.metrics.rewind(begin)
             record(
@@ -189,25 +198,38 @@ class Stack:
         batches = [open_made(Batches(run.config.data, run.data_source), documents) for run in self.runs]
         dataset = StackedBatches(batches, tokenizer.pad_token_id)
         steps, began, message = self.first.steps, time.monotonic(), ""
-        loader = DataLoader(dataset, batch_size=None, sampler=range(begin, steps), num_workers=workers)
+        order = range(begin, steps)
+        loader = DataLoader(
+            dataset,
+            batch_size=None,
+            sampler=order,
+            num_workers=workers,
+            worker_init_fn=_leave_signals if workers else None,
+        )
         self.model.module.train()
-        for step, batch in zip(range(begin, steps), loader, strict=True):
+        for step, batch in zip(order, loader, strict=True):
             norms = self._step(step, batch)
             done = step + 1
-            if done % self.first.evaluation.every == 0 or done == steps:
+            measures, logs = (
+                done % each == 0 or done == steps for each in (self.first.evaluation.every, self.first.log_every)
+            )
+            if measures or logs:
+                self._check()
+            if measures:
                 self._measure(done)
-            if done % self.first.log_every == 0 or done == steps:
+            if logs:
                 left = (time.monotonic() - began) / (done - begin) * (steps - done)
                 message = f"{self._log(done, norms)}, {timedelta(seconds=round(left))} left"
+            stopped = None
             try:
                 for each in tell:
                     each(done, steps, message)
-            except Cancelled:
-                if done < steps:
-                    self._save(done)
-                raise
-            if done % self.first.save_every == 0 and done < steps:
+            except Cancelled as cancelled:
+                stopped = cancelled
+            if stopped or done % self.first.save_every == 0 or done == steps:
                 self._save(done)
+            if stopped and done < steps:
+                raise stopped
 
     def _step(self, step: int, batch: StackedBatch) -> Tensor:
         there = StackedBatch(*(x.to(self.device, non_blocking=True) for x in batch))
@@ -222,7 +244,6 @@ class Stack:
         means = (self.summed / (done - self.since)).tolist()
         share = self.optimizer.share(done - 1) * self.model.groups[0].share
         for run, mean, norm in zip(self.runs, means, norms.tolist(), strict=True):
-            run.finite = run.finite and math.isfinite(mean) and math.isfinite(norm)
             if run.finite and done % self.first.log_every == 0:
                 rate = run.config.recipe.learning_rate * share
                 run.metrics.write(step=done, tokens=run.tokens, loss=mean, learning_rate=rate, gradient_norm=norm)
@@ -230,6 +251,11 @@ class Stack:
         self.since = done
         finite = [mean for run, mean in zip(self.runs, means, strict=True) if run.finite]
         return f"mean loss {sum(finite) / max(1, len(finite)):.3f} of {len(finite)} runs"
+
+    def _check(self) -> None:
+        """Runs whose weights or losses are not finite any more are left out from here on."""
+        for run, weights, loss in zip(self.runs, self.model.finite(), self.summed.isfinite().tolist(), strict=True):
+            run.finite = run.finite and weights and loss
 
     def _measure(self, done: int) -> None:
         for number, run in enumerate(self.runs):
@@ -251,29 +277,39 @@ class Stack:
         }
         try:
             save_file(tensors, aside, metadata={"stack": json.dumps(state)})
+            checkpoints.force(aside)
             aside.replace(place)
         except (OSError, SafetensorError) as error:
             raise checkpoints.write_error(f"The checkpoint of step {done}", error, place.parent) from error
 
-    def _resume(self) -> int:
+    def resume(self) -> int:
         """The step of the last checkpoint of these very runs, whose numbers are then here; 0 without one."""
         place = self.runs[0].output / CHECKPOINT
         if not place.is_file():
             return 0
-        with safe_open(place, framework="pt") as file:
-            state = json.loads((file.metadata() or {}).get("stack", "{}"))
-            if state.get("runs") != self._digest():
-                return 0
-            with torch.no_grad():
-                for name, tensor in (self.optimizer.tensors() | {"summed": self.summed}).items():
-                    tensor.copy_(file.get_tensor(name))
+        try:
+            with safe_open(place, framework="pt") as file:
+                state = json.loads((file.metadata() or {}).get("stack", "{}"))
+                if state.get("runs") != self._digest():
+                    log.warning(
+                        "%s is of other runs, settings or texts; these start again from their beginning.", place
+                    )
+                    return 0
+                held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
+        except (SafetensorError, ValueError) as error:
+            log.warning("%s cannot be read (%s); its runs start again from their beginning.", place, error)
+            return 0
+        with torch.no_grad():
+            for name, tensor in (self.optimizer.tensors() | {"summed": self.summed}).items():
+                tensor.copy_(held[name])
         self.since = state["since"]
         for run, tokens, finite in zip(self.runs, state["tokens"], state["finite"], strict=True):
             run.tokens, run.finite = tokens, finite
         return int(state["step"])
 
     def _digest(self) -> str:
-        trees = [asdict(replace(run.config, output=run.output.name)) for run in self.runs]
+        """Of the configs and of the texts that they read."""
+        trees = [[asdict(replace(run.config, output=run.output.name)), run.data_source.digest()] for run in self.runs]
         text = json.dumps(trees, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -283,24 +319,33 @@ class Stack:
         Raises:
             TrainingDiverged: some are not finite; those of the others are written.
         """
-        folders = []
-        for number, run in enumerate(self.runs):
-            if not run.finite:
-                continue
-            aside, folder = run.output / checkpoints.STAGING / "model", run.output / "model"
+        done = [(number, run) for number, run in enumerate(self.runs) if run.finite]
+        asides = []
+        for number, run in done:
+            aside = run.output / checkpoints.STAGING / "model"
             copy.deepcopy(self.model.run(number)).cpu().save_pretrained(aside)
             assert run.data_source.tokenizer is not None
             run.data_source.tokenizer.save_pretrained(aside)
             checkpoints.force(aside)
-            aside.replace(folder)
-            aside.parent.rmdir()
             timings = {"seconds": seconds / len(self.runs), "watching": 0.0, "steps": run.config.steps}
             (run.output / "timings.json").write_text(json.dumps(timings), encoding="utf-8")
-            folders.append(folder)
+            asides.append(aside)
+        folders = [run.output / "model" for _, run in done]
+        for aside, folder in zip(asides, folders, strict=True):
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.replace(folder)
+            aside.parent.rmdir()
         (self.runs[0].output / CHECKPOINT).unlink(missing_ok=True)
         if lost := [run.output.name for run in self.runs if not run.finite]:
             raise TrainingDiverged(f"The loss became NaN or infinite in {', '.join(lost)}; the other runs are done.")
         return folders
+
+
+def _leave_signals(_worker: int) -> None:
+    """Ctrl-C of a terminal reaches the workers too, and it is the stack that ends them, after its checkpoint."""
+    for name in SIGNALS:
+        if (number := getattr(signal, name, None)) is not None:
+            signal.signal(number, signal.SIG_DFL if name == "SIGTERM" else signal.SIG_IGN)
 
 
 def main() -> None:

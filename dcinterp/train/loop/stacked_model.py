@@ -91,7 +91,7 @@ class Graphs:
     def replay(self, function: Callable[[StackedBatch], Any], batch: StackedBatch) -> Any:
         """What `function` gives for `batch`, valid until the next call."""
         length = batch.ids.shape[2]
-        more = min(-length % self.EVEN, self.longest - length)
+        more = max(0, min(-length % self.EVEN, self.longest - length))
         batch = batch._replace(
             ids=pad_tensor(batch.ids, (0, more)), labels=pad_tensor(batch.labels, (0, more), value=NOT_SCORED)
         )
@@ -109,14 +109,21 @@ class Graphs:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(self.WARM):
-                expected = function(given)[0].clone()
+                losses, gradients = function(given)
         torch.cuda.current_stream().wait_stream(stream)
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             result = function(given)
         self.pool = self.pool or graph.pool()
+        # What a graph does not write would be the numbers of another batch: it is looked at once.
+        result[0].fill_(float("nan"))
+        for gradient in result[1]:
+            gradient.fill_(float("nan"))
         graph.replay()
-        torch.testing.assert_close(result[0], expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(result[0], losses, rtol=1e-4, atol=1e-5, equal_nan=True)
+        for gradient, expected in zip(result[1], gradients, strict=True):
+            error = (gradient - expected).norm(dim=1) / (expected.norm(dim=1) + 1e-12)
+            assert bool((error < 1e-2).logical_or(expected.norm(dim=1).isfinite().logical_not()).all()), error
         return graph, given, result
 
 
@@ -172,6 +179,10 @@ class StackedModel:
         found = dict(zip(self.parameters, torch.autograd.grad(losses.sum(), [*self.parameters.values()]), strict=True))
         return losses.detach(), [torch.cat([found[name].flatten(1) for name in g.names], 1) for g in self.groups]
 
+    def finite(self) -> list[bool]:
+        """Of every run, whether all its parameters are finite."""
+        return torch.stack([group.held.isfinite().all(1) for group in self.groups]).all(0).tolist()
+
     @torch.no_grad()
     def run(self, number: int) -> Any:
         """The module with the parameters of one run, until this is called for another."""
@@ -207,11 +218,11 @@ class StackedAdamW:
     def step(self, number: int, gradients: Sequence[Float[Tensor, "run number"]]) -> Float[Tensor, " run"]:
         """Make step `number`, from 0; the norm of every run's gradient before it was clipped."""
         norms = torch.stack([gradient.norm(dim=1) for gradient in gradients]).norm(dim=0)
-        shrink = (self.recipe.clip / (norms + 1e-6)).clamp(max=1.0)[:, None]
+        shrink = torch.ones_like(norms) if self.recipe.clip <= 0 else (self.recipe.clip / (norms + 1e-6)).clamp(max=1.0)
         before = [group.held.clone() for group in self.groups]
         share = self.share(number)
         for group, gradient, optimised in zip(self.groups, gradients, self.optimizer.param_groups, strict=True):
-            group.held.grad = gradient * shrink
+            group.held.grad = gradient * shrink[:, None]
             optimised["lr"] = share * group.share
         self.optimizer.step()
         for group, was in zip(self.groups, before, strict=True):

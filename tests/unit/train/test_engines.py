@@ -94,7 +94,9 @@ def test_what_is_to_stop_does_not_start(tmp_path):
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
-        ("ray", "There is no engine 'ray'; choose local, dask"),
+        ("ray", "There is no engine 'ray'; choose local, stacked:cuda, dask"),
+        ("stacked:abacus", "The engine 'stacked:abacus' names no device"),
+        ("stacked:cuda", "The engine 'stacked:cuda' needs a GPU"),
         ("local:2", "There is no engine 'local:2'"),
         ("dask:tcp://127.0.0.1:9", "No Dask scheduler answers at tcp://127.0.0.1:9"),
         ("dask:nowhere/scheduler.json", "No Dask scheduler answers at nowhere/scheduler.json"),
@@ -102,6 +104,7 @@ def test_what_is_to_stop_does_not_start(tmp_path):
 )
 def test_an_engine_that_is_not_there_is_named(engine, says, monkeypatch):
     monkeypatch.setattr("dcinterp.support.cluster.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match=says), open_engine(engine, 1):
         pass
 

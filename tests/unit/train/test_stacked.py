@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,8 @@ from safetensors.torch import load_file
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
-from dcinterp.train.config.recipe import TrainConfig, build_config
-from dcinterp.train.control.sweep import DOCUMENTS, Sweep, is_finished, make_run, results, run_sweep, stacks
+from dcinterp.train.config.recipe import TrainConfig, build_config, write_config
+from dcinterp.train.control.sweep import Sweep, is_finished, make_run, results, run_sweep, stacks
 from dcinterp.train.data.batches import Batches
 from dcinterp.train.data.data_source import open_data_source
 from dcinterp.train.data.made_documents import PIECE, MadeBatches, make_documents, open_made
@@ -23,6 +27,7 @@ from dcinterp.train.loop.divergence import TrainingDiverged
 from dcinterp.train.loop.run import train
 from dcinterp.train.loop.stacked import CHECKPOINT, train_stacked
 
+GPU = torch.cuda.is_available()
 TASKS = [
     {"source": "pairs", "steps": 5, "batch_size": 4, "score": "answer", "gaps": [0, 1, 2]},
     {"source": "tasks", "steps": 4, "batch_size": 3},
@@ -60,6 +65,13 @@ def three(phases: list[dict[str, Any]], folder: Path, **changes: Any) -> list[Tr
     ]
 
 
+@pytest.fixture(autouse=True)
+def trained_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` takes a GPU where there is one, and bfloat16 there."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
 def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -72,12 +84,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     ("phases", "changes"),
     [
         (TASKS, {"compose": "dynamic"}),
-        (PUZZLE, {"compose": "differential"}),
-        (PUZZLE, {"compose": "multi-token"}),
+        (TASKS, {"compose": "differential"}),
+        (TASKS, {"compose": "multi-token"}),
         (PUZZLE, {"compose": "static", "position_type": "learned"}),
         (TEXT, {}),
     ],
-    ids=["tasks, dynamic", "puzzle, differential", "puzzle, multi-token", "puzzle, static", "text, plain"],
+    ids=["tasks, dynamic", "tasks, differential", "tasks, multi-token", "puzzle, static", "text, plain"],
 )
 def test_each_run_is_the_one_that_is_trained_by_itself(
     phases: list[dict[str, Any]], changes: dict[str, Any], tmp_path: Path
@@ -118,10 +130,49 @@ def test_a_stack_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path
     train_stacked(cut, device="cpu", progress=lambda done, total, message="": steps.append(done))
     assert steps == [5, 6, 7, 8, 9]
     assert not (tmp_path / "cut" / "seed1" / CHECKPOINT).exists()
+    assert not (tmp_path / "cut" / "seed1" / CHECKPOINT).exists()
     for seed in (1, 2, 3):
         assert lines(tmp_path / "cut" / f"seed{seed}") == lines(tmp_path / "whole" / f"seed{seed}")
         found, wanted = (weights(tmp_path / name / f"seed{seed}") for name in ("cut", "whole"))
         assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+
+
+def test_a_stack_that_is_told_to_stop_at_its_end_is_done(tmp_path: Path) -> None:
+    def stop(done: int, total: int, message: str = "") -> None:
+        if done == total:
+            raise Cancelled("too late")
+
+    assert all(folder.is_dir() for folder in train_stacked(three(PUZZLE, tmp_path), device="cpu", progress=stop))
+
+
+def test_a_checkpoint_that_was_cut_short_is_named_and_its_runs_start_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "seed1").mkdir()
+    (tmp_path / "seed1" / CHECKPOINT).write_bytes(b"cut short")
+    assert len(train_stacked(three(PUZZLE, tmp_path), device="cpu")) == 3
+    assert "cannot be read" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals a group of processes")
+def test_ctrl_c_stops_at_a_checkpoint_whatever_the_workers_do(tmp_path: Path) -> None:
+    long = [{"source": "pairs", "steps": 5000, "batch_size": 4}]
+    configs = three(long, tmp_path)[:2]
+    for number, config in enumerate(configs):
+        write_config(config, tmp_path / f"{number}.yaml")
+    command = [sys.executable, "-m", "dcinterp.train.loop.stacked", *(str(tmp_path / f"{n}.yaml") for n in (0, 1))]
+    child = subprocess.Popen(
+        [*command, "--device", "cpu", "--workers", "1"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if " step " in line:
+            os.killpg(child.pid, signal.SIGINT)
+            break
+    said = child.stdout.read()
+    assert child.wait() == 130, said
+    assert "Stopped at a checkpoint (Ctrl-C)" in said
+    assert (tmp_path / "seed1" / CHECKPOINT).is_file()
 
 
 def test_other_runs_do_not_go_on_from_a_stack_of_some_of_them(tmp_path: Path) -> None:
@@ -142,7 +193,10 @@ def test_a_run_that_diverges_takes_no_other_with_it(tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged, match=r"in seed2; the other runs are done"):
         train_stacked(configs, device="cpu")
     assert [(tmp_path / f"seed{seed}" / "model").is_dir() for seed in (1, 2, 3)] == [True, False, True]
-    assert all(torch.isfinite(weight).all() for weight in weights(tmp_path / "seed3").values())
+    train_stacked(three(PUZZLE, tmp_path / "without")[::2], device="cpu")
+    found, wanted = (weights(folder / "seed3") for folder in (tmp_path, tmp_path / "without"))
+    for name, weight in wanted.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-4, atol=1e-6)
 
 
 def test_what_a_stack_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
@@ -174,37 +228,39 @@ def test_documents_that_were_made_before_are_the_same(tmp_path: Path) -> None:
             assert torch.equal(opened[0][step][key], wanted)
 
 
-def test_a_sweep_stacks_what_it_can_and_gives_the_table_of_runs_one_by_one(tmp_path: Path) -> None:
-    def sweep(folder: Path) -> Sweep:
-        runs = [
-            make_run(
-                tree(PUZZLE),
-                folder,
-                f"{compose},seed={seed}",
-                {"model.changes.compose": compose, "recipe.seed": seed, "data.seed": seed},
-            )
-            for compose in ("none", "dynamic")
-            for seed in (1, 2)
-        ]
-        return Sweep(folder, tuple(runs), 2)
-
-    planned = sweep(tmp_path / "stacked")
-    assert [[run.name for run in each] for each in stacks(planned.runs)] == [
-        ["none,seed=1", "none,seed=2"],
-        ["dynamic,seed=1", "dynamic,seed=2"],
+def sweep(folder: Path, ways: tuple[str, ...]) -> Sweep:
+    runs = [
+        make_run(
+            tree(PUZZLE),
+            folder,
+            f"{way},seed={seed}",
+            {"model.changes.compose": way, "recipe.seed": seed, "data.seed": seed, "recipe.learning_rate": seed / 1000},
+        )
+        for way in ways
+        for seed in (1, 2)
     ]
-    found, alone = run_sweep(planned, engine="stacked:cpu"), sweep(tmp_path / "alone")
+    return Sweep(folder, tuple(runs), 2)
+
+
+def test_runs_that_differ_in_more_than_seeds_and_rates_are_stacks_of_their_own(tmp_path: Path) -> None:
+    found = [[run.name for run in together] for together in stacks(sweep(tmp_path, ("none", "dynamic")).runs)]
+    assert found == [["none,seed=1", "none,seed=2"], ["dynamic,seed=1", "dynamic,seed=2"]]
+
+
+def test_a_sweep_of_stacks_gives_the_table_of_runs_one_by_one(tmp_path: Path) -> None:
+    planned, alone = (sweep(tmp_path / name, ("dynamic",)) for name in ("stacked", "alone"))
+    found = run_sweep(planned, engine="stacked:cpu")
     for run in alone.runs:
         train(run.config)
     wanted = results(alone)
     assert all(map(is_finished, planned.runs))
-    assert not (tmp_path / "stacked" / DOCUMENTS).exists()
+    assert not list((tmp_path / "stacked").glob(".documents-*"))
     same = ["name", "status", "steps", "tokens", "parameters", "flops", "accuracy 1 seen"]
     pd.testing.assert_frame_equal(found[same], wanted[same])
     assert found["loss"].tolist() == pytest.approx(wanted["loss"].tolist(), rel=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_a_gpu_gives_the_losses_of_a_cpu(tmp_path: Path) -> None:
     for device in ("cuda", "cpu"):
         train_stacked(three(TASKS, tmp_path / device, compose="dynamic"), device=device)
