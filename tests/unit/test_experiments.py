@@ -353,7 +353,9 @@ def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, option
     assert f"another *relation*: the share of *L0 -> L1 post weights* minus one half): {first}" in found
 
 
-@pytest.mark.parametrize(("name", "runs"), [("lookup", 60), ("lookup_longer", 60), ("lookup_mechanisms", 70)])
+@pytest.mark.parametrize(
+    ("name", "runs"), [("lookup", 60), ("lookup_longer", 60), ("lookup_mechanisms", 70), ("lookup_schedule", 80)]
+)
 def test_what_lookups_learnt_over_training_is_that_of_the_tables(name, runs):
     """Every model is there, and its accuracy at the last step is that of the table of runs."""
     folder, learning = FOLDER / name, script("lookup", "learning")
