@@ -69,13 +69,14 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         before = "" if arm == rivals[arm] else f"{earlier} of {len(both)}"
         lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {len(steps)}", before])
     head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
-    others = sorted({*rivals.values()} - {OURS})
+    others = sorted(each.removeprefix(OURS).strip() for each in {*rivals.values()} - {OURS})
     return TEXT.format(
         seeds=rows["seed"].nunique(),
         ours=OURS,
         others="".join(
-            f" For other arms that end in *{each.removeprefix(OURS).strip()}*, *{each}* stands for *{OURS}*."
-            for each in others
+            f" For other arms that end in *{end}*, *{OURS} {end}* stands for *{OURS}*. Of arms that end so it is\n"
+            "not said that they are still learning, as their last quarter is the fall of the rate."
+            for end in others
         ),
         every=rows["step"].min(),
         still=STILL,
