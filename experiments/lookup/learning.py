@@ -23,6 +23,9 @@ from dcinterp.train.loop.metrics_file import read_metrics
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE, OURS = "learning.csv", "more-learning.md", "DCMHA"
 QUARTERS, STILL = 4, 0.02
+FALL = """
+Arms with a cooldown (recipe.cooldown_steps) are never said to be still learning: their rate falls at the end, and what
+they gain then may come from that."""
 
 TEXT = """## Over training
 
@@ -73,11 +76,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     return TEXT.format(
         seeds=rows["seed"].nunique(),
         ours=OURS,
-        others="".join(
-            f" For other arms that end in *{end}*, *{OURS} {end}* stands for *{OURS}*. Of arms that end so it is\n"
-            "not said that they are still learning, as their last quarter is the fall of the rate."
-            for end in others
-        ),
+        others="".join(f" For other arms that end in *{end}*, *{OURS} {end}* stands for *{OURS}*." for end in others)
+        + FALL * any("recipe.cooldown_steps" in changes for changes in experiment.arms.values()),
         every=rows["step"].min(),
         still=STILL,
         at=experiment.solved_at,

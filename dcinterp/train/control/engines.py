@@ -38,14 +38,14 @@ STOPPED = "stopped"
 
 @contextmanager
 def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
-    """What runs `train_there` for one run after another; what still waits when the block ends is dropped.
+    """What runs `train_there` or `train_stack_there`, one after another; what waits when the block ends is dropped.
 
     Args:
         engine: as above.
         jobs: runs at a time, of the local ones; a cluster that runs already has as many as its workers' threads.
 
     Raises:
-        UserError: there is no such engine, Dask is not installed, or no scheduler answers at the address.
+        UserError: there is no such engine or device, Dask is not installed, or no scheduler answers at the address.
     """
     kind, _, address = engine.partition(":")
     if kind == STACKED:
@@ -91,9 +91,17 @@ def train_there(config: str, log: str, folder: str, stop: str) -> str:
 
 
 def train_stack_there(configs: list[str], log: str, folders: list[str], stop: str, documents: str, device: str) -> str:
-    """The same for runs that are trained side by side; the very same runs go on where they were stopped."""
+    """The same for runs that are trained side by side; the very same runs go on where they were stopped.
+
+    Args:
+        configs, folders: of the runs, in one order.
+        log, stop: as above, for all of them.
+        documents: folder of documents that were made before.
+        device: where they train.
+    """
     for folder in folders:
         _let_orphan_end(Path(folder))
+    # A worker, so that documents are made or read while the device is busy.
     command = [sys.executable, "-m", "dcinterp.train.loop.stacked", *configs, "--workers", "1"]
     return _run([*command, "--documents", documents, "--device", device], log, stop)
 

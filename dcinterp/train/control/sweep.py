@@ -134,21 +134,20 @@ def run_sweep(
     progress(done, len(sweep.runs), f"{done} finished before")
     with _stop_file(sweep.output) as stop, open_engine(engine, jobs or sweep.jobs) as pool, ExitStack() as held:
         try:
-            if engine.partition(":")[0] == STACKED:
+            kind, _, device = engine.partition(":")
+            if kind == STACKED:
                 documents = held.enter_context(_documents(sweep.output))
                 make_documents([run.config for run in waiting], documents, os.cpu_count() or 1, progress)
-                pending = _submit_stacks(pool, waiting, sweep.output, stop, engine, documents)
+                pending = {
+                    _submit_stack(pool, runs, sweep.output, stop, documents, device): runs for runs in stacks(waiting)
+                }
             else:
                 pending = {_submit(pool, run, sweep.output, stop): [run] for run in waiting}
             while pending:
                 ended, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
                     together = pending.pop(future)
-                    sentence = _outcome(future)
-                    for run in together:
-                        # Of runs that train side by side the others end well when one does not.
-                        if sentence and not (len(together) > 1 and is_finished(run)):
-                            failures[run.name] = sentence
+                    failures |= _failures(together, _outcome(future))
                     done += len(together)
                     table = results(sweep, failures)
                     for run in together:
@@ -286,29 +285,31 @@ def _stop_file(output: Path) -> Iterator[Path]:
 
 def _submit(pool: Executor, run: SweepRun, output: Path, stop: Path) -> Future[str]:
     """Hand a run to the engine, with places that mean the same in other folders."""
-    config, log, folder = (output / f"{run.name}.yaml", output / f"{run.name}.log", Path(run.config.output).absolute())
+    config, folder = _write(run, output)
+    log, until = (str(place.absolute()) for place in (output / f"{run.name}.log", stop))
+    return pool.submit(train_there, config, log, folder, until)
+
+
+def _submit_stack(
+    pool: Executor, runs: list[SweepRun], output: Path, stop: Path, documents: Path, device: str
+) -> Future[str]:
+    """The same for runs that train side by side, with one log, that of the first."""
+    configs, folders = map(list, zip(*(_write(run, output) for run in runs), strict=True))
+    log, until, made = (str(place.absolute()) for place in (output / f"{runs[0].name}.log", stop, documents))
+    return pool.submit(train_stack_there, configs, log, folders, until, made, device)
+
+
+def _write(run: SweepRun, output: Path) -> tuple[str, str]:
+    """The config of a run as a file, and its folder."""
+    config, folder = output / f"{run.name}.yaml", Path(run.config.output).absolute()
     write_config(replace(run.config, output=str(folder)), config)
-    places = (str(place.absolute()) for place in (config, log, folder, stop))
-    return pool.submit(train_there, *places)
+    return str(config.absolute()), str(folder)
 
 
-def _submit_stacks(
-    pool: Executor, runs: list[SweepRun], output: Path, stop: Path, engine: str, documents: Path
-) -> dict[Future[str], list[SweepRun]]:
-    """Hand runs to the engine stack by stack."""
-    submitted = {}
-    for together in stacks(runs):
-        configs, folders = [], []
-        for run in together:
-            config, folder = output / f"{run.name}.yaml", Path(run.config.output).absolute()
-            write_config(replace(run.config, output=str(folder)), config)
-            configs.append(str(config.absolute()))
-            folders.append(str(folder))
-        log, until, made = (str(p.absolute()) for p in (output / f"{together[0].name}.log", stop, documents))
-        device = engine.partition(":")[2]
-        future = pool.submit(train_stack_there, configs, log, folders, until, made, device)
-        submitted[future] = together
-    return submitted
+def _failures(together: list[SweepRun], sentence: str) -> dict[str, str]:
+    """What to say of runs that ended with a sentence; where one of several failed, the others may be done."""
+    failed = together if len(together) == 1 else [run for run in together if not is_finished(run)]
+    return {run.name: sentence for run in failed} if sentence else {}
 
 
 @contextmanager

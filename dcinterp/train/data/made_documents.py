@@ -20,11 +20,13 @@ from torch import Tensor
 
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import DataSection, TrainConfig
-from dcinterp.train.data.batches import NOT_SCORED, SOURCES, Batches
-from dcinterp.train.data.data_source import open_data_source
+from dcinterp.train.data.batches import NOT_SCORED, Batches
+from dcinterp.train.data.data_source import data_source_name, open_data_source
 
 PIECE = 50
 """Steps in a file."""
+OPEN: dict[str, Batches] = {}
+"""What this process makes documents of, by the name of the data section."""
 
 
 class MadeBatches:
@@ -70,9 +72,8 @@ def make_documents(
     progress = progress or silent
     by_name: dict[str, list[TrainConfig]] = {}
     for config in configs:
-        if config.data.phases[0].source in (*SOURCES, "puzzle") and not any(
-            phase.tokens for phase in config.data.phases
-        ):
+        generated = data_source_name(config.data.phases[0]) in ("tasks", "puzzle")
+        if generated and not any(phase.tokens for phase in config.data.phases):
             by_name.setdefault(_name(config.data), []).append(config)
     shared = [each[0] for each in by_name.values() if len(each) > 1]
     pieces = [(config, folder, number) for config in shared for number in range(_pieces(config.steps))]
@@ -105,9 +106,6 @@ def _make(piece: tuple[TrainConfig, Path, int]) -> None:
     aside = place / f"{number}.unfinished.npz"
     np.savez(aside, **arrays)
     aside.replace(place / f"{number}.npz")
-
-
-OPEN: dict[str, Batches] = {}
 
 
 def _opened(config: TrainConfig, place: Path) -> Batches:

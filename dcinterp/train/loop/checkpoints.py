@@ -12,9 +12,10 @@ import logging
 import os
 import shutil
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from dcinterp.support.errors import UserError
 
@@ -45,6 +46,24 @@ def force(folder: Path) -> None:
     """Return when everything below `folder` is on the disk."""
     for path in [*folder.rglob("*"), folder]:
         _sync(path)
+
+
+def write_whole(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder aside, and put it in the place of `folder`: what is there is whole, or what was before.
+
+    Raises:
+        UserError: the disk did not take it.
+    """
+    aside = folder.parent / STAGING / folder.name
+    shutil.rmtree(aside.parent, ignore_errors=True)
+    try:
+        write(aside)
+        force(aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.replace(folder)
+        aside.parent.rmdir()
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise write_error(f"The folder {folder}", error, folder.parent) from error
 
 
 def publish(staged: Path, checkpoints: Path, keep: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -121,7 +120,7 @@ def _train(
     mechanism = MechanismLog(output / "watch", _probe(batches, data_source), writes=main.is_main_process)
     publish(0, config.steps, "preparing what is held out")
     metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
-    reporter = Reporter(metrics, _join(publish, progress))
+    reporter = Reporter(metrics, join(publish, progress))
     trainer = DocumentTrainer(
         recipe=config.recipe,
         keep_checkpoints=config.keep_checkpoints,
@@ -242,7 +241,9 @@ def make_folder(output: Path, resuming: bool) -> None:
     main.wait_for_everyone()
 
 
-def _join(*callbacks: Progress) -> Progress:
+def join(*callbacks: Progress) -> Progress:
+    """A callback that calls all of these."""
+
     def call_all(done: int, total: int, message: str = "") -> None:
         for callback in callbacks:
             callback(done, total, message)
@@ -319,19 +320,17 @@ def _save(
     accelerator = trainer.accelerator
     weights = accelerator.get_state_dict(trainer.model) if trainer.is_fsdp_enabled else None
     if accelerator.is_main_process:
-        aside = folder.parent / checkpoints.STAGING / folder.name
-        shutil.rmtree(aside.parent, ignore_errors=True)
         bare = accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
-        if trainer.added is None:
-            bare.save_pretrained(aside, state_dict=weights)
-        else:
-            trainer.added.write(bare, aside, weights)
-        if trainer.saved_tokenizer is not None:
-            trainer.saved_tokenizer.save_pretrained(aside)
-        checkpoints.force(aside)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.replace(folder)
-        aside.parent.rmdir()
+
+        def write(aside: Path) -> None:
+            if trainer.added is None:
+                bare.save_pretrained(aside, state_dict=weights)
+            else:
+                trainer.added.write(bare, aside, weights)
+            if trainer.saved_tokenizer is not None:
+                trainer.saved_tokenizer.save_pretrained(aside)
+
+        checkpoints.write_whole(folder, write)
         timings_file.write_text(json.dumps(timings), encoding="utf-8")
     accelerator.wait_for_everyone()
 

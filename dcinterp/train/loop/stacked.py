@@ -14,7 +14,6 @@ import copy
 import hashlib
 import json
 import logging
-import shutil
 import signal
 import sys
 import time
@@ -46,7 +45,7 @@ from dcinterp.train.data.made_documents import open_made
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import Metrics
 from dcinterp.train.loop.divergence import TrainingDiverged
-from dcinterp.train.loop.run import evaluation_callback, make_folder, model_config, resolve
+from dcinterp.train.loop.run import evaluation_callback, join, make_folder, model_config, resolve
 from dcinterp.train.loop.stacked_model import StackedAdamW, StackedBatch, StackedBatches, StackedModel
 
 log = logging.getLogger(__name__)
@@ -79,6 +78,7 @@ def train_stacked(
     Raises:
         UserError: the runs differ in something else, ask for what a stack cannot do, or one of their folders holds a
             run of its own.
+        RuntimeError: a CUDA graph does not give what the model gives.
         TrainingDiverged: the loss of some became NaN or infinite. The models of all others are written.
         Cancelled: `progress` raised it.
     """
@@ -88,7 +88,7 @@ def train_stacked(
     if where.type == "cuda":
         torch.cuda.set_device(where)  # where graphs are made
     with ExitStack() as locks:
-        tell = [progress or silent]
+        tell: list[Progress] = [progress or silent]
         for config in configs:
             Path(config.output).mkdir(parents=True, exist_ok=True)
             tell.append(locks.enter_context(lock_run(Path(config.output))))
@@ -98,7 +98,7 @@ def train_stacked(
             for config in configs:
                 make_folder(Path(config.output), resuming=False)
         began = time.monotonic()
-        stack.train(begin, documents, workers, tell)
+        stack.train(begin, documents, workers, join(*tell))
         return stack.save_models(time.monotonic() - began)
 
 
@@ -136,7 +136,7 @@ class Run:
     config: TrainConfig
     data_source: DataSource
     metrics: Metrics
-    evaluation: Any
+    evaluation: Any  # one of several callbacks, all with `metrics`
     tokens: int = 0
     finite: bool = True
 
@@ -152,7 +152,7 @@ class Stack:
         """Open the data of every run, and build its model on the CPU, as `train` does."""
         if configs[0].recipe.threads:
             torch.set_num_threads(configs[0].recipe.threads)
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False  # convolutions would round to 10 bits otherwise
         self.device = device
         self.runs: list[Run] = []
         models: list[nn.Module] = []
@@ -176,7 +176,7 @@ class Stack:
         self.optimizer = StackedAdamW(self.model, [run.config for run in self.runs])
         self.summed, self.since = torch.zeros(len(self.runs), device=device), 0
 
-    def train(self, begin: int, documents: Path | None, workers: int, tell: Sequence[Progress]) -> None:
+    def train(self, begin: int, documents: Path | None, workers: int, tell: Progress) -> None:
         """All steps after `begin`, with a checkpoint every `save_every` and at the end."""
         for run in self.runs:
             run.metrics.rewind(begin)
@@ -222,8 +222,7 @@ class Stack:
                 message = f"{self._log(done, norms)}, {timedelta(seconds=round(left))} left"
             stopped = None
             try:
-                for each in tell:
-                    each(done, steps, message)
+                tell(done, steps, message)
             except Cancelled as cancelled:
                 stopped = cancelled
             if stopped or done % self.first.save_every == 0 or done == steps:
@@ -319,22 +318,21 @@ class Stack:
         Raises:
             TrainingDiverged: some are not finite; those of the others are written.
         """
-        done = [(number, run) for number, run in enumerate(self.runs) if run.finite]
-        asides = []
-        for number, run in done:
-            aside = run.output / checkpoints.STAGING / "model"
-            copy.deepcopy(self.model.run(number)).cpu().save_pretrained(aside)
-            assert run.data_source.tokenizer is not None
-            run.data_source.tokenizer.save_pretrained(aside)
-            checkpoints.force(aside)
+        folders = []
+        for number, run in enumerate(self.runs):
+            if not run.finite:
+                continue
+            model = copy.deepcopy(self.model.run(number)).cpu()
+
+            def write(aside: Path, model: Any = model, run: Run = run) -> None:
+                model.save_pretrained(aside)
+                assert run.data_source.tokenizer is not None
+                run.data_source.tokenizer.save_pretrained(aside)
+
+            folders.append(run.output / "model")
+            checkpoints.write_whole(folders[-1], write)
             timings = {"seconds": seconds / len(self.runs), "watching": 0.0, "steps": run.config.steps}
             (run.output / "timings.json").write_text(json.dumps(timings), encoding="utf-8")
-            asides.append(aside)
-        folders = [run.output / "model" for _, run in done]
-        for aside, folder in zip(asides, folders, strict=True):
-            shutil.rmtree(folder, ignore_errors=True)
-            aside.replace(folder)
-            aside.parent.rmdir()
         (self.runs[0].output / CHECKPOINT).unlink(missing_ok=True)
         if lost := [run.output.name for run in self.runs if not run.finite]:
             raise TrainingDiverged(f"The loss became NaN or infinite in {', '.join(lost)}; the other runs are done.")
@@ -349,7 +347,7 @@ def _leave_signals(_worker: int) -> None:
 
 
 def main() -> None:
-    """Train the configs that are named on the command line: what `--engine stacked` starts."""
+    """Train the configs that are named on the command line: what `--engine stacked:cuda` starts."""
     parser = argparse.ArgumentParser(
         prog="python -m dcinterp.train.loop.stacked", description="Train runs that differ in seeds and rates together."
     )

@@ -22,6 +22,8 @@ from dcinterp.train.data.batches import is_no_padding
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.divergence import NotFinite
 
+EPSILON = 1e-8
+"""Of AdamW."""
 RUNNING = "running.json"
 """In a checkpoint: what the Trainer keeps in memory between two lines of the metrics."""
 
@@ -43,6 +45,7 @@ def arguments(config: TrainConfig, output: Path) -> TrainingArguments:
         learning_rate=recipe.learning_rate,
         adam_beta1=recipe.beta1,
         adam_beta2=recipe.beta2,
+        adam_epsilon=EPSILON,
         weight_decay=recipe.weight_decay,
         max_grad_norm=recipe.clip,
         seed=recipe.seed,
@@ -144,22 +147,11 @@ class DocumentTrainer(Trainer):
     def create_optimizer(self, model: Any = None, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         if self.optimizer is None:
             model = self.model if model is None else model
-            composed = {id(p) for p in compose_parameters(model)}
-            decayed = set(self.get_decay_parameter_names(model))
-            groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
-            for name, parameter in model.named_parameters():
-                if not parameter.requires_grad:
-                    continue  # what stays as it is needs no moments, and no decay may reach it
-                groups.setdefault((id(parameter) in composed, name in decayed), []).append(parameter)
-            rate, decay = self.args.learning_rate, self.args.weight_decay
+            named, rate = dict(model.named_parameters()), self.args.learning_rate
             self.optimizer = torch.optim.AdamW(
                 [
-                    {
-                        "params": parameters,
-                        "lr": rate * (self.recipe.compose_learning_rate_fraction if composition else 1.0),
-                        "weight_decay": decay if decays else 0.0,
-                    }
-                    for (composition, decays), parameters in groups.items()
+                    {"params": [named[name] for name in names], "lr": rate * share, "weight_decay": decay}
+                    for names, share, decay in optimised_groups(model, self.recipe)
                 ],
                 lr=rate,
                 betas=(self.args.adam_beta1, self.args.adam_beta2),
@@ -258,3 +250,22 @@ def compose_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters of every Compose of a model."""
     stages = [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in ("pre", "post")]
     return [parameter for stage in stages for parameter in stage.parameters()]
+
+
+def optimised_groups(model: torch.nn.Module, recipe: RecipeSection) -> list[tuple[tuple[str, ...], float, float]]:
+    """What is optimised alike: names of parameters, their share of the learning rate, and their weight decay."""
+    composed = {id(p) for p in compose_parameters(model)}
+    # Of a Trainer, of whom it uses nothing.
+    decayed = set(Trainer.get_decay_parameter_names(None, model))  # type: ignore[arg-type]
+    groups: dict[tuple[bool, bool], list[str]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:  # what stays as it is needs no moments, and no decay may reach it
+            groups.setdefault((id(parameter) in composed, name in decayed), []).append(name)
+    return [
+        (
+            tuple(names),
+            recipe.compose_learning_rate_fraction if composition else 1.0,
+            recipe.weight_decay if decays else 0.0,
+        )
+        for (composition, decays), names in groups.items()
+    ]
