@@ -48,7 +48,6 @@ from dcinterp.train.config.recipe import (
 )
 from dcinterp.train.control.engines import LOCAL, STACKED, open_engine, train_stack_there, train_there
 from dcinterp.train.control.run_lock import lock_holder
-from dcinterp.train.data.made_documents import make_documents
 from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
@@ -136,6 +135,9 @@ def run_sweep(
         try:
             kind, _, device = engine.partition(":")
             if kind == STACKED:
+                # Only here: it brings all of transformers, and this module is read for the help of other commands.
+                from dcinterp.train.data.made_documents import make_documents
+
                 documents = held.enter_context(_documents(sweep.output))
                 make_documents([run.config for run in waiting], documents, os.cpu_count() or 1, progress)
                 pending = {

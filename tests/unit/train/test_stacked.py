@@ -161,6 +161,8 @@ def test_ctrl_c_stops_at_a_checkpoint_whatever_the_workers_do(tmp_path: Path) ->
     for number, config in enumerate(configs):
         write_config(config, tmp_path / f"{number}.yaml")
     command = [sys.executable, "-m", "dcinterp.train.loop.stacked", *(str(tmp_path / f"{n}.yaml") for n in (0, 1))]
+    # A child of a program that ignores the signal, as one started in the background does, would ignore it too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen(
         [*command, "--device", "cpu", "--workers", "1"], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -175,6 +177,7 @@ def test_ctrl_c_stops_at_a_checkpoint_whatever_the_workers_do(tmp_path: Path) ->
     finally:
         killer.cancel()
         child.kill()
+        signal.signal(signal.SIGINT, before)
     assert "Stopped at a checkpoint (Ctrl-C)" in said
     assert (tmp_path / "seed1" / CHECKPOINT).is_file()
 
