@@ -93,7 +93,7 @@ def measure(shape: tuple[int, int, int, int], dtype: torch.dtype, rounds: int) -
                 time = median_time(lambda go=go, name=name: go(name), rounds)  # type: ignore[misc]
                 baseline = time if name == "plain" else baseline
                 peak = torch.cuda.max_memory_allocated() - held
-                line |= {"ms": round(time, 3), "ratio": round(time / baseline, 2), "peak MB": round(peak / 2**20)}
+                line |= {"ms": round(time, 3), "ratio": round(time / baseline, 2), "peak MiB": round(peak / 2**20)}
             except Exception as error:  # no memory, or of Triton's compiler no shared memory for so many heads
                 line["cannot"] = f"{type(error).__name__}: {error}".partition("\n")[0][:120]
             lines.append(line)
@@ -109,7 +109,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
         cells = (
             ["cannot", "", ""]
             if "cannot" in line
-            else [f"{line['ms']:g}", f"{line['ratio']:g}", f"{line['peak MB']:,}"]
+            else [f"{line['ms']:g}", f"{line['ratio']:g}", f"{line['peak MiB']:,}"]
         )
         rows.append([shape, line["dtype"], line["what"], line["name"], *cells])
     return markdown_table(["shape", "type", "what", "attention", "ms", "times plain", "peak MiB"], rows)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._engine import Engine
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._outputs import print_results_json, require_file_place, whole
 from dcinterp.cli._training_progress import show_progress
@@ -44,12 +45,7 @@ def run(
         bool,
         typer.Option("--keep-search", help="With --table: take what the search chose, instead of searching again."),
     ] = False,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="Where runs run: local, stacked:cuda, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE"
-        ),
-    ] = "local",
+    engine: Engine = "local",
 ) -> None:
     """Run what is not in the table yet, the search for the best values first; it goes on where it was stopped.
 

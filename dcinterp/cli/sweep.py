@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dcinterp.cli._engine import Engine
 from dcinterp.cli._outputs import print_json
 from dcinterp.cli._training_progress import show_progress
 
@@ -17,12 +18,7 @@ def command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; what the file says, else one, by default.")
     ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="Where runs run: local, stacked:cuda, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE"
-        ),
-    ] = "local",
+    engine: Engine = "local",
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for the runs and the table; what the file says by default.", metavar="FOLDER"),

@@ -49,6 +49,7 @@ from typing import Any
 
 import pandas as pd
 
+from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress
 from dcinterp.train.config.recipe import find_config, own_folders, read_tree
@@ -501,13 +502,13 @@ def _run_missing(
 
 def digest(run: SweepRun) -> str:
     """A hash of what a run is made from, whatever folder it is in."""
-    return _hash(_tree(run))
+    return json_digest(_tree(run))
 
 
 def digests(run: SweepRun) -> list[str]:
     """The hashes that a run of this config may have: today's, and those from before the keys of `ADDED`."""
     tree = _tree(run)
-    found = [_hash(tree)]
+    found = [json_digest(tree)]
     for group in reversed(ADDED):
         for path, former in group.items():
             *folders, key = path.split(".")
@@ -516,17 +517,13 @@ def digests(run: SweepRun) -> list[str]:
                 at = at and at[folder]
             if at and at.pop(key) != former:
                 return found
-        found.append(_hash(tree))
+        found.append(json_digest(tree))
     return found
 
 
 def _tree(run: SweepRun) -> dict[str, Any]:
     tree: dict[str, Any] = json.loads(json.dumps(asdict(replace(run.config, output="")), default=str))
     return tree
-
-
-def _hash(tree: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:

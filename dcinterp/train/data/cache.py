@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
 
 VARIABLE = "DCINTERP_CACHE"
@@ -29,7 +28,7 @@ def find_or_make(kind: str, made_from: Any, make: Callable[[Path], None]) -> Pat
     Raises:
         UserError: the cache cannot be written.
     """
-    key = hashlib.blake2b(json.dumps(made_from, sort_keys=True).encode(), digest_size=12).hexdigest()
+    key = json_digest(made_from, 12)
     folder = cache_folder() / kind / key
     if folder.is_dir():
         return folder

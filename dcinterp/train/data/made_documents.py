@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dcinterp.support.digest import json_digest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import DataSection, TrainConfig
 from dcinterp.train.data.batches import NOT_SCORED, Batches
@@ -121,5 +120,4 @@ def _pieces(steps: int) -> int:
 
 
 def _name(section: DataSection) -> str:
-    text = json.dumps(asdict(section), sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return json_digest(asdict(section))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import hashlib
 import json
 import logging
 import signal
@@ -33,6 +32,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainerControl, TrainerState, set_seed
 
 from dcinterp.model.build import build_model
+from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled, Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
@@ -92,11 +92,12 @@ def train_stacked(
         for config in configs:
             Path(config.output).mkdir(parents=True, exist_ok=True)
             tell.append(locks.enter_context(lock_run(Path(config.output))))
+        # Before anything is written there, and again where the checkpoint turns out to be of other runs.
+        if not (Path(configs[0].output) / CHECKPOINT).is_file():
+            _require_new(configs)
         stack = Stack(configs, where)
-        begin = stack.resume()
-        if not begin:
-            for config in configs:
-                make_folder(Path(config.output), resuming=False)
+        if not (begin := stack.resume()):
+            _require_new(configs)
         began = time.monotonic()
         stack.train(begin, documents, workers, join(*tell))
         return stack.save_models(time.monotonic() - began)
@@ -127,6 +128,11 @@ def require_alike(configs: Sequence[TrainConfig]) -> None:
     for key, asked in unable.items():
         if asked:
             raise UserError(f"Stacked runs cannot do what {key} asks for; leave it out, or train them one by one.")
+
+
+def _require_new(configs: Sequence[TrainConfig]) -> None:
+    for config in configs:
+        make_folder(Path(config.output), resuming=False)
 
 
 @dataclass
@@ -204,7 +210,7 @@ class Stack:
             batch_size=None,
             sampler=order,
             num_workers=workers,
-            worker_init_fn=_leave_signals if workers else None,
+            worker_init_fn=_leave_signals,
         )
         self.model.module.train()
         for step, batch in zip(order, loader, strict=True):
@@ -309,8 +315,7 @@ class Stack:
     def _digest(self) -> str:
         """Of the configs and of the texts that they read."""
         trees = [[asdict(replace(run.config, output=run.output.name)), run.data_source.digest()] for run in self.runs]
-        text = json.dumps(trees, sort_keys=True, default=str)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return json_digest(trees, 16)
 
     def save_models(self, seconds: float) -> list[Path]:
         """Models, tokenizers and times, as `train` leaves them; the time of a run is its share of that of all.

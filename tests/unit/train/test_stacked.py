@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -218,8 +219,10 @@ def test_what_a_stack_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"recipe\.bf16"):
         train_stacked(half, device="cpu")
     train_stacked(configs[:1], device="cpu")
+    shutil.rmtree(tmp_path / "seed1" / "tokenizer")
     with pytest.raises(UserError, match="already holds a trained model"):
         train_stacked(configs, device="cpu")
+    assert not (tmp_path / "seed1" / "tokenizer").exists(), "nothing is written beside a run that is there"
 
 
 def test_documents_that_were_made_before_are_the_same(tmp_path: Path) -> None:
