@@ -41,16 +41,21 @@ same number for weights that learnt nothing; brackets are 95 % intervals over se
 
 {verdicts}
 
-Heads can be less diverse after training at a higher rate, and arms were tuned to rates of their own. The models of the
-search have one seed, and every arm at every rate. Where the composing arm is not above the other one at all of them, by
-both readings, the verdict is open, whatever the intervals say; this rule was added with the numbers known, to one that
-asked for the intervals alone:
-
-{searched}
+Heads can be less diverse after training at a higher rate, and arms were tuned to rates of their own. {searched}
 
 These are the heads' own maps. What composition mixes at run time is not in them, and heads that use more directions
 need not do more different things.
 """
+
+SEARCHED = """The models of the
+search have one seed, and every arm at every rate. Where the composing arm is not above the other one at all of them, by
+both readings, the verdict is open, whatever the intervals say; this rule was added with the numbers known, to one that
+asked for the intervals alone:
+
+{table}"""
+
+NOT_SEARCHED = """No models of a
+search are here, so the verdicts are by the intervals alone, and nothing is said of the arms at one rate."""
 
 
 def ranks(model: Path) -> dict[str, float]:
@@ -87,7 +92,7 @@ def summary(rows: pd.DataFrame, searched: pd.DataFrame, arm: str, baseline: str)
             lines.append([product.upper(), words, *(f"{values[a].mean():.2f}" for a in (baseline, arm)), shown])
             lines[-1].append(f"{random:.2f}")
         verdict = "supported" if min(signs) == 1 else "refuted" if max(signs) == -1 else "open"
-        if verdict == "supported" and not at_equal_rates(searched, arm, baseline, product):
+        if verdict == "supported" and len(searched) and not at_equal_rates(searched, arm, baseline, product):
             verdict = "open, as it does not hold at every learning rate (by the intervals alone: supported)"
         sentences.append(f"**D{number}** ({product.upper()} of {arm} is more diverse by both readings): **{verdict}**.")
     return markdown_table(lines[0], lines[1:]), " ".join(sentences), len(wide)
@@ -127,7 +132,7 @@ def main(
     rows.to_csv(trained.place / "diversity.csv", index=False)
     final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
     means, verdicts, seeds = summary(final, tuning, arm, baseline)
-    searched = by_rate(tuning, arm, baseline)
+    searched = SEARCHED.format(table=by_rate(tuning, arm, baseline)) if len(tuning) else NOT_SEARCHED
     options = trained.options + (f' --arm "{arm}" --baseline "{baseline}"' if "--folder" in trained.options else "")
     text = TEXT.format(seeds=seeds, options=options, table=means, verdicts=verdicts, searched=searched)
     print_text(text, trained.place / "more.md")
