@@ -23,7 +23,7 @@ EVERY = (
 
 
 def show_protocol() -> None:
-    """What was written down before the first run."""
+    """What was written down before the results, and what was changed."""
     with st.expander("Protocol, with what was changed later listed at its end"):
         st.markdown(experiments.protocol(experiment))
 
@@ -32,7 +32,9 @@ st.title("Experiments", anchor=False)
 st.markdown(
     "One example shows what can happen; an experiment shows how often. Each of these trains several kinds of model "
     "(its *arms*) on the same documents, tunes all of them by the same search or gives all one rate, and repeats them "
-    "with many seeds. What would count as an answer was written down before the first run. **No task is shown to need "
+    "with three to ten seeds. What would count as an answer was written down before the results (of one experiment git "
+    "does not show that); what was changed or added later, and what was known then, is listed at the end of each "
+    "protocol. **No task is shown to need "
     "composition.** In one puzzle, which was made for it, DCMHA learns sooner than plain models with the same heads or "
     "with more parameters, where one layer alone sees the facts (*Does composition spare a head for every pair ...?*); "
     "two kinds with more parameters learn it with three times the steps, and one of them, with an MLP, in the same "

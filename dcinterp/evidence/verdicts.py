@@ -131,6 +131,8 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
         before = name
     counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
     said = f"{markdown_table(COLUMNS, lines)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
+    if again := sum(bool(row[5]) for row in rows):
+        said += f" {again} of them {'was' if again == 1 else 'were'} asked again of other seeds."
     marked = Counter(word for word in WORDS for row in rows if row[4].startswith(f"{word} {EDGE}"))
     among = ", ".join(f"{marked[word]} of the {words[word]} {word}" for word in WORDS if marked[word])
     return f"{said} {AT_AN_EDGE} It stands behind {among}." if among else said

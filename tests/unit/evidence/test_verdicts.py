@@ -109,6 +109,7 @@ def test_what_became_of_it_with_other_seeds_stands_beside(several):
         ("refuted", "refuted"),
         ("open", "open"),
     ]
+    assert verdict_table(rows).endswith(" 3 of them were asked again of other seeds.")
     assert rows[0][5].startswith("-0.000 [") or rows[0][5].startswith("+0.000 [")
     assert read_experiment(several).fresh_seeds() == "14-17"
 
