@@ -92,7 +92,7 @@ st.subheader("Differences", anchor=False)
 for difference in result.sentences():
     st.markdown(f"- {escape(difference)}")
 if again := experiments.lines_again(experiment):
-    st.subheader("With other seeds", anchor=False, help="The same arms once more; none of it is in the verdicts above.")
+    st.subheader("With other seeds", anchor=False, help="The same arms once more; it changes no verdict above.")
     for line in again:
         st.markdown(f"- {line}")
 if (curves := experiments.curves(experiment)) is not None:

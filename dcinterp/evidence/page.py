@@ -75,7 +75,7 @@ SHARES = (
 AGAIN = """
 ## With other seeds
 
-The same arms{search}, once more with other seeds. None of it is in the verdicts above.
+The same arms{search}, once more with other seeds. It changes no verdict above; its own stand behind them.
 
     dcinterp experiment run {folder} --seeds {seeds}{keep} --table {folder}/{table}
 

@@ -62,11 +62,17 @@ def verdicts(experiment: Experiment) -> list[Verdict]:
 def verdict_lines(experiment: Experiment) -> list[str]:
     """A line for every hypothesis, in Markdown; then one for the claim, and one on what is left of the others.
 
+    Behind a hypothesis stands what its repetition with other seeds found, where there is one.
+
     Raises:
         UserError: no run has ended yet.
     """
     about = _compared(experiment)
-    lines = [each.line for each in _verdicts(experiment, about)]
+    again = {
+        name: f" With other seeds: {each.found}, {word}{', against an arm at an edge' * each.at_an_edge}."
+        for name, (each, word) in _again(experiment).items()
+    }
+    lines = [each.line + again.get(each.name, "") for each in _verdicts(experiment, about)]
     if experiment.claim is not None:
         lines.append(_claim_line(experiment, experiment.claim, about))
     tests, keep, lose = _corrected(experiment, about)
@@ -103,12 +109,11 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
             about = _compared(experiment)
         except UserError:
             continue
-        name, repeated = experiment.folder.name, replication(experiment)
-        again = [] if repeated is None else _in_brief(repeated, _compared(repeated))
-        once_more = {each.name: f"{each.found}, {brief}" for each, brief in again}
-        for each, brief in _in_brief(experiment, about):
-            row = name, each.name, f"{each.of}: {each.where}", each.found, brief, once_more.get(each.name, "")
-            rows.append(row)
+        name, again = experiment.folder.name, _again(experiment)
+        once_more = {each.name: f"{each.found}, {_edged(each, word)}" for each, word in again.values()}
+        for each, word in _in_brief(experiment, about):
+            asked = f"{each.of}: {each.where}"
+            rows.append((name, each.name, asked, each.found, _edged(each, word), once_more.get(each.name, "")))
         if (claim := experiment.claim) is not None:
             against = _against(experiment, claim, about)
             made = NO_VERDICT if against is None else "not made" if against else "made"
@@ -149,14 +154,22 @@ def _verdicts(experiment: Experiment, about: Compared) -> list[Verdict]:
     return [*first, *(_verdict(experiment, *each) for each in about)]
 
 
+def _again(experiment: Experiment) -> dict[str, tuple[Verdict, str]]:
+    """What became of the hypotheses with other seeds, by name; nothing without a repetition, and of one itself."""
+    repeated = replication(experiment) if experiment.has_own_table else None
+    found = [] if repeated is None else _in_brief(repeated, _compared(repeated))
+    return {each.name: (each, word) for each, word in found}
+
+
 def _in_brief(experiment: Experiment, about: Compared) -> list[tuple[Verdict, str]]:
-    """Every verdict in a word, and what qualifies it."""
+    """Every verdict in a word, and whether it stays when it is corrected."""
     lost = _corrected(experiment, about)[2]
-    found = list[tuple[Verdict, str]]()
-    for each in _verdicts(experiment, about):
-        said = f" {EDGE}" * each.at_an_edge + " (open if corrected)" * (each.name in lost)
-        found.append((each, each.word + said))
-    return found
+    return [(each, each.word + " (open if corrected)" * (each.name in lost)) for each in _verdicts(experiment, about)]
+
+
+def _edged(verdict: Verdict, word: str) -> str:
+    """The word with the mark of an arm at an edge, behind the verdict itself."""
+    return word.replace(verdict.word, f"{verdict.word} {EDGE}", 1) if verdict.at_an_edge else word
 
 
 def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:

@@ -110,6 +110,14 @@ def test_what_became_of_it_with_other_seeds_stands_beside(several):
         ("open", "open"),
     ]
     assert verdict_table(rows).endswith(" 3 of them were asked again of other seeds.")
+    first, second, third, *_ = verdict_lines(read_experiment(several))
+    assert [line.split(" With other seeds: ")[1].split(", ")[-1] for line in (first, second, third)] == [
+        "open.",
+        "refuted.",
+        "open.",
+    ]
+    again = verdict_lines(read_experiment(several, table=several / "replication.csv"))
+    assert not any("With other seeds" in line for line in again), "a repetition is not its own"
     assert rows[0][5].startswith("-0.000 [") or rows[0][5].startswith("+0.000 [")
     assert read_experiment(several).fresh_seeds() == "14-17"
 
