@@ -21,6 +21,8 @@ from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hy
 
 CLAIM = "claim"
 EDGE = "†"
+AGAINST = ", against an arm at an edge"
+LOST = " (open if corrected)"
 AT_AN_EDGE = (
     f"{EDGE} goes against an arm, or would if it were not open for that, whose best value is at an edge of what was "
     "searched, so that it may do better."
@@ -69,8 +71,8 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     """
     about = _compared(experiment)
     again = {
-        name: f" With other seeds: {each.found}, {word}{', against an arm at an edge' * each.at_an_edge}."
-        for name, (each, word) in _again(experiment).items()
+        each.name: f" With other seeds: {each.found}, {each.word}{LOST * lost}{AGAINST * each.at_an_edge}."
+        for each, lost in _again(experiment)
     }
     lines = [each.line + again.get(each.name, "") for each in _verdicts(experiment, about)]
     if experiment.claim is not None:
@@ -109,11 +111,11 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
             about = _compared(experiment)
         except UserError:
             continue
-        name, again = experiment.folder.name, _again(experiment)
-        once_more = {each.name: f"{each.found}, {_edged(each, word)}" for each, word in again.values()}
-        for each, word in _in_brief(experiment, about):
+        name = experiment.folder.name
+        again = {each.name: f"{each.found}, {_brief(each, lost)}" for each, lost in _again(experiment)}
+        for each, lost in _corrections(experiment, about):
             asked = f"{each.of}: {each.where}"
-            rows.append((name, each.name, asked, each.found, _edged(each, word), once_more.get(each.name, "")))
+            rows.append((name, each.name, asked, each.found, _brief(each, lost), again.get(each.name, "")))
         if (claim := experiment.claim) is not None:
             against = _against(experiment, claim, about)
             made = NO_VERDICT if against is None else "not made" if against else "made"
@@ -154,22 +156,21 @@ def _verdicts(experiment: Experiment, about: Compared) -> list[Verdict]:
     return [*first, *(_verdict(experiment, *each) for each in about)]
 
 
-def _again(experiment: Experiment) -> dict[str, tuple[Verdict, str]]:
-    """What became of the hypotheses with other seeds, by name; nothing without a repetition, and of one itself."""
+def _again(experiment: Experiment) -> list[tuple[Verdict, bool]]:
+    """As `_corrections`, of the repetition with other seeds; nothing without one, and of one itself."""
     repeated = replication(experiment) if experiment.has_own_table else None
-    found = [] if repeated is None else _in_brief(repeated, _compared(repeated))
-    return {each.name: (each, word) for each, word in found}
+    return [] if repeated is None else _corrections(repeated, _compared(repeated))
 
 
-def _in_brief(experiment: Experiment, about: Compared) -> list[tuple[Verdict, str]]:
-    """Every verdict in a word, and whether it stays when it is corrected."""
+def _corrections(experiment: Experiment, about: Compared) -> list[tuple[Verdict, bool]]:
+    """Every verdict, and whether it would be open if it were corrected for the others."""
     lost = _corrected(experiment, about)[2]
-    return [(each, each.word + " (open if corrected)" * (each.name in lost)) for each in _verdicts(experiment, about)]
+    return [(each, each.name in lost) for each in _verdicts(experiment, about)]
 
 
-def _edged(verdict: Verdict, word: str) -> str:
-    """The word with the mark of an arm at an edge, behind the verdict itself."""
-    return word.replace(verdict.word, f"{verdict.word} {EDGE}", 1) if verdict.at_an_edge else word
+def _brief(verdict: Verdict, lost: bool) -> str:
+    """The verdict in a word, with what qualifies it."""
+    return verdict.word + f" {EDGE}" * verdict.at_an_edge + LOST * lost
 
 
 def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:
