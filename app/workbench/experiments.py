@@ -13,7 +13,9 @@ from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.evidence.page import more_of, search_notes
 from dcinterp.evidence.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import REPLICATION, TABLE, Experiment, find_experiments, read_experiment
+from dcinterp.train.control.experiment import REPLICATION, Experiment
+from dcinterp.train.control.experiment_file import find_experiments, read_experiment
+from dcinterp.train.control.sweep import TABLE
 from workbench import analyses
 
 FIRST = "recombination"

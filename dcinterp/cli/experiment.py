@@ -53,7 +53,8 @@ def run(
 
         dcinterp experiment run experiments/recombination --table again.csv --jobs 2
     """
-    from dcinterp.train.control.experiment import parse_seeds, read_experiment, run_experiment
+    from dcinterp.train.control.experiment_file import read_experiment
+    from dcinterp.train.control.run_experiment import parse_seeds, run_experiment
 
     require_file_place(table)
     experiment = read_experiment(folder, table=table)
@@ -79,7 +80,7 @@ def show(
     """
     from dcinterp.evidence.page import table_of
     from dcinterp.evidence.verdicts import comparisons
-    from dcinterp.train.control.experiment import read_experiment
+    from dcinterp.train.control.experiment_file import read_experiment
 
     found = comparisons(read_experiment(folder, table=table))
     if as_json:
@@ -98,7 +99,7 @@ def list_all() -> None:
         dcinterp experiment list
     """
     from dcinterp.evidence.verdicts import verdict_rows, verdict_table
-    from dcinterp.train.control.experiment import find_experiments, read_experiment
+    from dcinterp.train.control.experiment_file import find_experiments, read_experiment
 
     read = (read_experiment(folder) for folder in find_experiments().values())
     typer.echo(verdict_table(verdict_rows(read)))
@@ -123,7 +124,7 @@ def page(
     from dcinterp.evidence.page import compute_picture, edges_picture, has_edges, page_of
     from dcinterp.evidence.verdicts import comparisons
     from dcinterp.figures.base import export
-    from dcinterp.train.control.experiment import read_experiment
+    from dcinterp.train.control.experiment_file import read_experiment
 
     experiment = read_experiment(folder)
     place = to or Path("docs/experiments") / f"{experiment.folder.name}.md"

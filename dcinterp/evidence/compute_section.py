@@ -11,6 +11,7 @@ from dcinterp.analysis.training.scaling_fit import ScalingFit
 from dcinterp.evidence.multiplier import fit_of, found_fit, multiplier_text
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment_file import series
 
 TEXT = """
 ## Compute for the same loss
@@ -54,7 +55,7 @@ def compute_section(experiment: Experiment, picture: str) -> str:
         for at, family in enumerate(fit.families)
     )
     measure, name = next(iter(experiment.measures.items()))
-    tables = (f"experiments/{each.folder.name}/results.csv" for each in experiment.series())
+    tables = (f"experiments/{each.folder.name}/results.csv" for each in series(experiment))
     command = f"dcinterp scaling {' '.join(tables)} --loss {measure}"
     assert experiment.multiplier is not None
     command += "".join(f' --without "{arm}"' for arm in experiment.multiplier.without)
@@ -73,7 +74,7 @@ def compute_section(experiment: Experiment, picture: str) -> str:
 
 def _arms(experiment: Experiment, fit: ScalingFit) -> str:
     """The arms of both families, by compute."""
-    table = pd.concat([read_table(each) for each in experiment.series()])
+    table = pd.concat([read_table(each) for each in series(experiment)])
     assert experiment.multiplier is not None
     table = table[(table["stage"] == FINAL) & ~table["arm"].isin(experiment.multiplier.without)].sort_values("flops")
     of = ((family, table.loc[table["family"] == family, "arm"].unique()) for family in fit.families)

@@ -8,7 +8,8 @@ from typing import Any
 
 import typer
 
-from dcinterp.train.control.experiment import FINAL, read_experiment
+from dcinterp.train.control.experiment import FINAL
+from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.puzzles import open_puzzle
 
 

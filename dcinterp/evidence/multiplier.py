@@ -6,7 +6,8 @@ from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, sc
 from dcinterp.evidence.intervals import one_by_one
 from dcinterp.evidence.verdict_words import NO_VERDICT, Verdict, verdict_words
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, Multiplier, read_table
+from dcinterp.train.control.experiment_file import series
 
 
 def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "line") -> ScalingFit:
@@ -17,7 +18,7 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
     """
     assert experiment.multiplier is not None
     measure, without = next(iter(experiment.measures)), experiment.multiplier.without
-    for each in experiment.series():
+    for each in series(experiment):
         table = read_table(each)
         ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
         ended = ended[~ended["arm"].isin(without)]
@@ -28,7 +29,7 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
             )
         if missing := [arm for arm in each.arms if arm not in (*ended["arm"], *without)]:
             raise UserError(f"No run of {', '.join(missing)} has ended with a loss, and a line needs all sizes.")
-    tables = [str(each.table) for each in experiment.series()]
+    tables = [str(each.table) for each in series(experiment)]
     return scaling_fit(
         tables[0] if len(tables) == 1 else tables,
         base=experiment.multiplier.base,
@@ -64,7 +65,7 @@ def multiplier_verdict(experiment: Experiment) -> Verdict:
         max(float(each.multiplier_high[0]) for each in fits),
     )
     side = (low > 1) - (high < 1)
-    edge = experiment.costlier_at_an_edge(experiment.multiplier, side)
+    edge = _costlier_at_an_edge(experiment, experiment.multiplier, side)
     word, says = verdict_words(side, refuted="it is below 1", at_an_edge=edge, marks=experiment.edge_marks)
     if interim := len(fit.seeds) < len(experiment.seeds):
         word = NO_VERDICT
@@ -86,3 +87,23 @@ def multiplier_text(fit: ScalingFit, at: int) -> str:
     return (
         f"{float(fit.multiplier[at]):.2f} [{float(fit.multiplier_low[at]):.2f}, {float(fit.multiplier_high[at]):.2f}]"
     )
+
+
+def _costlier_at_an_edge(experiment: Experiment, multiplier: Multiplier, side: int) -> list[str]:
+    """As `Experiment.worse_at_an_edge`, of the sizes of the family that a verdict on a multiplier goes against.
+
+    Args:
+        experiment: whose multiplier it is.
+        multiplier: what was measured.
+        side: of 1 where its intervals lie, 1 or -1; 0 where there is no verdict.
+    """
+    if not experiment.measure_best or not side:
+        return []
+    family = multiplier.base if side > 0 else multiplier.other
+    found = []
+    for each in series(experiment):
+        table = read_table(each)
+        counted = each.counted(table)
+        of_family = set(counted.loc[counted["family"] == family, "arm"])
+        found += [arm for arm in each.chosen_at_an_edge(table) if arm in of_family - set(multiplier.without)]
+    return found

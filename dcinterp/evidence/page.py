@@ -15,14 +15,7 @@ from dcinterp.evidence.compute_section import compute_section
 from dcinterp.evidence.intervals import difference_text, interval_text
 from dcinterp.evidence.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import (
-    REPLICATION,
-    TUNING,
-    Experiment,
-    read_table,
-    value_text,
-    values_text,
-)
+from dcinterp.train.control.experiment import REPLICATION, TUNING, Experiment, read_table, value_text, values_text
 
 MEASUREMENTS = (
     "by_combination",

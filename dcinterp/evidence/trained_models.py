@@ -16,7 +16,8 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
 

@@ -17,7 +17,8 @@ from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import NO_VERDICT, WORDS, Verdict, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, read_experiment
+from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis
+from dcinterp.train.control.experiment_file import read_experiment
 
 CLAIM = "claim"
 EDGE = "†"

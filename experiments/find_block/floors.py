@@ -13,7 +13,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from dcinterp.train.control.experiment import FINAL, read_experiment
+from dcinterp.train.control.experiment import FINAL
+from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.puzzles.find_block import FindBlock
 
 

@@ -18,7 +18,8 @@ from dcinterp.evidence.trained_models import print_text
 from dcinterp.evidence.verdicts import comparison, replication, side_of_zero
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Hypothesis, read_experiment
+from dcinterp.train.control.experiment import REPLICATION, Hypothesis
+from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 TEXT_FILE = "more-other-seeds.md"

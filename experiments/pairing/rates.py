@@ -17,7 +17,8 @@ import typer
 
 from dcinterp.evidence.one_rate import all_runs, at_rate, tables_of, train_all
 from dcinterp.evidence.trained_models import print_text
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "rates.csv", "more-rates.md"

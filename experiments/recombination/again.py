@@ -25,7 +25,8 @@ from dcinterp.evidence.trained_models import open_trained, print_text, right_ans
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.loop.run import train
 
 HERE = Path(__file__).parent

@@ -18,7 +18,8 @@ import typer
 from dcinterp.evidence.intervals import differences, share_difference
 from dcinterp.evidence.one_rate import KEY, all_runs, at_rate, tables_of, train_all
 from dcinterp.evidence.trained_models import print_text
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "rates.csv", "more.md"

@@ -16,7 +16,8 @@ from dcinterp.analysis.training.compare_arms import compare_arms
 from dcinterp.evidence.intervals import difference_text, one_by_one
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, read_experiment
+from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 TEXT_FILE = "more-heads.md"

@@ -17,7 +17,8 @@ from dcinterp.evidence.trained_models import print_text
 from dcinterp.evidence.verdicts import comparison
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, Hypothesis, read_experiment
+from dcinterp.train.control.experiment import Experiment, Hypothesis
+from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 TEXT_FILE = "more-learnt.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 from sitetools.marked import require_part
 
 from dcinterp.evidence.verdicts import verdict_rows, verdict_table
-from dcinterp.train.control.experiment import FILE, read_experiment
+from dcinterp.train.control.experiment_file import FILE, read_experiment
 
 ROOT = Path(__file__).parents[2]
 

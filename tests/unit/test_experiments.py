@@ -31,7 +31,8 @@ from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.train.config.recipe import PuzzleSection
-from dcinterp.train.control.experiment import digests, read_experiment, read_table
+from dcinterp.train.control.experiment import digests, read_table
+from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.lookup import Lookup
 from dcinterp.train.data.puzzles.pairing import Pairing

@@ -33,7 +33,8 @@ from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.train.control.experiment import Experiment, read_experiment, read_table, values_text
+from dcinterp.train.control.experiment import Experiment, read_table, values_text
+from dcinterp.train.control.experiment_file import read_experiment
 
 
 @dataclass(frozen=True)

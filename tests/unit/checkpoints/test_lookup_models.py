@@ -9,7 +9,8 @@ import pytest
 import dcinterp
 from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.train.config.recipe import read_config
-from dcinterp.train.control.experiment import find_experiments, read_experiment, read_table
+from dcinterp.train.control.experiment import read_table
+from dcinterp.train.control.experiment_file import find_experiments, read_experiment
 from dcinterp.train.data.puzzles.lookup import Lookup
 from tests.unit.checkpoints.shipped_puzzles import answer_with, card, first_seed
 

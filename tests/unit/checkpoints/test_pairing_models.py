@@ -8,7 +8,7 @@ import pytest
 
 import dcinterp
 from dcinterp.checkpoints.names import SHIPPED
-from dcinterp.train.control.experiment import find_experiments, read_experiment
+from dcinterp.train.control.experiment_file import find_experiments, read_experiment
 from tests.unit.checkpoints.shipped_puzzles import answer_with, card, first_seed
 
 ARMS = {"dcformer++-pairing": "DCMHA", "transformer++-pairing": "plain"}

@@ -15,7 +15,8 @@ from dcinterp.evidence.compute_section import compute_section
 from dcinterp.evidence.page import page_of
 from dcinterp.evidence.verdicts import verdict_lines
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import FINAL, Experiment, read_experiment
+from dcinterp.train.control.experiment import FINAL, Experiment
+from dcinterp.train.control.experiment_file import read_experiment
 
 SIZES = {8: 1e12, 16: 4e12, 24: 1e13}
 FAMILIES = {"plain": "transformer++", "all": "dcformer++"}

@@ -7,7 +7,7 @@ import torch
 
 from dcinterp.evidence.trained_models import TrainedModels, right_answers, trained_models
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import read_experiment
+from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.batches import NOT_SCORED
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from dcinterp.evidence.page import page_of
 from dcinterp.evidence.verdicts import AT_AN_EDGE, verdict_lines, verdict_rows, verdict_table, verdicts
-from dcinterp.train.control.experiment import read_experiment
+from dcinterp.train.control.experiment_file import read_experiment
 
 PLAIN = torch.tensor([0.30, 0.34, 0.28, 0.33])
 SCATTER = torch.tensor([0.01, -0.01, 0.005, -0.005])

@@ -15,14 +15,11 @@ from dcinterp.evidence.page import page_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import experiment as experiment_module
+from dcinterp.train.control import run_experiment as runner
 from dcinterp.train.control import sweep
-from dcinterp.train.control.experiment import (
-    parse_seeds,
-    read_experiment,
-    read_table,
-    run_experiment,
-    values_text,
-)
+from dcinterp.train.control.experiment import read_table, values_text
+from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.run_experiment import parse_seeds, run_experiment
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.loop.run import train
 
@@ -327,7 +324,7 @@ def test_one_process_at_a_time_runs_an_experiment(folder):
     experiment = read_experiment(folder)
     experiment.output.mkdir(parents=True)
     with (
-        lock_run(experiment.output, file=experiment_module.LOCK),
+        lock_run(experiment.output, file=runner.LOCK),
         pytest.raises(UserError, match=f"Process {os.getpid()} is training in .*, or give another --table"),
     ):
         run_experiment(experiment)
@@ -339,7 +336,7 @@ def test_rows_that_another_process_wrote_are_left_alone(folder, launched):
     place.mkdir(parents=True)
     pd.DataFrame([{"name": "tuning,other,seed=9", "status": "done", "message": ""}]).to_csv(place / "results.csv")
     run = experiment.tuning_runs()[0]
-    experiment_module._join(experiment, "tuning", [run])
+    runner._join(experiment, "tuning", [run])
     assert not experiment.table.exists()
 
 

@@ -13,7 +13,8 @@ from dcinterp.evidence.page import page_of, search_tables, table_of
 from dcinterp.evidence.verdicts import verdict_lines
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import digest, read_experiment, read_table
+from dcinterp.train.control.experiment import digest, read_table
+from dcinterp.train.control.experiment_file import read_experiment
 
 
 def test_a_difference_is_that_of_the_means_and_its_interval_that_of_the_pairs(tmp_path, write_experiment):

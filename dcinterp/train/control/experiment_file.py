@@ -1,0 +1,297 @@
+"""The file of an experiment, read and checked.
+
+    title: Where composition recombines
+    config: {...}                               # what all runs share
+    config_of: another                          # a folder beside this: its config, but for what `config` says
+    arms:                                       # what is compared; the first is the baseline
+      - {name: plain, model.preset: tiny-transformer++}
+      - {name: composed, model.preset: tiny-dcformer++}
+      - {name: composed wide, tuned_as: composed, model.preset: tiny-dcformer++, model.changes.hidden_size: 96}
+    tuning:
+      keys: {recipe.learning_rate: [1.0e-3, 2.0e-3]}   # all combinations of these, for every arm without `tuned_as`
+      seeds: [100, 101]                         # none of those below
+      config: {data.puzzle.options.first: 4}    # keys of the search's runs alone, such as other pairs held out
+      by: loss                                  # the column that decides, of the mean over the seeds
+      best: lowest
+      measure_best: highest                     # in all measures: then no verdict goes against an arm at an edge;
+      at_an_edge: open                          # `marked` lets it stand, and says so
+    seeds: [0, 1, 2]                            # of weights and documents
+    measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
+    hypotheses:                                 # that an arm minus another is above zero, in the primary measure
+      - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean
+    claim: {says: composing recombines, needs: [H1], same: {S1: 0.03}}   # only if H1 holds, and S1 ends below 0.03
+    multiplier: {name: H2, base: transformer++, other: dcformer++}   # that a family saves compute, where arms are sizes
+                                                # (`beside: [another]`: and the runs of that experiment, too;
+                                                # `without: [plain 8]`: but not those of that arm)
+    solved: {by: accuracy 1 seen, at: 0.95}     # the runs among which the primary measure is shown once more
+    about: [what the arms are asked, in a sentence or two]
+    limits: [what the numbers do not say, a sentence each]
+    output: runs/recombination                  # receives the runs; the table stands beside this file
+
+The file is `experiment.yaml` in a folder of `experiments/`, beside `protocol.md`, which says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dcinterp.support.errors import UserError, nearest
+from dcinterp.train.config.recipe import find_config, own_folders, read_tree
+from dcinterp.train.control.experiment import FINAL, Claim, Experiment, Hypothesis, Multiplier
+from dcinterp.train.control.sweep import TABLE, file_name
+
+FILE = "experiment.yaml"
+KEYS = (
+    "title",
+    "config_of",
+    "config",
+    "arms",
+    "tuning",
+    "seeds",
+    "measures",
+    "hypotheses",
+    "claim",
+    "multiplier",
+    "solved",
+    "about",
+    "limits",
+    "output",
+)
+TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best", "at_an_edge")
+EDGE_RULES = ("open", "marked")
+AS = "tuned_as"
+
+
+def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Experiment:
+    """The experiment of a folder (or of its experiment.yaml), checked.
+
+    Args:
+        path: the folder or the file.
+        table: another table of runs than results.csv beside the file; its runs get a folder of their own.
+
+    Raises:
+        UserError: a key is missing, unknown or of the wrong kind, or an arm's config is not valid.
+    """
+    place = Path(path)
+    file = find_config(place if place.suffix in (".yaml", ".yml") else place / FILE)
+    tree = read_tree(file)
+    for key in tree:
+        if key not in KEYS:
+            raise UserError(f"Unknown key {key!r} in {file}; {nearest(str(key), KEYS)}")
+    for key in ("arms", "seeds", "measures"):
+        if not tree.get(key):
+            raise UserError(f"{file} has no {key}; dcinterp/train/control/experiment_file.py shows a whole file.")
+    arms, tuning = tree["arms"], tree.get("tuning") or {}
+    if not isinstance(arms, list) or not all(isinstance(arm, dict) and "name" in arm for arm in arms):
+        raise UserError(f"The arms of {file} must be a list such as `- {{name: plain, model.preset: ...}}`.")
+    _require_kinds(file, tree)
+    solved, searched_keys = tree.get("solved") or {}, tuning.get("keys") or {}
+    names = [file_name(str(arm["name"])) for arm in arms]
+    for name in names:
+        if "," in name or names.count(name) > 1:
+            raise UserError(f"The arm {name!r} of {file} needs another name: one without commas, and no other's.")
+    for key in ("best", "measure_best"):
+        if tuning.get(key, "lowest") not in ("lowest", "highest"):
+            raise UserError(f"`{key}` of {file} is {tuning[key]!r}; it is lowest or highest.")
+    if tuning.get("keys") and not tuning.get("seeds"):
+        raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
+    if tuning.get("at_an_edge", "open") not in EDGE_RULES:
+        raise UserError(f"`at_an_edge` of {file} is {tuning['at_an_edge']!r}; it is {' or '.join(EDGE_RULES)}.")
+    tuned_as = _tuned_as(file, arms)
+    seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
+    if set(seeds) & set(searched):
+        raise UserError(f"{file} tunes on seeds that it also reports ({sorted(set(seeds) & set(searched))}).")
+    hypotheses = _hypotheses(file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms])
+    made = Experiment(
+        folder=file.parent,
+        title=str(tree.get("title", file.parent.name)),
+        config=_config(file, tree),
+        arms={str(arm["name"]): {str(k): v for k, v in arm.items() if k not in ("name", AS)} for arm in arms},
+        tuned_as=tuned_as,
+        tuning_keys={str(key): [_number_or_text(each) for each in values] for key, values in searched_keys.items()},
+        tuning_seeds=searched,
+        tuning_config={str(key): value for key, value in (tuning.get("config") or {}).items()},
+        tuned_by=str(tuning.get("by", "loss")),
+        highest_is_best=tuning.get("best", "lowest") == "highest",
+        measure_best=tuning.get("measure_best", ""),
+        edge_marks=tuning.get("at_an_edge") == "marked",
+        seeds=seeds,
+        measures={str(key): str(name) for key, name in tree["measures"].items()},
+        hypotheses=hypotheses,
+        claim=_claim(file, tree.get("claim"), [each.name for each in hypotheses]),
+        multiplier=_multiplier(file, tree.get("multiplier")),
+        solved_by=str(solved.get("by", "")),
+        solved_at=float(solved.get("at", 0.95)),
+        about=tuple(map(str, tree.get("about") or ())),
+        limits=tuple(map(str, tree.get("limits") or ())),
+        output=Path(tree.get("output") or f"runs/{file.parent.name}") / (_mark(table) if table else ""),
+        table=Path(table) if table else file.parent / TABLE,
+    )
+    made.tuning_runs()
+    for arm in made.arms:
+        made.run(FINAL, arm, {}, seeds[0])
+    return made
+
+
+def find_experiments() -> dict[str, Path]:
+    """{name: folder} of the experiments that come with dcinterp, and of those in `experiments` where one is."""
+    folders = [*own_folders("experiments"), Path("experiments")]
+    found = [file.parent for folder in folders for file in sorted(folder.glob(f"*/{FILE}"))]
+    return {folder.name: folder for folder in found}
+
+
+def series(experiment: Experiment) -> list[Experiment]:
+    """An experiment, and those whose runs are sizes of the same series as its own.
+
+    Raises:
+        UserError: the file of one of them is not valid.
+    """
+    return [experiment, *map(read_experiment, experiment.multiplier.beside if experiment.multiplier else ())]
+
+
+def _mark(table: str | Path) -> str:
+    """A name for the runs of another table: that of its file, and a hash of its place."""
+    return f"{Path(table).stem}-{hashlib.blake2b(str(Path(table).resolve()).encode(), digest_size=4).hexdigest()}"
+
+
+def _config(file: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What all runs share: that of the experiment which `config_of` names, but for what the file's own says."""
+    own = tree.get("config") or {}
+    if "config_of" not in tree:
+        return own
+    other = file.parent.parent / str(tree["config_of"]) / FILE
+    if not other.is_file():
+        there = sorted(each.parent.name for each in other.parent.parent.glob(f"*/{FILE}"))
+        raise UserError(f"`config_of` of {file} names {tree['config_of']!r}; {nearest(str(tree['config_of']), there)}")
+    given = read_tree(other)
+    if "config_of" in given:
+        raise UserError(f"`config_of` of {file} names one that takes its own from {given['config_of']}; name that one.")
+    return _merged(given.get("config") or {}, own)
+
+
+def _merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of keys and values with those of another in it; lists are exchanged whole."""
+    found = dict(tree)
+    for key, value in changes.items():
+        inner = found.get(key)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            value = _merged(inner, value)
+        found[key] = value
+    return found
+
+
+def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
+    """Refuse values that are not of the kind that their key needs, and unknown keys of the search."""
+    tuning, solved = tree.get("tuning") or {}, tree.get("solved") or {}
+    for key, value in {"config": tree.get("config") or {}, "tuning": tuning, "measures": tree["measures"]}.items():
+        if not isinstance(value, dict):
+            raise UserError(f"`{key}` of {file} must hold keys and values.")
+    for key in tuning:
+        if key not in TUNING_KEYS:
+            raise UserError(f"Unknown key {key!r} under `tuning` in {file}; {nearest(str(key), TUNING_KEYS)}")
+    if not isinstance(tuning.get("config") or {}, dict):
+        raise UserError(f"`config` under `tuning` of {file} must hold keys and values.")
+    searched = tuning.get("keys") or {}
+    if not isinstance(searched, dict) or not all(isinstance(values, list) and values for values in searched.values()):
+        raise UserError(
+            f"`keys` under `tuning` of {file} must hold lists of values, "
+            "such as `recipe.learning_rate: [0.001, 0.002]`."
+        )
+    known = isinstance(solved, dict) and set(solved) <= {"by", "at"}
+    if not known or type(solved.get("at", 0.95)) not in (int, float):
+        raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")
+    for key in ("about", "limits"):
+        if not isinstance(tree.get(key) or [], list):
+            raise UserError(f"`{key}` of {file} must be a list of sentences.")
+
+
+def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, ...]:
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise UserError(f"The hypotheses of {file} must be a list such as `- {{name: H1, arm: ..., baseline: ...}}`.")
+    found = []
+    for each in listed:
+        if not {"name", "arm", "baseline"} <= set(each) <= {"name", "arm", "baseline", "measure"}:
+            raise UserError(f"A hypothesis of {file} needs name, arm and baseline, and may have a measure.")
+        over, under = (
+            tuple(map(str, side if isinstance(side, list) else [side])) for side in (each["arm"], each["baseline"])
+        )
+        if not over or not under:
+            raise UserError(f"The hypothesis {each['name']!r} of {file} needs an arm and a baseline.")
+        for arm in over + under:
+            if arm not in arms:
+                raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
+        found.append(Hypothesis(str(each["name"]), over, under, str(each.get("measure", ""))))
+    return tuple(found)
+
+
+def _claim(file: Path, given: Any, names: list[str]) -> Claim | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not {"says", "needs"} <= set(given) <= {"says", "needs", "same"}:
+        raise UserError(f"`claim` of {file} needs `says` and `needs`, and may have `same`, such as {{S1: 0.03}}.")
+    needs, same = given["needs"], given.get("same") or {}
+    numbers = isinstance(same, dict) and all(type(most) in (int, float) for most in same.values())
+    if not isinstance(needs, list) or not needs or not numbers:
+        raise UserError(
+            f"`needs` of the claim of {file} must be a list such as [H1, H2], and `same` such as {{S1: 0.03}}."
+        )
+    for name in (*needs, *same):
+        if name not in names:
+            raise UserError(f"The claim of {file} names the hypothesis {name!r}; {nearest(str(name), names)}")
+    return Claim(str(given["says"]), tuple(map(str, needs)), {str(name): float(most) for name, most in same.items()})
+
+
+def _multiplier(file: Path, given: Any) -> Multiplier | None:
+    if given is None:
+        return None
+    needed = {"name", "base", "other"}
+    if not isinstance(given, dict) or not needed <= set(given) <= needed | {"beside", "without"}:
+        raise UserError(
+            f"`multiplier` of {file} needs name, base and other: two families, such as transformer++; and may have "
+            "`beside`, a list of other experiments, and `without`, a list of arms."
+        )
+    named, without = given.get("beside") or [], given.get("without") or []
+    if not isinstance(named, list) or not isinstance(without, list):
+        raise UserError(
+            f"`beside` of the multiplier of {file} must be a list of experiments, such as [scaling], and `without` a "
+            "list of arms."
+        )
+    beside = tuple(file.parent.parent / str(name) for name in named)
+    if len({file.parent.name, *(folder.name for folder in beside)}) < 1 + len(beside):
+        raise UserError(f"`beside` of the multiplier of {file} names itself, or one twice; its runs would count twice.")
+    for folder in beside:
+        if not (folder / FILE).is_file():
+            raise UserError(f"`beside` of the multiplier of {file} names {folder.name!r}; there is no {folder / FILE}.")
+    name, base, other = (str(given[key]) for key in ("name", "base", "other"))
+    return Multiplier(name, base, other, beside, tuple(map(str, without)))
+
+
+def _tuned_as(file: Path, arms: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """{arm: the arm whose values it takes}."""
+    found = {str(arm["name"]): str(arm[AS]) for arm in arms if AS in arm}
+    own = [str(arm["name"]) for arm in arms if AS not in arm]
+    for arm, other in found.items():
+        if other not in own:
+            raise UserError(
+                f"`{AS}` of the arm {arm!r} of {file} must name an arm that is searched; {nearest(other, own)}"
+            )
+    return found
+
+
+def _number_or_text(value: Any) -> Any:
+    """A value of a search, where YAML reads 1e-3 as text and a person means the number."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _numbers(file: Path, values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise UserError(f"The seeds of {file} must be a list of whole numbers, such as [0, 1, 2].")
+    if len(set(values)) < len(values):
+        raise UserError(f"The seeds of {file} have one twice; name each once.")
+    return tuple(values)

@@ -1,0 +1,137 @@
+"""Run an experiment: the search of every arm, then its reported runs, into the experiment's table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress
+from dcinterp.train.control.engines import LOCAL
+from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, digest, read_table
+from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_sweep
+
+LOCK = ".experiment"
+
+
+def run_experiment(
+    experiment: Experiment,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    seeds: tuple[int, ...] = (),
+    engine: str = LOCAL,
+    keep_search: bool = False,
+) -> pd.DataFrame:
+    """Run what is not in the table yet, tuning first, and return the table.
+
+    Args:
+        experiment: what `read_experiment` gave.
+        jobs: runs at a time.
+        progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
+        seeds: other seeds than the file's, to repeat the experiment in a table of its own.
+        engine: where the runs run, as `run_sweep` has it.
+        keep_search: for another table than the experiment's own: do not search again, but take its rows of the search.
+
+    Raises:
+        UserError: other seeds would join the experiment's own table, or were tuned on; a row of the table was made
+            with another config; another process runs the experiment into this table; or runs failed (then the others
+            ended, and are in the table).
+    """
+    if seeds and experiment.has_own_table:
+        raise UserError("Other seeds need a table of their own, since the file says which are reported; give --table.")
+    if set(seeds) & set(experiment.tuning_seeds):
+        raise UserError(f"{sorted(set(seeds) & set(experiment.tuning_seeds))} are seeds of the search; give others.")
+    experiment = replace(experiment, seeds=seeds or experiment.seeds)
+    run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine)
+    experiment.output.mkdir(parents=True, exist_ok=True)
+    with lock_run(experiment.output, file=LOCK, way_out="give another --table"):
+        if keep_search:
+            _take_search(experiment)
+        run(experiment.tuning_runs(), TUNING)
+        return run(experiment.final_runs(read_table(experiment)), FINAL)
+
+
+def _take_search(experiment: Experiment) -> None:
+    """Put the search's rows of the experiment's own table into its other one, where they are not there yet."""
+    own, there = read_table(replace(experiment, table=experiment.folder / TABLE)), read_table(experiment)
+    rows = own[own["stage"] == TUNING] if len(own) else own
+    rows = rows[~rows["name"].isin(there["name"])] if len(there) else rows
+    if len(rows):
+        _write(pd.concat([rows, there], ignore_index=True), experiment.table)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The seeds of a text such as "10-19" or "3,5"; none of an empty one.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if not text.strip():
+        return ()
+    found: list[int] = []
+    for part in [part.strip() for part in text.split(",") if part.strip()] or [text]:
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        if not first.isdigit() or not last.isdigit() or not 0 <= int(last) - int(first) <= 9999:
+            raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
+        found += range(int(first), int(last) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _run_missing(
+    experiment: Experiment, runs: list[SweepRun], stage: str, *, jobs: int, progress: Progress | None, engine: str
+) -> pd.DataFrame:
+    before = read_table(experiment)
+    done = before[before["status"] == "done"].set_index("name") if len(before) else before
+    experiment.require_config(runs, before)
+    missing = tuple(run for run in runs if run.name not in done.index)
+
+    def write_finished(done: int, total: int, message: str = "") -> None:
+        _join(experiment, stage, missing)
+        if progress is not None:
+            progress(done, total, message)
+
+    if missing:
+        place = experiment.output / stage
+        rows = run_sweep(Sweep(place, missing, jobs), progress=write_finished, engine=engine)
+        _join(experiment, stage, missing)
+        failed = rows[rows["status"] == "failed"]
+        if len(failed):
+            first = failed.iloc[0]
+            raise UserError(
+                f"{len(failed)} of {len(missing)} runs failed, such as {first['name']} ({first['message']}). The "
+                f"others are kept in {experiment.table}, and the logs are in {place}."
+            )
+    return read_table(experiment)
+
+
+def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
+    """Put the finished rows of a sweep into the table of the experiment."""
+    made = experiment.output / stage / TABLE
+    if not made.is_file():
+        return
+    rows = pd.read_csv(made)
+    digests = {run.name: digest(run) for run in runs}
+    rows = rows[(rows["status"] == "done") & rows["name"].isin(digests)].drop(columns=["message"])
+    if not len(rows):
+        return
+    before = read_table(experiment)
+    arms = {file_name(arm): arm for arm in experiment.arms}
+    rows.insert(0, "arm", [arms[name.split(",")[1]] for name in rows["name"]])
+    rows.insert(0, "stage", stage)
+    rows["digest"] = [digests[name] for name in rows["name"]]
+    kept = before[~before["name"].isin(rows["name"])] if len(before) else before
+    _write(pd.concat([kept, rows], ignore_index=True), experiment.table)
+
+
+def _write(rows: pd.DataFrame, table: Path) -> None:
+    """At once, so that a table is never half there."""
+    aside = table.with_name(f".{table.name}")
+    rows.to_csv(aside, index=False)
+    aside.replace(table)
