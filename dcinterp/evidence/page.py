@@ -33,6 +33,9 @@ MEASUREMENTS = (
 MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
 
+MORE_AGAIN = ", with other seeds\n\nAsked again, when what the first seeds say was known.\n"
+"""What such a text of a repetition has in its heading and below it."""
+
 HEAD = """# {title}
 
 {about}
@@ -124,7 +127,7 @@ def more_of(experiment: Experiment) -> list[str]:
     After these, what they printed of the repetition with other seeds, which its heading says.
     """
     own, again = (_texts(place) for place in (experiment.folder, (experiment.folder / REPLICATION).with_suffix("")))
-    return own + [text.replace("\n", ", with other seeds\n", 1) for text in again]
+    return own + [text.replace("\n", MORE_AGAIN, 1) for text in again]
 
 
 def _measured(experiment: Experiment) -> str:
