@@ -13,6 +13,7 @@ from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.evidence.compute_section import compute_section
 from dcinterp.evidence.intervals import difference_text, interval_text
+from dcinterp.evidence.verdict_words import LEVEL
 from dcinterp.evidence.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, TUNING, Experiment, read_table, value_text, values_text
@@ -71,7 +72,8 @@ SHARES = (
 AGAIN = """
 ## With other seeds
 
-The same arms{search}, once more with other seeds. It changes no verdict above; its own stand behind them.
+The same arms{search}, once more with other seeds. It changes no verdict above; its own stand
+behind them.{levels}
 
     dcinterp experiment run {folder} --seeds {seeds}{keep} --table {folder}/{table}
 
@@ -79,6 +81,8 @@ The same arms{search}, once more with other seeds. It changes no verdict above; 
 
 {arms}
 """
+LEVELS = """ Brackets are 95 % intervals; a verdict *at* another level goes by an interval of that level, for
+which the protocol asks."""
 EDGES = """
 ## Over training
 
@@ -227,6 +231,7 @@ def _with_other_seeds(experiment: Experiment) -> str:
         folder=f"experiments/{experiment.folder.name}",
         seeds=f"{found.seeds[0]}-{found.seeds[-1]}",
         keep=" --keep-search" * searched,
+        levels=LEVELS * any(each.again != LEVEL for each in experiment.hypotheses),
         table=REPLICATION,
         lines="\n".join(f"- {each}" for each in verdict_lines(again)),
         arms=table_of(found, again.solved_at),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LEVEL = 0.95
+"""Of intervals, where nothing else is asked for."""
 SUPPORTED, REFUTED, OPEN, NO_VERDICT = WORDS = ("supported", "refuted", "open", "no verdict")
 
 
@@ -15,7 +17,8 @@ class Verdict:
     name: such as H1. of: the number that is asked for. above: what it is said to be above, zero or 1. where: in which
     measure. found: the number, with its interval. over: which seeds it is of; empty where there is no number. says: the
     verdict in Markdown, or why there is none. word: the verdict alone, one of `WORDS`. at_an_edge: an arm that it goes
-    against, or would if it were not open for that, is at an edge of the search.
+    against, or would if it were not open for that, is at an edge of the search. level: of the interval that decided,
+    which is not that of `found` where it is not 0.95.
     """
 
     name: str
@@ -27,6 +30,12 @@ class Verdict:
     says: str
     word: str
     at_an_edge: bool = False
+    level: float = LEVEL
+
+    @property
+    def brief(self) -> str:
+        """The verdict alone, with its level where that is another."""
+        return self.word + ("" if self.word == NO_VERDICT else at_level(self.level))
 
     @property
     def line(self) -> str:
@@ -35,7 +44,9 @@ class Verdict:
         return f"{asks}: {self.found}{f' over {self.over}; ' if self.over else '. '}{self.says}."
 
 
-def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = (), marks: bool = False) -> tuple[str, str]:
+def verdict_words(
+    side: int, *, refuted: str, at_an_edge: Sequence[str] = (), marks: bool = False, level: float = LEVEL
+) -> tuple[str, str]:
     """The verdict alone, which is supported, refuted or open, and in Markdown with its reason.
 
     Args:
@@ -44,15 +55,22 @@ def verdict_words(side: int, *, refuted: str, at_an_edge: Sequence[str] = (), ma
         at_an_edge: arms that the verdict would go against and whose best value is at an edge of the search; then it is
             open.
         marks: it stays, and names them.
+        level: of the interval.
     """
     better = ""
     if at_an_edge:
         *first, last = (f"*{arm}*" for arm in at_an_edge)
         better = f"{', '.join(first)}{' and ' if first else ''}{last} may do better with a value beyond those searched"
         if not marks:
-            return OPEN, f"{marked(OPEN)}, as {better}"
+            return OPEN, f"{marked(OPEN)}{at_level(level)}, as {better}"
     word = (OPEN, SUPPORTED, REFUTED)[side]
-    return word, marked(word) + (f": {refuted}" if word == REFUTED else "") + (f"; {better}" if better else "")
+    said = marked(word) + at_level(level) + (f": {refuted}" if word == REFUTED else "")
+    return word, said + (f"; {better}" if better else "")
+
+
+def at_level(level: float) -> str:
+    """What a verdict by intervals of a level says behind its word; nothing where it is the usual one."""
+    return "" if level == LEVEL else f" at {100 * level:g} %"
 
 
 def marked(word: str) -> str:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
 from dcinterp.evidence.intervals import interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
-from dcinterp.evidence.verdict_words import NO_VERDICT, WORDS, Verdict, verdict_words
+from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis
@@ -72,7 +72,7 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     """
     about = _compared(experiment)
     again = {
-        each.name: f" With other seeds: {each.found}, {each.word}{LOST * lost}{AGAINST * each.at_an_edge}."
+        each.name: f" With other seeds: {each.found}, {each.brief}{LOST * lost}{AGAINST * each.at_an_edge}."
         for each, lost in _again(experiment)
     }
     lines = [each.line + again.get(each.name, "") for each in _verdicts(experiment, about)]
@@ -171,7 +171,7 @@ def _corrections(experiment: Experiment, about: Compared) -> list[tuple[Verdict,
 
 def _brief(verdict: Verdict, lost: bool) -> str:
     """The verdict in a word, with what qualifies it."""
-    return verdict.word + f" {EDGE}" * verdict.at_an_edge + LOST * lost
+    return verdict.brief + f" {EDGE}" * verdict.at_an_edge + LOST * lost
 
 
 def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:
@@ -195,7 +195,7 @@ def _against(experiment: Experiment, claim: Claim, about: Compared) -> list[str]
         hypothesis, found = by[name]
         if len(found.seeds) < max(2, found.planned):
             return None
-        _, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+        _, low, high = found.between(hypothesis.arms, hypothesis.baselines, _level(experiment, hypothesis))
         side = _concluded(experiment, hypothesis, low, high)
         if name in claim.needs and side < 1:
             against.append(f"{name} is {'refuted' if side < 0 else 'open'}")
@@ -221,8 +221,9 @@ def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str],
     if tests < 2 or any(len(found.seeds) < max(2, found.planned) for _, found in family):
         return tests, [], []
     for each, found in family:
-        if _concluded(experiment, each, *found.between(each.arms, each.baselines)[1:]):
-            stays = side_of_zero(*found.between(each.arms, each.baselines, level=1 - 0.05 / tests)[1:])
+        level = _level(experiment, each)
+        if _concluded(experiment, each, *found.between(each.arms, each.baselines, level)[1:]):
+            stays = side_of_zero(*found.between(each.arms, each.baselines, max(level, 1 - 0.05 / tests))[1:])
             (keep if stays else lose).append(each.name)
     return tests, keep, lose
 
@@ -243,16 +244,21 @@ def _concluded(experiment: Experiment, hypothesis: Hypothesis, low: float, high:
     return 0 if not experiment.edge_marks and experiment.worse_at_an_edge(hypothesis, side) else side
 
 
+def _level(experiment: Experiment, hypothesis: Hypothesis) -> float:
+    """Of the interval that a verdict goes by, which may be another with other seeds."""
+    return LEVEL if experiment.has_own_table else hypothesis.again
+
+
 def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmComparison) -> Verdict:
     """The difference that a hypothesis is about, and whether the interval supports it."""
     mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+    level = _level(experiment, hypothesis)
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
-    side = side_of_zero(low, high)
+    side = side_of_zero(*found.between(hypothesis.arms, hypothesis.baselines, level)[1:])
     edge = experiment.worse_at_an_edge(hypothesis, side)
-    word, says = verdict_words(
-        side, refuted="the difference has the other sign", at_an_edge=edge, marks=experiment.edge_marks
-    )
+    other = "the difference has the other sign"
+    word, says = verdict_words(side, refuted=other, at_an_edge=edge, marks=experiment.edge_marks, level=level)
     why_none = ""
     if len(found.seeds) < found.planned:
         why_none = f"interim, {len(found.seeds)} of {found.planned} seeds"
@@ -271,4 +277,5 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         says=f"{why_none}: {NO_VERDICT}" if why_none else says,
         word=NO_VERDICT if why_none else word,
         at_an_edge=bool(edge) and not why_none,
+        level=level,
     )

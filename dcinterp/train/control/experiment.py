@@ -35,12 +35,16 @@ a key adds it here: a test asks that every run of a table is still known."""
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """That the mean of `arms` minus that of `baselines` is above zero, in a measure (the primary one when empty)."""
+    """That the mean of `arms` minus that of `baselines` is above zero, in a measure (the primary one when empty).
+
+    again: the level of the interval by which a repetition with other seeds is judged, such as 0.99.
+    """
 
     name: str
     arms: tuple[str, ...]
     baselines: tuple[str, ...]
     measure: str = ""
+    again: float = 0.95
 
 
 @dataclass(frozen=True)

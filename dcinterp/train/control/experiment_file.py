@@ -18,7 +18,8 @@
     seeds: [0, 1, 2]                            # of weights and documents
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
-      - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean
+      - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean; with
+                                                # `again: 0.99` other seeds are judged by intervals at that level
     claim: {says: composing recombines, needs: [H1], same: {S1: 0.03}}   # only if H1 holds, and S1 ends below 0.03
     multiplier: {name: H2, base: transformer++, other: dcformer++}   # that a family saves compute, where arms are sizes
                                                 # (`beside: [another]`: and the runs of that experiment, too;
@@ -213,8 +214,11 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
         raise UserError(f"The hypotheses of {file} must be a list such as `- {{name: H1, arm: ..., baseline: ...}}`.")
     found = []
     for each in listed:
-        if not {"name", "arm", "baseline"} <= set(each) <= {"name", "arm", "baseline", "measure"}:
-            raise UserError(f"A hypothesis of {file} needs name, arm and baseline, and may have a measure.")
+        if not {"name", "arm", "baseline"} <= set(each) <= {"name", "arm", "baseline", "measure", "again"}:
+            raise UserError(f"A hypothesis of {file} needs name, arm and baseline, and may have measure and again.")
+        again = each.get("again", 0.95)
+        if type(again) is not float or not 0 < again < 1:
+            raise UserError(f"`again` of the hypothesis {each['name']!r} of {file} must be a level such as 0.99.")
         over, under = (
             tuple(map(str, side if isinstance(side, list) else [side])) for side in (each["arm"], each["baseline"])
         )
@@ -223,7 +227,7 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
         for arm in over + under:
             if arm not in arms:
                 raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
-        found.append(Hypothesis(str(each["name"]), over, under, str(each.get("measure", ""))))
+        found.append(Hypothesis(str(each["name"]), over, under, str(each.get("measure", "")), again))
     return tuple(found)
 
 

@@ -22,6 +22,20 @@ def changed(folder, **keys):
     return read_experiment(folder)
 
 
+def repeated(folder, change):
+    """Its runs once more, as of other seeds, in the table of a repetition; `change` is added to those of "better"."""
+    read = pd.read_csv(folder / "results.csv")
+    final = read["stage"] == "final"
+    read.loc[final, "recipe.seed"] += 10
+    read.loc[final, "name"] = [
+        f"final,{arm},learning_rate=0.001,seed={seed}"
+        for arm, seed in read.loc[final, ["arm", "recipe.seed"]].to_numpy()
+    ]
+    better = final & (read["arm"] == "better")
+    read.loc[better, "accuracy 1 held-out"] += change
+    read.to_csv(folder / "replication.csv", index=False)
+
+
 @pytest.fixture
 def several(tmp_path, write_experiment):
     """One that is better, one that is worse, and one as good, over four seeds."""
@@ -93,16 +107,7 @@ def test_an_edge_of_the_search_is_told_from_other_reasons(several, monkeypatch):
 
 
 def test_what_became_of_it_with_other_seeds_stands_beside(several):
-    read = pd.read_csv(several / "results.csv")
-    final = read["stage"] == "final"
-    read.loc[final, "recipe.seed"] += 10
-    read.loc[final, "name"] = [
-        f"final,{arm},learning_rate=0.001,seed={seed}"
-        for arm, seed in read.loc[final, ["arm", "recipe.seed"]].to_numpy()
-    ]
-    better = final & (read["arm"] == "better")
-    read.loc[better, "accuracy 1 held-out"] -= 0.3
-    read.to_csv(several / "replication.csv", index=False)
+    repeated(several, -0.3)
     rows = verdict_rows([read_experiment(several)])
     assert [(row[4], row[5].split(", ")[-1]) for row in rows] == [
         ("supported", "open"),
@@ -120,6 +125,23 @@ def test_what_became_of_it_with_other_seeds_stands_beside(several):
     assert not any("With other seeds" in line for line in again), "a repetition is not its own"
     assert rows[0][5].startswith("-0.000 [") or rows[0][5].startswith("+0.000 [")
     assert read_experiment(several).fresh_seeds() == "14-17"
+
+
+def test_other_seeds_are_judged_at_the_level_that_was_asked_for(several):
+    """At 95 % the interval is the same; at 99.99 % it includes zero, and the file's own seeds are judged as before."""
+    repeated(several, -0.27)
+    asked = yaml.safe_load((several / "experiment.yaml").read_text())["hypotheses"]
+    (at_95, *_), (at_more, *_) = (
+        verdict_rows([changed(several, hypotheses=[one | {"again": level} for one in asked])])
+        for level in (0.95, 0.9999)
+    )
+    interval, word = at_95[5].rsplit("], ", 1)
+    assert word in ("supported", "supported (open if corrected)")
+    assert at_more[5] == f"{interval}], open at 99.99 %"
+    assert at_more[:5] == at_95[:5]
+    page = page_of(read_experiment(several), "picture.svg")
+    assert page.count("**open** at 99.99 %") == 2
+    assert "a verdict *at* another level" in page
 
 
 def test_a_repetition_that_has_just_begun_is_not_shown(several):

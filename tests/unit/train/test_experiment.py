@@ -217,6 +217,10 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ),
         ({"measure": {}}, "measures"),
         ({"hypotheses": [{"name": "H1", "arm": "plane", "baseline": "plain"}]}, "plain"),
+        (
+            {"hypotheses": [{"name": "H1", "arm": "talking heads", "baseline": "plain", "again": 99}]},
+            "must be a level such as 0.99",
+        ),
         ({"claim": {"says": "it helps"}}, "needs `says` and `needs`"),
         ({"claim": {"says": "it helps", "needs": "H1"}}, "must be a list such as"),
         ({"claim": {"says": "it helps", "needs": ["H7"]}}, "names the hypothesis 'H7'"),
