@@ -216,7 +216,7 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
     for each in listed:
         if not {"name", "arm", "baseline"} <= set(each) <= {"name", "arm", "baseline", "measure", "again"}:
             raise UserError(f"A hypothesis of {file} needs name, arm and baseline, and may have measure and again.")
-        again = each.get("again", 0.95)
+        again = each.get("again", Hypothesis.again)
         if type(again) is not float or not 0 < again < 1:
             raise UserError(f"`again` of the hypothesis {each['name']!r} of {file} must be a level such as 0.99.")
         over, under = (
