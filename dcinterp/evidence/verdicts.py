@@ -251,11 +251,12 @@ def _level(experiment: Experiment, hypothesis: Hypothesis) -> float:
 
 def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmComparison) -> Verdict:
     """The difference that a hypothesis is about, and whether the interval supports it."""
-    mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
     level = _level(experiment, hypothesis)
+    mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
+    decides = (low, high) if level == LEVEL else found.between(hypothesis.arms, hypothesis.baselines, level)[1:]
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
-    side = side_of_zero(*found.between(hypothesis.arms, hypothesis.baselines, level)[1:])
+    side = side_of_zero(*decides)
     edge = experiment.worse_at_an_edge(hypothesis, side)
     other = "the difference has the other sign"
     word, says = verdict_words(side, refuted=other, at_an_edge=edge, marks=experiment.edge_marks, level=level)
