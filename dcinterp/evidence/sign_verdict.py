@@ -23,6 +23,7 @@ def sign_verdict(
     trained: int,
     seeds: int,
     error: float = 0.05,
+    sign_error: float | None = None,
     signs: bool = False,
 ) -> str:
     """The verdict on "the share of one way minus that of another, or minus a number, is above zero", in Markdown.
@@ -35,6 +36,7 @@ def sign_verdict(
         way, other: the two groups; of the second a number may stand for every share.
         trained, seeds: how many models there are, and how many there will be.
         error: what each of the two tests may err.
+        sign_error: what the sign test may, where that is another.
         signs: whether to count the signs where there are too few models.
     """
     if trained < seeds:
@@ -42,11 +44,12 @@ def sign_verdict(
     own = shares.reindex(columns=[way, other] if isinstance(other, str) else [way])
     values = (own[way] - (own[other] if isinstance(other, str) else other)).to_numpy(copy=True)
     of, above = f"{len(values)} of {trained} models", int((values > 0).sum())
-    if len(values) < (least := least_models(error)):
+    sign_error = error if sign_error is None else sign_error
+    if len(values) < (least := least_models(sign_error)):
         counted = f", above zero in {above} of them" if signs else ""
         return f"{of} could be asked{counted}; fewer than {least}, so nothing is concluded."
     low, high = (float(end) for end in bootstrap_interval(values, level=1 - error))
-    agree = binomtest(above, len(values)).pvalue <= error
+    agree = binomtest(above, len(values)).pvalue <= sign_error
     word = SUPPORTED if agree and low > 0 else REFUTED if agree and high < 0 else OPEN
     interval = f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
     each = ", ".join(two_decimals(value, "+") for value in sorted(values))

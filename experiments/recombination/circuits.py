@@ -15,14 +15,37 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.arm_circuits import tables_by_arm
-from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, change_list
+from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, change_list, shares_of, with_shares
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
-from dcinterp.train.control.experiment import Experiment
+from dcinterp.evidence.ways_out import (
+    CHANGE,
+    OTHER_WAY,
+    POST_WEIGHTS,
+    QUERY,
+    WAYS,
+    beside_the_largest,
+    largest_ways,
+    ways_table,
+)
+from dcinterp.train.control.experiment import REPLICATION, Experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
 ARMS = ("DCMHA", "plain")
+"""Whose models of the first seeds were trained again, to be looked into."""
+ARMS_AGAIN = ("plain", "static map", "head convolution", "differential", "DCMHA")
+"""Whose models of other seeds are."""
+NAMED = {
+    "C1": ("DCMHA", POST_WEIGHTS),
+    "C2": ("plain", QUERY),
+    "C3": ("static map", QUERY),
+    "C4": ("head convolution", QUERY),
+}
+"""The way that the protocol named for the models of an arm, before any model of the other seeds was there."""
+ERROR, SIGN_ERROR = 0.05 / len(NAMED), 0.05
+"""What the intervals of C1 to C4 may err, as they are four, and what the sign test beside each may."""
 
 TEXT = """## Which edges carry the question in the models that learnt it
 
@@ -46,14 +69,69 @@ INTRO = (
     "from the residual stream; *skip* is a head's own pattern, all that a head without composition has."
 )
 
+ONE_WAY = """## By which way the letter leaves layer 0
+
+In the other prompt {letter}. Layer 0 finds the letter; by which of its ways out does it go on: to layer 1's dynamic
+weights (in DCMHA), queries, keys and values, or to the logits? In the models of the first seeds that were trained again
+most went by the weights after the softmax (DCMHA) or by the queries (plain); the other arms had not been looked into.
+The protocol named a way for four arms before any of these models was trained: its share, minus that of the largest
+other way of the same model, is above zero. As the largest other is picked in each model, the difference leans below
+zero; "refuted" says that the named way is not the largest, and of no other that it is.
+
+{verdicts}
+
+A verdict goes by the interval at {level:.2%}, as four are asked, and needs a sign test at {sign:.0%} to agree, which
+{least} models can reach at the least. It is said of models that learnt the task, on `{seen}`. Means over models [least,
+largest], and how many of the trained models could be asked:
+
+{tables}
+
+Which way has the largest share, on `{seen}`, in how many models? No hypothesis is about this count.
+
+{largest}
+"""
+
+
+def one_way(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """Whether the named ways carry more than any other, as Markdown."""
+    asked, part = with_shares(rows), experiment.solved_part
+    # Maps that are the same for all tokens are made from none: these ways carry nothing there.
+    asked = asked[(asked["arm"] == "DCMHA") | ~asked["group"].str.endswith("weights")]
+    trained = {arm: int(rows.loc[rows["arm"] == arm, "seed"].nunique()) for arm in ARMS_AGAIN}
+    verdicts = []
+    for name, (arm, way) in NAMED.items():
+        shares = beside_the_largest(shares_of(asked, arm, part, CHANGE), way, WAYS)
+        found = sign_verdict(
+            shares,
+            way,
+            OTHER_WAY,
+            trained=trained[arm],
+            seeds=len(experiment.seeds),
+            error=ERROR,
+            sign_error=SIGN_ERROR,
+            signs=True,
+        )
+        verdicts.append(f"- **{name}** (in {arm}, *{way}* minus the {OTHER_WAY} is above zero): {found}")
+    parts = list(dict.fromkeys(asked["part"]))
+    return ONE_WAY.format(
+        letter=CHANGES[CHANGE],
+        verdicts="\n".join(verdicts),
+        level=1 - ERROR,
+        sign=SIGN_ERROR,
+        least=least_models(SIGN_ERROR),
+        seen=part,
+        tables="\n\n".join(f"On `{each}`:\n\n{ways_table(asked, trained, each, WAYS)}" for each in parts),
+        largest="\n".join(largest_ways(asked, arm, part, WAYS) for arm in trained),
+    )
+
 
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
-    """The tables over seeds of every arm, as Markdown.
+    """The tables over seeds of every arm, as Markdown, and of other seeds the answers to C1 to C4.
 
     options: of the command that makes it again.
     """
     counts, arms = tables_by_arm(rows, list(CHANGES))
-    return TEXT.format(
+    text = TEXT.format(
         options=options,
         intro=INTRO.format(
             which=counts if options else OWN + counts,
@@ -65,11 +143,14 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         changes=change_list(CHANGES),
         arms=arms,
     )
+    return f"{text}\n{one_way(rows, experiment)}" if REPLICATION in options else text
 
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    print_measured(trained_models(HERE, HERE, table), TABLE, TEXT_FILE, question_shares, summary, ARMS)
+    trained = trained_models(HERE, HERE, table)
+    arms = ARMS_AGAIN if trained.options else ARMS
+    print_measured(trained, TABLE, TEXT_FILE, question_shares, summary, arms)
 
 
 if __name__ == "__main__":

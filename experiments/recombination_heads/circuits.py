@@ -10,25 +10,22 @@ which are also at the end of the experiment's page (more-circuits.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
-from dcinterp.evidence.pooled_edges import PREFERS, share_cells, shares_of, with_shares
+from dcinterp.evidence.pooled_edges import PREFERS, shares_of, with_shares
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import CHECKED, RunsTable, print_measured, trained_models
-from dcinterp.support.text import markdown_table
+from dcinterp.evidence.ways_out import CHANGE, POST_WEIGHTS, QUERY, WAYS, largest_ways, ways_table
 from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
 FAMILIES = ("DCMHA", "plain")
-ROUTE, OTHER, CHANGE = "L0 -> L1 post weights", "L0 -> L1 query", "letter"
-ROUTES = (ROUTE, "L0 -> L1 pre weights", OTHER, "L0 -> L1 key", "L0 -> L1 value", "L0 -> logits")
 UNITS = ("L0 -> MLP 0", "L0 -> MLP 1")
 """Ways that models with an MLP have besides."""
 ONWARDS = "MLP 0 -> L1 post weights"
@@ -94,33 +91,9 @@ def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     """
     arm, part, error = f"{FAMILIES[0]} {size}", experiment.solved_part, error_rate(experiment)
     shares, trained = shares_of(rows, arm, part, CHANGE), rows.loc[rows["arm"] == arm, "seed"].nunique()
-    found = sign_verdict(shares, ROUTE, OTHER, trained=trained, seeds=len(experiment.seeds), error=error)
-    return (
-        f"- **M{size}** (in {arm}, on `{part}`, the share of *{ROUTE}* minus that of *{OTHER}* is above zero): {found}"
-    )
-
-
-def table_of(rows: pd.DataFrame, trained: dict[str, int], part: str, routes: Sequence[str]) -> str:
-    """A column for every arm: how many models were asked, and what each way carries."""
-    heads, columns = ["to"], []
-    for arm, number in trained.items():
-        shares = shares_of(rows, arm, part, CHANGE)
-        heads.append(f"{arm}: {len(shares)} of {number}")
-        columns.append(share_cells(shares, routes))
-    places = map(_place, routes)
-    return markdown_table(heads, [list(row) for row in zip(places, *columns, strict=True)])
-
-
-def _place(route: str) -> str:
-    source, target = route.split(" -> ")
-    return target if source == "L0" else f"{target}, from {source}"
-
-
-def largest_of(rows: pd.DataFrame, arm: str, part: str, routes: Sequence[str]) -> str:
-    """In how many models of an arm which way has the largest share, as a line of Markdown."""
-    shares = shares_of(rows, arm, part, CHANGE)
-    counted = shares[[route for route in routes if route in shares]].idxmax(axis=1).value_counts()
-    return f"- {arm}: " + ", ".join(f"{_place(route)} in {number}" for route, number in counted.items())
+    found = sign_verdict(shares, POST_WEIGHTS, QUERY, trained=trained, seeds=len(experiment.seeds), error=error)
+    asks = f"in {arm}, on `{part}`, the share of *{POST_WEIGHTS}* minus that of *{QUERY}* is above zero"
+    return f"- **M{size}** ({asks}): {found}"
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
@@ -132,7 +105,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     asked = with_shares(rows)
     parts = list(dict.fromkeys(asked["part"]))
     seen, has_units = experiment.solved_part, UNITS[0] in set(asked["group"])
-    ways = (*ROUTES, *UNITS) if has_units else ROUTES
+    ways = (*WAYS, *UNITS) if has_units else WAYS
     shown = (*ways, ONWARDS) if has_units else ways
     return TEXT.format(
         options=options,
@@ -147,8 +120,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         units=", and to the MLPs (what goes on from there is in their rows; the last row is a part of it)"
         if has_units
         else "",
-        tables="\n\n".join(f"On `{part}`:\n\n{table_of(asked, trained, part, shown)}" for part in parts),
-        largest="\n".join(largest_of(asked, arm, seen, ways) for arm in trained),
+        tables="\n\n".join(f"On `{part}`:\n\n{ways_table(asked, trained, part, shown)}" for part in parts),
+        largest="\n".join(largest_ways(asked, arm, seen, ways) for arm in trained),
     )
 
 

@@ -655,7 +655,7 @@ def test_a_route_is_concluded_where_interval_and_signs_agree():
         shares = [
             {"seed": seed, "part": "seen", "change": module.CHANGE, "group": group, "share": share}
             for seed, difference in enumerate(differences)
-            for group, share in ((module.ROUTE, 0.4 + difference), (module.OTHER, 0.4))
+            for group, share in ((module.POST_WEIGHTS, 0.4 + difference), (module.QUERY, 0.4))
         ]
         rows = pd.DataFrame([*shares, *({"seed": seed} for seed in range(len(differences), trained))])
         return module.verdict("4", rows.assign(arm="DCMHA 4"), experiment)
