@@ -46,10 +46,10 @@ PromptsOf: TypeAlias = Callable[[PuzzleSource, int], Mapping[str, Prompts]]
 
 TEXT = """## Which edges carry the question in the models that learnt it
 
-Of seeds {first} to {last} {counts} reach {at:.0%} on `{part}`. Only these are looked at, so an arm that learnt it less
-often is seen by its better models. They are asked the first question of {documents} documents that training did not
-read, in which each of the changes below can be made. {explained} *weights* are the dynamic weights of a stage of
-composition, made from the residual stream.
+Of seeds {first} to {last} {counts} reach {at:.0%} on `{part}` and could be asked. Only these are looked at, so an arm
+that learnt it less often is seen by its better models. They are asked the first question of {documents} documents that
+training did not read, in which each of the changes below can be made. {explained} *weights* are the dynamic weights of
+a stage of composition, made from the residual stream.
 
     python experiments/{script}/circuits.py{options}
 

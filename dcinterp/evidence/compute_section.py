@@ -7,7 +7,9 @@ from statistics import fmean
 
 import pandas as pd
 
+from dcinterp.analysis.training.compare_arms import arms_of
 from dcinterp.analysis.training.scaling_fit import ScalingFit
+from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.multiplier import fit_of, found_fit, multiplier_text
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
@@ -21,8 +23,8 @@ TEXT = """
 The multiplier is the FLOPs of {base} over those of {other} at the same loss, along the sizes and lengths of training
 that were run: {arms}. *By lines*: a line of log loss on log FLOPs for each family and seed, through all sizes.
 *By pieces*: straight pieces from size to size instead, which a curve does not put off. Brackets are 95 % intervals over
-seeds (Student's t of its logarithm). Only the first row, the lowest loss, is tested: the others are made of the same
-runs and are no further evidence, also where an interval leaves out 1.
+seeds (Student's t of its logarithm). Only the first row, the lowest loss, has a verdict: the others are made of the
+same runs and are no further evidence, also where an interval leaves out 1.
 
     {command} --over seeds
     {command} --over seeds --through pieces
@@ -34,6 +36,10 @@ runs and are no further evidence, also where an interval leaves out 1.
 How far the mean of a size is from the mean line:
 
 {residuals}
+
+At equal text, the two families of one size, seed by seed; a hypothesis is about those alone that are named above:
+
+{sizes}
 
 Besides, and no hypothesis: without `--over seeds`, with one line through all runs of a family, which takes each of them
 to scatter by itself, and at the lowest loss of these lines, which not every run need have reached. {pooled}
@@ -68,6 +74,7 @@ def compute_section(experiment: Experiment, picture: str) -> str:
         multipliers=markdown_table([name, "multiplier, by lines", "by pieces"], rows),
         slopes=f"The loss of {slopes}.",
         residuals=_residuals(fit),
+        sizes=_sizes(experiment, fit),
         pooled=pooled.sentence(),
     )
 
@@ -79,6 +86,20 @@ def _arms(experiment: Experiment, fit: ScalingFit) -> str:
     table = table[(table["stage"] == FINAL) & ~table["arm"].isin(experiment.multiplier.without)].sort_values("flops")
     of = ((family, table.loc[table["family"] == family, "arm"].unique()) for family in fit.families)
     return "; ".join(f"{family} is {', '.join(f'*{arm}*' for arm in arms)}" for family, arms in of)
+
+
+def _sizes(experiment: Experiment, fit: ScalingFit) -> str:
+    """A row for every size of the experiment's own runs: the first family minus the second, at equal text."""
+    runs = experiment.counted(read_table(experiment))
+    found, rows = arms_of(experiment), []
+    for one, other in zip(*(_by_size(runs, family) for family in fit.families), strict=True):
+        rows.append([f"{one} minus {other}", interval_text(*found.between([one], [other]), sign="+")])
+    return markdown_table(["", found.meaning], rows)
+
+
+def _by_size(runs: pd.DataFrame, family: str) -> list[str]:
+    """The arms of a family, the smallest model first."""
+    return list(runs[runs["family"] == family].sort_values("parameters")["arm"].unique())
 
 
 def _residuals(fit: ScalingFit) -> str:

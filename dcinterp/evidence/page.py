@@ -35,7 +35,10 @@ MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
 
 MORE_AGAIN = ", with other seeds\n\nAsked again, when what the first seeds say was known.\n"
-"""What such a text of a repetition has in its heading and below it."""
+MORE_FIRST = (
+    ", with other seeds\n\nAsked of these seeds alone, whose runs were known; the first seeds were not asked.\n"
+)
+"""What such a text of a repetition has in its heading and below it: where the first seeds have one as well, or not."""
 
 HEAD = """# {title}
 
@@ -52,8 +55,11 @@ To see whether the differences come again, give other seeds, and a table of thei
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
 
-{measured}"""
+{beside}{measured}"""
 
+BESIDE = """The multiplier needs the sizes of {names} with the same seeds, too.
+
+"""
 MEASURED = """What is measured of the trained models, further down, by scripts that make {names}, takes
 `--table again.csv` as well, behind its command.
 
@@ -81,8 +87,8 @@ behind them.{levels}
 
 {arms}
 """
-LEVELS = """ Brackets are 95 % intervals; a verdict *at* another level goes by an interval of that level, for
-which the protocol asks."""
+LEVELS = """ Where a second interval stands, its level is said, and the verdict goes
+by it, as the protocol asks."""
 EDGES = """
 ## Over training
 
@@ -98,13 +104,14 @@ SIZES = "Parameters are all but the embeddings of the input; FLOPs are those of 
 def page_of(experiment: Experiment, picture: str) -> str:
     """The whole page, in Markdown; `picture` is the name of the figure's file beside it."""
     found = comparisons(experiment)
-    primary = found[0]
+    primary, beside = found[0], experiment.multiplier.beside if experiment.multiplier else ()
     text = HEAD.format(
         title=experiment.title,
         about="\n\n".join(experiment.about),
         folder=f"experiments/{experiment.folder.name}",
         others=experiment.fresh_seeds(),
         again=SEARCHED if experiment.tuning_keys else "",
+        beside=BESIDE.format(names=" and ".join(f"`{each.name}`" for each in beside)) if beside else "",
         measured=_measured(experiment),
     )
     text += _section("Hypotheses", verdict_lines(experiment))
@@ -131,7 +138,8 @@ def more_of(experiment: Experiment) -> list[str]:
     After these, what they printed of the repetition with other seeds, which its heading says.
     """
     own, again = (_texts(place) for place in (experiment.folder, (experiment.folder / REPLICATION).with_suffix("")))
-    return own + [text.replace("\n", MORE_AGAIN, 1) for text in again]
+    said = ((text, MORE_AGAIN if name in own else MORE_FIRST) for name, text in again.items())
+    return [*own.values(), *(text.replace("\n", words, 1) for text, words in said)]
 
 
 def _measured(experiment: Experiment) -> str:
@@ -140,8 +148,10 @@ def _measured(experiment: Experiment) -> str:
     return MEASURED.format(names=" and ".join(f"`{name}`" for name in sorted(found))) if found else ""
 
 
-def _texts(folder: Path) -> list[str]:
-    return [file.read_text(encoding="utf-8") for file in sorted(folder.glob(MORE), key=lambda file: file.stem)]
+def _texts(folder: Path) -> dict[str, str]:
+    """{name: text}, more.md first."""
+    files = sorted(folder.glob(MORE), key=lambda file: file.stem)
+    return {file.name: file.read_text(encoding="utf-8") for file in files}
 
 
 def compute_picture(picture: str) -> str:
@@ -225,16 +235,19 @@ def _with_other_seeds(experiment: Experiment) -> str:
     """What a repetition says of each hypothesis; empty where there is none."""
     if (again := replication(experiment)) is None:
         return ""
-    found, searched = comparisons(again)[0], bool(experiment.tuning_keys)
+    found, searched = comparisons(again), bool(experiment.tuning_keys)
+    asked = dict.fromkeys([found[0].measure, *(each.measure or found[0].measure for each in again.hypotheses)])
     return AGAIN.format(
         search=", at what the search chose" * searched,
         folder=f"experiments/{experiment.folder.name}",
-        seeds=f"{found.seeds[0]}-{found.seeds[-1]}",
+        seeds=f"{found[0].seeds[0]}-{found[0].seeds[-1]}",
         keep=" --keep-search" * searched,
         levels=LEVELS * any(each.again != LEVEL for each in experiment.hypotheses),
         table=REPLICATION,
         lines="\n".join(f"- {each}" for each in verdict_lines(again)),
-        arms=table_of(found, again.solved_at),
+        arms="\n\n".join(
+            f"{_capital(each.meaning)}:\n\n{table_of(each, again.solved_at)}" for each in found if each.measure in asked
+        ),
     )
 
 

@@ -43,8 +43,9 @@ EXPLAINED = (
 DESCRIBES = "The measurement describes: no group was named in advance, and no hypothesis hangs on it."
 """For the page, where that is so."""
 
-NOTHING = 0.05
-"""Groups below it in every model are left out where models are held against each other: zeros would agree."""
+NOTHING, FEWEST = 0.05, 4
+"""Groups below it in every model are left out where models are held against each other: zeros would agree. With fewer
+groups than the second they are not, as any two of two agree."""
 
 COLUMNS = ("arm", "seed", "part", "change", "group", "share")
 """Of the table of a measurement; the others are shares of right answers, by part. Without a model that learnt the task
@@ -151,6 +152,8 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
         table = markdown_table(["edges", *changes], body)
         models = own["seed"].nunique()
         text += f"On `{part}`, {models} model{'s' if models > 1 else ''}{right}:\n\n{table}\n\n"
+    if rows["seed"].nunique() == 1:
+        return f"{text}With one model there is none to hold it against."
     alike = []
     for change in changes:
         wide = _by_seed(rows, change)
@@ -182,8 +185,10 @@ def _by_seed(rows: pd.DataFrame, change: str) -> pd.DataFrame:
 def _alike(change: str, wide: pd.DataFrame, pairs: Iterable[tuple[Any, Any]]) -> str:
     """How pairs of the columns correlate, over the groups that carry something in any column."""
     some = wide[(wide.abs() >= NOTHING).any(axis=1)]
+    if len(some) < FEWEST:
+        return f"an unknown number ({change}, {len(some)} group{'s' * (len(some) != 1)}, too few)"
     found = [float(some[a].corr(some[b])) for a, b in pairs]
-    return f"{sum(found) / len(found):.2f} ({change}, {len(some)} groups)" if found else f"nothing ({change}, one seed)"
+    return f"{sum(found) / len(found):.2f} ({change}, {len(some)} groups)"
 
 
 def change_list(changes: Mapping[str, str]) -> str:

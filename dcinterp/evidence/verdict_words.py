@@ -15,10 +15,10 @@ class Verdict:
     """A hypothesis and what became of it.
 
     name: such as H1. of: the number that is asked for. above: what it is said to be above, zero or 1. where: in which
-    measure. found: the number, with its interval. over: which seeds it is of; empty where there is no number. says: the
-    verdict in Markdown, or why there is none. word: the verdict alone, one of `WORDS`. at_an_edge: an arm that it goes
-    against, or would if it were not open for that, is at an edge of the search. level: of the interval that decided,
-    which is not that of `found` where it is not 0.95.
+    measure. found: the number, with its 95 % interval, and with that of another level where such a one decides. over:
+    which seeds it is of; empty where there is no number. says: the verdict in Markdown, or why there is none. word: the
+    verdict alone, one of `WORDS`. at_an_edge: an arm that it goes against, or would if it were not open for that, is at
+    an edge of the search.
     """
 
     name: str
@@ -30,12 +30,6 @@ class Verdict:
     says: str
     word: str
     at_an_edge: bool = False
-    level: float = LEVEL
-
-    @property
-    def brief(self) -> str:
-        """The verdict alone, with its level where that is another."""
-        return self.word + ("" if self.word == NO_VERDICT else at_level(self.level))
 
     @property
     def line(self) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
 from dcinterp.evidence.intervals import interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
-from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, verdict_words
+from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, verdict_words
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis
@@ -70,14 +70,15 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     Raises:
         UserError: no run has ended yet.
     """
-    about = _compared(experiment)
-    again = {
-        each.name: f" With other seeds: {each.found}, {each.brief}{LOST * lost}{AGAINST * each.at_an_edge}."
-        for each, lost in _again(experiment)
+    about, again = _compared(experiment), _again(experiment)
+    beside = {
+        each.name: f" With other seeds: {each.found}, {each.word}{LOST * lost}{AGAINST * each.at_an_edge}."
+        for each, lost in again.verdicts
     }
-    lines = [each.line + again.get(each.name, "") for each in _verdicts(experiment, about)]
+    lines = [each.line + beside.get(each.name, "") for each in _verdicts(experiment, about)]
     if experiment.claim is not None:
-        lines.append(_claim_line(experiment, experiment.claim, about))
+        too = f" With other seeds: {again.claim}." if again.claim else ""
+        lines.append(_claim_line(experiment, experiment.claim, about) + too)
     tests, keep, lose = _corrected(experiment, about)
     said = [f"{' and '.join(keep)} would come out as above"] if keep else []
     said += [f"{' and '.join(lose)} would be open"] if lose else []
@@ -112,16 +113,14 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
             about = _compared(experiment)
         except UserError:
             continue
-        name = experiment.folder.name
-        again = {each.name: f"{each.found}, {_brief(each, lost)}" for each, lost in _again(experiment)}
+        name, again = experiment.folder.name, _again(experiment)
+        beside = {each.name: f"{each.found}, {_brief(each, lost)}" for each, lost in again.verdicts}
         for each, lost in _corrections(experiment, about):
             asked = f"{each.of}: {each.where}"
-            rows.append((name, each.name, asked, each.found, _brief(each, lost), again.get(each.name, "")))
+            rows.append((name, each.name, asked, each.found, _brief(each, lost), beside.get(each.name, "")))
         if (claim := experiment.claim) is not None:
-            against = _against(experiment, claim, about)
-            made = NO_VERDICT if against is None else "not made" if against else "made"
             says = f"{claim.says.removesuffix(',')} (needs {' and '.join(claim.needs)})"
-            rows.append((name, CLAIM, says, "", made, ""))
+            rows.append((name, CLAIM, says, "", _made(experiment, about), again.claim))
     return rows
 
 
@@ -139,7 +138,7 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
         before = name
     counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
     said = f"{markdown_table(COLUMNS, lines)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
-    if again := sum(bool(row[5]) for row in rows):
+    if again := sum(bool(row[5]) for row in rows if row[1] != CLAIM):
         said += f" {again} of them {'was' if again == 1 else 'were'} asked again of other seeds."
     marked = Counter(word for word in WORDS for row in rows if row[4].startswith(f"{word} {EDGE}"))
     among = ", ".join(f"{marked[word]} of the {words[word]} {word}" for word in WORDS if marked[word])
@@ -157,10 +156,28 @@ def _verdicts(experiment: Experiment, about: Compared) -> list[Verdict]:
     return [*first, *(_verdict(experiment, *each) for each in about)]
 
 
-def _again(experiment: Experiment) -> list[tuple[Verdict, bool]]:
-    """As `_corrections`, of the repetition with other seeds; nothing without one, and of one itself."""
+class _Again(NamedTuple):
+    """As `_corrections`, of a repetition, and what became of the claim there; empty without one."""
+
+    verdicts: list[tuple[Verdict, bool]]
+    claim: str
+
+
+def _again(experiment: Experiment) -> _Again:
+    """What the repetition with other seeds says; nothing without one, and of one itself."""
     repeated = replication(experiment) if experiment.has_own_table else None
-    return [] if repeated is None else _corrections(repeated, _compared(repeated))
+    if repeated is None:
+        return _Again([], "")
+    about = _compared(repeated)
+    return _Again(_corrections(repeated, about), _made(repeated, about))
+
+
+def _made(experiment: Experiment, about: Compared) -> str:
+    """Whether the claim can be made, in a word or two; empty without one."""
+    if experiment.claim is None:
+        return ""
+    against = _against(experiment, experiment.claim, about)
+    return NO_VERDICT if against is None else "not made" if against else "made"
 
 
 def _corrections(experiment: Experiment, about: Compared) -> list[tuple[Verdict, bool]]:
@@ -171,7 +188,7 @@ def _corrections(experiment: Experiment, about: Compared) -> list[tuple[Verdict,
 
 def _brief(verdict: Verdict, lost: bool) -> str:
     """The verdict in a word, with what qualifies it."""
-    return verdict.brief + f" {EDGE}" * verdict.at_an_edge + LOST * lost
+    return verdict.word + f" {EDGE}" * verdict.at_an_edge + LOST * lost
 
 
 def _claim_line(experiment: Experiment, claim: Claim, about: Compared) -> str:
@@ -213,12 +230,14 @@ def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str],
 
     Returns:
         How many tests there are, the names of the hypotheses that keep their verdict, and of those that would be open;
-        none before all planned seeds are there.
+        none before all planned seeds are there, nor where all verdicts go by intervals as wide as a correction's.
     """
     claim, keep, lose = experiment.claim, list[str](), list[str]()
     family = [each for each in about if claim is None or each[0].name not in (*claim.needs, *claim.same)]
     tests = len(family) + (experiment.multiplier is not None)
     if tests < 2 or any(len(found.seeds) < max(2, found.planned) for _, found in family):
+        return tests, [], []
+    if all(_level(experiment, each) >= 1 - 0.05 / tests for each, _ in family):
         return tests, [], []
     for each, found in family:
         level = _level(experiment, each)
@@ -253,7 +272,10 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     """The difference that a hypothesis is about, and whether the interval supports it."""
     level = _level(experiment, hypothesis)
     mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
-    decides = (low, high) if level == LEVEL else found.between(hypothesis.arms, hypothesis.baselines, level)[1:]
+    decides, said = (low, high), interval_text(mean, low, high, sign="+")
+    if level != LEVEL:
+        decides = found.between(hypothesis.arms, hypothesis.baselines, level)[1:]
+        said += f",{at_level(level)} {interval_text(mean, *decides, sign='+').partition(' ')[2]}"
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     side = side_of_zero(*decides)
@@ -273,10 +295,9 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         of=f"{of}{arm} minus {of and 'that of '}{baseline}",
         above="zero",
         where=found.meaning,
-        found=interval_text(mean, low, high, sign="+"),
+        found=said,
         over=f"{len(found.seeds)} seed{'s' * (len(found.seeds) != 1)}{few}",
         says=f"{why_none}: {NO_VERDICT}" if why_none else says,
         word=NO_VERDICT if why_none else word,
         at_an_edge=bool(edge) and not why_none,
-        level=level,
     )

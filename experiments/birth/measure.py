@@ -49,10 +49,10 @@ mean.{warnings}
 
 {checks}
 
-Every edge that is worth more than {worth} nats at the end and whose curve is a step, by layer and branch. The lag is
-the split of the loss minus that of the edge, in steps, the mean over the edges of a model and then over models;
-brackets are 95 % intervals over models, where there are {fewest} or more, each by itself. The splits are of means over
-all documents. No hypothesis is about these:
+Every edge that is worth more than {worth} nats at the end and whose curve is a step (others are left out), by layer and
+branch. The lag is the split of the loss minus that of the edge, in steps, the mean over the edges of a model and then
+over models; brackets are 95 % intervals over models, where there are {fewest} or more, each by itself. The splits are
+of means over all documents. No hypothesis is about these:
 
 {branches}
 
@@ -131,8 +131,8 @@ def checks(found: EdgeStarts) -> list[str]:
         f"it is {listed} (all documents).",
         f"Without the {solved.count(False)} models that end below {SOLVED:.0%} right, the lags are {said[0]} for the "
         f"loss and {said[1]} for the answers.",
-        f"Of the {worth} edges that are worth more than {WORTH} nats at the end, {early} split before the loss, in "
-        f"{len(models)} of the models (all documents).",
+        f"Of the {worth} edges that are worth more than {WORTH} nats at the end (not those that matter by the intervals"
+        f" above), {early} split before the loss, in {len(models)} of the models (all documents).",
         f"In seeds {', '.join(map(str, other))} another edge than the main one is worth most over all documents.",
     ]
 

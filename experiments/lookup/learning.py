@@ -34,7 +34,7 @@ every {every} steps. *last quarter* is what the mean gained over the last quarte
 arm is said to be still learning; a flat end may be the schedule's, whose rate falls to the end. *steps to {at:.0%}*:
 after how many an accuracy of {at:.0%} was measured first, the median and in brackets the least and the most, of the
 seeds that came there at any step. *{ours} earlier*: in how many seeds {ours} came there at an earlier step than this
-arm, or this arm never did.{others}
+arm, or this arm never did; and in how many both were first seen there at the same step.{others}
 
     python experiments/{folder}/learning.py{options}
 
@@ -66,10 +66,13 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
         steps, ours = when[arm], when[rivals[arm]]
         first, both = steps[steps < math.inf], steps.index.intersection(ours.index)
-        earlier = int((ours[both] < steps[both]).sum())
+        earlier, same = (
+            int((ours[both] < steps[both]).sum()),
+            int(((ours[both] == steps[both]) & (ours[both] < math.inf)).sum()),
+        )
         to = f"{first.median():,.0f} [{first.min():,.0f}, {first.max():,.0f}]" if len(first) else "none"
         means = [f"{seen.loc[step].mean():.3f}" if step in seen.index else "" for step in shown]
-        before = "" if arm == rivals[arm] else f"{earlier} of {len(both)}"
+        before = "" if arm == rivals[arm] else f"{earlier} of {len(both)}" + f", {same} at the same step" * bool(same)
         lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {len(steps)}", before])
     head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
     others = sorted(each.removeprefix(OURS).strip() for each in {*rivals.values()} - {OURS})

@@ -40,8 +40,8 @@ verdict.
 
     python experiments/pairing/first_asked.py{options}
 
-Mean share of right answers on pairs never seen, over seeds {first} to {last}, by how many-th asking of its relation a
-question is:
+Mean share of right answers on pairs never seen, over seeds {first} to {last} (no others were asked this), by how
+many-th asking of its relation a question is:
 
 {table}
 

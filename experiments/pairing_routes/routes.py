@@ -61,7 +61,8 @@ of ten with the other sign leaves it open; with fewer than {least} models nothin
 
 {lines}
 
-That *{claim}* is claimed only if {needed} are all supported: **{made}**.
+That *{claim}* is claimed only if {needed} are all supported: **{made}**. Three quarters of the entries of a map of four
+heads are between heads, so "mostly" is no preference for them.
 
 *{between}* are the edges by which one head's pattern is used with another's values, through the query's or the key's
 projections; *{own}* all by which a head's pattern is used with its own: the skip, the gates and the diagonals of the

@@ -62,7 +62,7 @@ None of these models has an MLP; composition may do here what an MLP would do in
 
 OWN = "The models are those trained again by the kernel of today: "
 INTRO = (
-    "{which} reach {at:.0%} on `{seen}`. Only these are "
+    "{which} reach {at:.0%} on `{seen}` and could be asked. Only these are "
     "looked at, so an arm that learnt it less often is seen by its better models. They are asked {documents} "
     "documents that training did not read, each with one question. {explained} *L0 post kg* is the branch of the "
     "key's gates after the softmax in layer 0; *weights* are the dynamic weights of a stage of composition, made "

@@ -48,11 +48,11 @@ reach {at:.0%} with {held} documents of `{seen}`, and prefer the answer to that 
 {documents} prompts of every change of that part. They are chosen by what they learnt, so this is said of models that
 learnt the task, and not of DCMHA.
 
-A way out of layer 0 is a group of edges, over all heads: *L0 -> L1 query* is all that layer 0 writes into the queries
-of layer 1, and *weights* are the dynamic weights of a stage of composition, made from the residual stream. The group
-gets its values from the other prompt, by a second run of the model. Its share is how far the difference between the
-logits of the two prompts' answers falls, over its fall when everything is of the other prompt. These ways out are
-apart, but they act together, and not every path has one, so that shares need not add up to one.
+A way out of layer 0 is a group of edges, over all heads: *L0 -> L1 query* is all that {attention}layer 0 writes into
+the queries of layer 1{through}, and *weights* are the dynamic weights of a stage of composition, made from the residual
+stream. The group gets its values from the other prompt, by a second run of the model. Its share is how far the
+difference between the logits of the two prompts' answers falls, over its fall when everything is of the other prompt.
+These ways out are apart, but they act together, and not every path has one, so that shares need not add up to one.
 
 The verdicts are of `{seen}`. The table of other pairs has fewer models, those that do well there too, so that what
 differs between the tables may be the models.
@@ -117,6 +117,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         documents=DOCUMENTS,
         prefers=PREFERS,
         letter=CHANGES[CHANGE],
+        attention="the attention of " if has_units else "",
+        through=" (what goes through the MLP of layer 0 first is in the rows of MLP 0 alone)" if has_units else "",
         units=", and to the MLPs (what goes on from there is in their rows; the last row is a part of it)"
         if has_units
         else "",

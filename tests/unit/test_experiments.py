@@ -429,7 +429,7 @@ def test_an_arm_that_comes_there_at_the_same_step_is_not_later():
         line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in lines if "+0.000" in line
     }
     assert earlier == {
-        "plain": "1 of 2",
+        "plain": "1 of 2, 1 at the same step",
         "plain wider": "1 of 2",
         "plain with MLP": "2 of 2",
         "plain open": "2 of 2",

@@ -7,6 +7,7 @@ the repository. `replication.csv` is the table of a repetition with other seeds.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,13 +151,26 @@ class Experiment:
     def fresh_seeds(self) -> str:
         """As many seeds as it has, after its own and those of its repetition, such as "20-29".
 
+        Those of tables beside it are passed over, as some of them have runs of the same arms.
+
         Raises:
             UserError: the repetition is no table of runs.
         """
         again = read_table(replace(self, table=self.folder / REPLICATION))
         run = again.loc[again["stage"] == FINAL, SEEDED[0]] if len(again) else []
-        last = max([*self.seeds, *map(int, run)])
-        return f"{last + 1}-{last + len(self.seeds)}"
+        first, taken = max([*self.seeds, *map(int, run)]) + 1, self._seeds_beside()
+        while used := taken & set(range(first, first + len(self.seeds))):
+            first = max(used) + 1
+        return f"{first}-{first + len(self.seeds) - 1}"
+
+    def _seeds_beside(self) -> set[int]:
+        """Seeds of the runs in the tables of the experiments beside this one."""
+        found = set[int]()
+        for file in (*self.folder.parent.glob(f"*/{TABLE}"), *self.folder.parent.glob(f"*/{REPLICATION}")):
+            with file.open(encoding="utf-8", newline="") as rows:
+                said = (row.get(SEEDED[0]) for row in csv.DictReader(rows))
+                found.update(int(float(seed)) for seed in said if seed)
+        return found
 
     def counted(self, table: pd.DataFrame) -> pd.DataFrame:
         """The reported runs that count: those that ended, of every arm at the values that the search chose.

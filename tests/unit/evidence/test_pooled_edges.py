@@ -51,14 +51,17 @@ def test_a_table_has_the_groups_that_carry_something_anywhere():
     rows = pd.DataFrame(
         {"seed": seed, "part": "seen", "change": change, "group": group, "share": share + 0.02 * seed}
         for seed in (0, 1)
-        for change, shares in (("key", (0.2, 0.0, 0.1)), ("letter", (0.0, 0.9, 0.1)))
-        for group, share in zip("abc", shares, strict=True)
+        for change, shares in (("key", (0.2, 0.0, 0.1, 0.1, 0.08)), ("letter", (0.0, 0.9, 0.1, 0.08, 0.06)))
+        for group, share in zip("abcde", shares, strict=True)
     )
     text = arm_tables(rows, ["key", "letter"])
     assert "On `seen`, 2 models" in text
     assert "| a | 0.21 [0.20, 0.22] | 0.01 [0.00, 0.02] |" in text
     assert "| c |" not in text
-    assert "correlate by 1.00 (key, 2 groups), 1.00 (letter, 2 groups)" in text, "groups of nothing would agree"
+    assert "correlate by 1.00 (key, 4 groups), 1.00 (letter, 4 groups)" in text, "groups of nothing would agree"
+    few = arm_tables(rows[rows["group"] < "d"], ["key", "letter"])
+    assert "an unknown number (key, 2 groups, too few)" in few, "any two groups correlate by one"
+    assert arm_tables(rows[rows["seed"] == 0], ["key"]).endswith("With one model there is none to hold it against.")
     right = arm_tables(rows.assign(seen=0.9 + 0.1 * rows["seed"]), ["key"])
     assert "On `seen`, 2 models, right in 0.90 to 1.00 of its questions" in right
 
@@ -70,5 +73,6 @@ def test_two_arms_are_held_against_each_other_on_the_groups_that_both_have():
         ]
         return pd.DataFrame(own).assign(part="seen", change="key")
 
-    one, other = {"a": 0.9, "b": 0.1, "c": 0.4, "none": 0.0}, {"a": 0.1, "b": 0.9, "c": 0.6, "none": 0.01, "own": 0.5}
-    assert arms_alike(arm(one, 3), arm(other, 2), ["key"]) == "-1.00 (key, 3 groups)"
+    one = {"a": 0.9, "b": 0.1, "c": 0.4, "d": 0.5, "none": 0.0}
+    other = {"a": 0.1, "b": 0.9, "c": 0.6, "d": 0.5, "none": 0.01, "own": 0.5}
+    assert arms_alike(arm(one, 3), arm(other, 2), ["key"]) == "-1.00 (key, 4 groups)"

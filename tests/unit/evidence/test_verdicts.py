@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 import torch
 import yaml
 
-from dcinterp.evidence.page import page_of
+from dcinterp.evidence.page import more_of, page_of
 from dcinterp.evidence.verdicts import AT_AN_EDGE, verdict_lines, verdict_rows, verdict_table, verdicts
 from dcinterp.train.control.experiment_file import read_experiment
 
@@ -137,11 +139,46 @@ def test_other_seeds_are_judged_at_the_level_that_was_asked_for(several):
     )
     interval, word = at_95[5].rsplit("], ", 1)
     assert word in ("supported", "supported (open if corrected)")
-    assert at_more[5] == f"{interval}], open at 99.99 %"
+    first, second = at_more[5].split(", at 99.99 % ")
+    assert first == f"{interval}]"
+    wider = re.fullmatch(r"\[([-+.\d]+), ([-+.\d]+)\], open", second)
+    narrow = re.fullmatch(r"[-+.\d]+ \[([-+.\d]+), ([-+.\d]+)\]", first)
+    assert float(wider[1]) < 0 < float(narrow[1])
+    assert float(wider[2]) > float(narrow[2])
     assert at_more[:5] == at_95[:5]
-    page = page_of(read_experiment(several), "picture.svg")
+    experiment = read_experiment(several)
+    page = page_of(experiment, "picture.svg")
     assert page.count("**open** at 99.99 %") == 2
-    assert "a verdict *at* another level" in page
+    assert "the verdict goes\nby it" in page
+    again = verdict_lines(read_experiment(several, table=several / "replication.csv"))
+    assert not any("Corrected" in line for line in again), "a correction's intervals would be narrower"
+    assert any("Corrected" in line for line in verdict_lines(experiment))
+
+
+def test_a_claim_is_asked_again_of_other_seeds(several):
+    repeated(several, -0.3)
+    experiment = changed(several, claim={"says": "it helps", "needs": ["H1"]})
+    rows = verdict_rows([experiment])
+    assert rows[-1][4:] == ("made", "not made")
+    assert verdict_lines(experiment)[3].endswith("**made**. With other seeds: not made.")
+    assert " 3 of them were asked again" in verdict_table(rows), "hypotheses, without the claim"
+
+
+def test_seeds_of_tables_beside_it_are_passed_over(several, write_experiment):
+    """Those of reported runs, of searches and of repetitions: a page suggests none whose outcome may be known."""
+    assert read_experiment(several).fresh_seeds() == "4-7"
+    other = write_experiment(several.parent / "other", {"plain": PLAIN.tolist(), "better": PLAIN.tolist()})
+    rows = pd.read_csv(other / "results.csv")
+    for folder, name, shift in ((other, "results.csv", 6), (other, "replication.csv", 11)):
+        rows.assign(**{"recipe.seed": rows["recipe.seed"] + shift}).to_csv(folder / name, index=False)
+    used = {
+        int(seed) for name in ("results.csv", "replication.csv") for seed in pd.read_csv(other / name)["recipe.seed"]
+    }
+    first, last = map(int, read_experiment(several).fresh_seeds().split("-"))
+    assert last - first == 3
+    assert first > 3
+    assert not used & set(range(first, last + 1))
+    assert used & set(range(4, first)), "some were passed over"
 
 
 def test_a_repetition_that_has_just_begun_is_not_shown(several):
@@ -155,3 +192,15 @@ def test_a_repetition_that_has_just_begun_is_not_shown(several):
         assert {row[5] for row in verdict_rows([experiment])} == {""}
         assert "## With other seeds" not in page_of(experiment, "picture.svg")
         assert experiment.fresh_seeds() == seeds
+
+
+def test_what_was_measured_of_other_seeds_alone_is_not_said_to_be_asked_again(several):
+    repeated(several, -0.3)
+    again = several / "replication"
+    again.mkdir()
+    for place, name in ((several, "more-ways.md"), (again, "more-ways.md"), (again, "more-new.md")):
+        (place / name).write_text(f"## {name} of {place.name}\n\nNumbers.\n", encoding="utf-8")
+    own, new, ways = more_of(read_experiment(several))
+    assert own == "## more-ways.md of several\n\nNumbers.\n"
+    assert new.startswith("## more-new.md of replication, with other seeds\n\nAsked of these seeds alone")
+    assert ways.startswith("## more-ways.md of replication, with other seeds\n\nAsked again")
