@@ -236,7 +236,7 @@ def _with_other_seeds(experiment: Experiment) -> str:
     if (again := replication(experiment)) is None:
         return ""
     found, searched = comparisons(again), bool(experiment.tuning_keys)
-    asked = dict.fromkeys([found[0].measure, *(each.measure or found[0].measure for each in again.hypotheses)])
+    asked = {found[0].measure, again.solved_by, *(each.measure for each in again.hypotheses)}
     return AGAIN.format(
         search=", at what the search chose" * searched,
         folder=f"experiments/{experiment.folder.name}",

@@ -518,20 +518,22 @@ def test_questions_on_keys_of_two_parts_differ_in_what_the_change_says(tmp_path)
                 assert differ == {"first": [14], "second": [15], "both": [14, 15]}[change]
 
 
-@pytest.mark.parametrize("asked", ["find_block", "pairing", "compositional_recall"])
+@pytest.mark.parametrize("asked", ["find_block", "pairing", "compositional_recall", "recombination"])
 def test_the_words_on_circuits_of_other_seeds_are_those_of_the_table(asked):
     folder, module = FOLDER / asked, script(asked, "circuits")
     place, table = folder / "replication", folder / "replication.csv"
     rows, experiment = pd.read_csv(place / "circuits.csv"), read_experiment(folder, table=table)
     told = (
-        module.summary if asked == "find_block" else partial(arm_circuits.summary, changes=module.CHANGES, script=asked)
+        module.summary
+        if asked in ("find_block", "recombination")
+        else partial(arm_circuits.summary, changes=module.CHANGES, script=asked)
     )
     option = f" --table experiments/{asked}/replication.csv"
     assert (place / "more-circuits.md").read_text(encoding="utf-8") == told(rows, experiment, options=option)
     final = pd.read_csv(table).query("stage == 'final'")
     keys = ["arm", "seed"], ["arm", "recipe.seed"]
     accuracy = rows.drop_duplicates(["arm", "seed"]).merge(final, left_on=keys[0], right_on=keys[1])
-    assert len(accuracy) == (10 if asked == "find_block" else len(final))
+    assert len(accuracy) == {"find_block": 10, "recombination": 50}.get(asked, len(final))
     assert (accuracy["seen"] - accuracy["accuracy 1 seen"]).abs().max() < 0.005, "these are the models of the table"
 
 
@@ -710,6 +712,10 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
 @pytest.mark.parametrize("folder", sorted(FOLDER.glob("*/mechanism.csv")), ids=lambda file: file.parent.name)
 def test_the_words_on_mechanisms_are_those_of_the_tables(folder):
     module, option = script("recombination", "mechanism"), folder_option(folder.parent, FOLDER / "recombination")
+    if (again := folder.parent / "replication" / folder.name).is_file():
+        table = f" --table experiments/{folder.parent.name}/replication.csv"
+        told = module.summary(pd.read_csv(again), options=option + table)
+        assert (again.parent / "more.md").read_text(encoding="utf-8") == told
     assert (folder.parent / "more.md").read_text(encoding="utf-8") == module.summary(
         pd.read_csv(folder), options=option
     )
@@ -851,3 +857,22 @@ def test_every_page_of_an_experiment_is_in_the_contents():
     docs = FOLDER.parent / "docs"
     listed = (docs / "index.md").read_text(encoding="utf-8").splitlines()
     assert [file.stem for file in (docs / "experiments").glob("*.md") if f"experiments/{file.stem}" not in listed] == []
+
+
+def test_a_named_way_is_held_against_the_largest_other_and_maps_of_no_token_have_no_weights():
+    """Of other seeds alone; an arm whose maps are the same for all tokens has no way through dynamic weights."""
+    module, folder = script("recombination", "circuits"), FOLDER / "recombination"
+    again = read_experiment(folder, table=folder / "replication.csv")
+    rows = pd.read_csv(folder / "replication" / "circuits.csv")
+    text = module.one_way(rows, again)
+    (table, *_) = text.split("On `seen`:\n\n")[1].split("\n\n")
+    cells = {
+        line.split("|")[1].strip(): [each.strip() for each in line.split("|")[2:-1]] for line in table.splitlines()
+    }
+    assert [bool(each) for each in cells["L1 post weights"]] == [False, False, False, False, True]
+    assert all(cells["L1 query"])
+    fewer = rows[~((rows["arm"] == "plain") & rows["seed"].isin([470, 471, 472, 473, 474]))]
+    assert "(in plain, *L0 -> L1 query* minus the largest other way is above zero): interim, 5 of 10" in module.one_way(
+        fewer, again
+    )
+    assert "## By which way" not in module.summary(pd.read_csv(folder / "circuits.csv"), read_experiment(folder))
