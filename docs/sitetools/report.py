@@ -1,6 +1,6 @@
 """The report on the two trained models, docs/what-composition-does.md: tables, and the sentences that they support.
 
-    results = measure("dcformer++", "transformer++", rows=2, case_studies=20, folder="results")
+    results = measure("dcformer++", "transformer++", rows=2, case_studies=37, folder="results")
     write(path, results)                   # every part between its markers; the text around them stays
 
 A part of the document is what stands between `<!-- report:NAME -->` and `<!-- end -->`. Every sentence about the two
@@ -42,6 +42,8 @@ SHARE = f"{100 * NOTABLE_SHARE:.0f} % or more"
 TENTH = f"{100 * NOTABLE_EFFECT:.0f} % of the logit difference or more"
 REDUCES = f"reduces the logit difference by {100 * NOTABLE_EFFECT:.0f} % or more"
 MEAN = "replaced by its mean"
+CASE_STUDIES = 37
+"""One for each pair of partner tasks, which share their facts."""
 CASE_STUDY_STEPS = {
     "head": f"one head has a direct effect of {TENTH}, and a positive score by integrated gradients",
     "transformation": f"its OV circuit has the answer among its first {PROMOTED} tokens when it reads the source alone",
@@ -76,7 +78,7 @@ def measure(
     *,
     tasks: str = "",
     rows: int = 2,
-    case_studies: int = 20,
+    case_studies: int = CASE_STUDIES,
     seed: int = 1,
     folder: str | Path | None = None,
     progress: Progress = silent,
@@ -398,7 +400,8 @@ def effect_sizes(studies: Sequence[CaseStudy]) -> list[str]:
         if shares:
             found.append(
                 "If another word stands in place of the source, what the followed head writes loses "
-                f"{_range(shares)} of its direct effect ({len(shares)} examples in which that is {TENTH})."
+                f"{_range(shares)} of its direct effect, more than all where it then speaks against the answer "
+                f"({len(shares)} examples in which that is {TENTH})."
             )
     if both := [s for s in studies if s.other_head is not None]:
         other = sum(s.other_head != (s.layer, s.head) for s in both)
@@ -455,7 +458,7 @@ def command(
     composed: Annotated[str, typer.Option(help="The composed model.")] = "dcformer++",
     plain: Annotated[str, typer.Option(help="Its baseline model.")] = "transformer++",
     rows: Annotated[int, typer.Option(min=1, help="Fresh rows of eight examples per task.")] = 2,
-    case_studies: Annotated[int, typer.Option(min=1, help="Number of case studies.")] = 20,
+    case_studies: Annotated[int, typer.Option(min=1, help="Number of case studies.")] = CASE_STUDIES,
     seed: Annotated[int, typer.Option(help="Seed of the rows and examples.")] = 1,
     results: Annotated[
         Path | None, typer.Option(help="Keep results in this folder, and reuse those that are there.", metavar="FOLDER")
