@@ -123,7 +123,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
     text += compute_section(experiment, compute_picture(picture))
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
-    text += _among_solved(experiment, primary) if experiment.solved_by else ""
+    text += _among_solved(experiment, primary)
     searched = search_tables(experiment)
     text += _with_other_seeds(experiment) + (f"\n## The search\n\n{searched}" if searched else "")
     text += "".join(f"\n{each}" for each in more_of(experiment))
@@ -237,7 +237,7 @@ def _with_other_seeds(experiment: Experiment) -> str:
         return ""
     found, searched = comparisons(again), bool(experiment.tuning_keys)
     asked = {found[0].measure, again.solved_by, *(each.measure for each in again.hypotheses)}
-    return AGAIN.format(
+    text = AGAIN.format(
         search=", at what the search chose" * searched,
         folder=f"experiments/{experiment.folder.name}",
         seeds=f"{found[0].seeds[0]}-{found[0].seeds[-1]}",
@@ -249,10 +249,13 @@ def _with_other_seeds(experiment: Experiment) -> str:
             f"{_capital(each.meaning)}:\n\n{table_of(each, again.solved_at)}" for each in found if each.measure in asked
         ),
     )
+    return text + _among_solved(again, found[0], "###")
 
 
-def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:
-    """The primary measure among the runs that solved what training asks."""
+def _among_solved(experiment: Experiment, primary: ArmComparison, heading: str = "##") -> str:
+    """The primary measure among the runs that solved what training asks; empty where the file names no such measure."""
+    if not experiment.solved_by:
+        return ""
     by = comparison(experiment, experiment.solved_by)
     both = [seed for seed in primary.seeds if seed in by.seeds]
     of, solved = ([each.seeds.index(seed) for seed in both] for each in (primary, by))
@@ -262,7 +265,7 @@ def _among_solved(experiment: Experiment, primary: ArmComparison) -> str:
         rows.append([arm, str(len(values)), f"{float(values.mean()):.3f}" if len(values) else "none"])
     title = f"Among the runs with {experiment.solved_at:.0%} or more: {by.meaning}"
     table = markdown_table(["arm", "runs", f"mean of {primary.meaning}"], rows)
-    return f"\n## {title}\n\nSelected by their outcome, so no difference is taken.\n\n{table}\n"
+    return f"\n{heading} {title}\n\nSelected by their outcome, so no difference is taken.\n\n{table}\n"
 
 
 def _count(reached: torch.Tensor) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.arm_circuits import tables_by_arm
-from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, change_list, shares_of, with_shares
+from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, FLOOR, change_list, shares_of, with_shares
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
@@ -69,6 +69,10 @@ INTRO = (
     "from the residual stream; *skip* is a head's own pattern, all that a head without composition has."
 )
 
+NAMED_BEFORE = (
+    "C1 to C4, at the end, are about some groups of the change *letter*, which were named before these models were "
+    "trained; all else describes."
+)
 ONE_WAY = """## By which way the letter leaves layer 0
 
 In the other prompt {letter}. Layer 0 finds the letter; by which of its ways out does it go on: to layer 1's dynamic
@@ -86,7 +90,8 @@ largest], and how many of the trained models could be asked:
 
 {tables}
 
-Which way has the largest share, on `{seen}`, in how many models? No hypothesis is about this count.
+Which way has the largest share, on `{seen}`, in how many models? Those in which none has {floor:.0%} would be counted
+apart. No hypothesis is about this.
 
 {largest}
 """
@@ -120,6 +125,7 @@ def one_way(rows: pd.DataFrame, experiment: Experiment) -> str:
         sign=SIGN_ERROR,
         least=least_models(SIGN_ERROR),
         seen=part,
+        floor=FLOOR,
         tables="\n\n".join(f"On `{each}`:\n\n{ways_table(asked, trained, each, WAYS)}" for each in parts),
         largest="\n".join(largest_ways(asked, arm, part, WAYS) for arm in trained),
     )
@@ -131,6 +137,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     counts, arms = tables_by_arm(rows, list(CHANGES))
+    again = REPLICATION in options
     text = TEXT.format(
         options=options,
         intro=INTRO.format(
@@ -138,12 +145,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
             at=experiment.solved_at,
             seen=experiment.solved_part,
             documents=DOCUMENTS,
-            explained=f"{EXPLAINED} {DESCRIBES}",
+            explained=f"{EXPLAINED} {NAMED_BEFORE if again else DESCRIBES}",
         ),
         changes=change_list(CHANGES),
         arms=arms,
     )
-    return f"{text}\n{one_way(rows, experiment)}" if REPLICATION in options else text
+    return f"{text}\n{one_way(rows, experiment)}" if again else text
 
 
 def main(table: RunsTable = None) -> None:
