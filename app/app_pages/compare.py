@@ -12,8 +12,9 @@ WHICH = {"weights": "weights before", "composed": "weights after", "scores": "sc
 
 st.title("Compare models", anchor=False)
 st.markdown(
-    "One prompt, two models. The shipped DCFormer and its baseline model were trained on the same documents, so a "
-    "difference between them is due to composing the heads, or to chance.",
+    "One prompt, two models. The shipped DCFormer and its baseline model were trained on the same documents, one run "
+    "each. They differ in composing the heads, and with it in parameters and compute; one pair of runs does not tell "
+    "these, or chance, apart.",
     help=tip("baseline model"),
 )
 name = st.session_state.model

@@ -20,13 +20,24 @@ FEW = 5
 
 
 def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "") -> str:
-    """A number with its interval in brackets, or alone where the interval is NaN; `sign` is "+" to show plus signs."""
+    """A number with its interval in brackets; `sign` is "+" to show plus signs.
+
+    It stands alone where the interval is NaN, and where all values were the same: such an interval has no width, and
+    says nothing of others.
+    """
     middle, *ends = (float(each) for each in (value, low, high))
-    # An end that rounds to zero would not tell on which side of it the interval stops.
-    first, last = (f"{end:{sign}.3f}" if round(end, 3) or not end else f"{end:{sign}.1g}" for end in ends)
+    # A number that rounds to zero would not tell on which side of it it is.
+    alone, first, last = (f"{n:{sign}.3f}" if round(n, 3) or not n else f"{n:{sign}.1g}" for n in (middle, *ends))
+    if without_width(*ends):
+        return f"{alone} (all the same, so no interval)"
     if all(end and not round(end, 3) for end in ends):  # nor would a mean of 0.000 lie between 1e-5 and 3e-5
         return f"{middle:{sign}.1g} [{first}, {last}]"
     return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
+
+
+def without_width(low: float, high: float) -> bool:
+    """Whether values were the same in all seeds, up to rounding."""
+    return high - low < 1e-12
 
 
 def one_by_one(*ways: Sequence[float], form: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
-from dcinterp.evidence.intervals import interval_text, one_by_one
+from dcinterp.evidence.intervals import interval_text, one_by_one, without_width
 from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, verdict_words
 from dcinterp.support.errors import UserError
@@ -249,12 +249,7 @@ def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str],
 
 def side_of_zero(low: float, high: float) -> int:
     """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero, has no width, or is none."""
-    return 0 if _without_width(low, high) else (low > 0) - (high < 0)
-
-
-def _without_width(low: float, high: float) -> bool:
-    """Whether values were the same in all seeds, up to rounding: such an interval says nothing of others."""
-    return high - low < 1e-12
+    return 0 if without_width(low, high) else (low > 0) - (high < 0)
 
 
 def _concluded(experiment: Experiment, hypothesis: Hypothesis, low: float, high: float) -> int:
@@ -287,7 +282,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
         why_none = f"interim, {len(found.seeds)} of {found.planned} seeds"
     elif math.isnan(low):
         why_none = "one seed"
-    elif _without_width(low, high) and abs(mean) > 1e-12:
+    elif without_width(low, high) and abs(mean) > 1e-12:
         why_none = "the same in all seeds, so that there is no interval"
     few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
     return Verdict(

@@ -31,6 +31,12 @@ from dcinterp.support.progress import Progress, silent
 FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Of the edges, as in the benchmark."""
 
+NO_WAY = (
+    "m is no larger in the model than with all edges patched, so that f says nothing: choose another contrast, or "
+    "prompts that the model answers."
+)
+"""A warning on f, whose denominator is that difference."""
+
 
 def edges_kept(fraction: float, edges: int) -> int:
     """How many edges a share of all is; at least one."""

@@ -54,7 +54,7 @@ class Motif:
         named = ", ".join(f"{head} ({weight:+.2f})" for head, weight in zip(others, self.weights, strict=True))
         match self.name:
             case "self-gating":
-                verb = "amplifies" if self.weights[0] > 0 else "silences"
+                verb = "amplifies" if self.weights[0] > 0 else "weakens"
                 return f"self-gating: head {first[0]} {verb} its own attention ({self.weights[0]:+.2f})"
             case "one-to-many":
                 return f"one-to-many: head {first[0]} shares its attention with heads {named}"

@@ -112,7 +112,7 @@ def test_statistics_of_made_up_effects():
     assert set(found.by_unit()["unit"]) == set(found.units)
     said = " ".join(found.warnings())
     assert "(gradient) and ablation agree in sign in only 0%" in said
-    assert "predictions of gradient are no closer" in said
+    assert "That the predictions of gradient go with the effects is not shown: they correlate by -1.00" in said
     assert "12 more units" in " ".join(replace(found, left_out=12).warnings())
 
 

@@ -91,8 +91,8 @@ class ExampleTable(Result):
     def sentence(self) -> str:
         n, head = len(self.prompts), max(self.heads, key=self.heads.count)
         return (
-            f"{int(self.right.sum())} of {n} answers are right; the main head is {head} in "
-            f"{self.heads.count(head)} of them."
+            f"{int(self.right.sum())} of {n} answers are right. The head with the largest score, in size, is {head} in "
+            f"{self.heads.count(head)} of all {n} examples."
             if n
             else ""
         )

@@ -108,7 +108,8 @@ class GenerationSteps(Result):
             return said
         tokens = len(self.expected)
         chance = f"whose {tokens} tokens together have" if tokens > 1 else "which has"
-        does = "begins with" if self.right else "does not begin with"
+        short = self.expected[: len(self.written)] == self.written and len(self.written) < tokens and not self.stopped
+        does = "begins with" if self.right else "is cut off within" if short else "does not begin with"
         return (
             f'{said} That {does} the answer "{self.answer}", {chance} a probability of '
             f"{float(self.answer_probability.double().prod()):.1%}."

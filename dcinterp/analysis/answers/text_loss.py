@@ -110,16 +110,17 @@ class TextLoss(Result):
     def sentences(self) -> list[str]:
         """The loss of all tokens and, of two models, their difference with its interval."""
         whole = self.table().query("kind == 'all'").set_index("model")
-        read = f"{int(self.tokens.sum()):,} tokens of {len(self.files)} files"
+        read = f"{int(self.tokens.sum()):,} tokens of {len(self.files)} file{'s' * (len(self.files) != 1)}"
         said = [
             f"{model}: {whole.loc[model, 'nats']:.3f} nats a token ({bits:.3f} bits a byte) on {read}."
             for model, bits in zip(self.models, self.bits_per_byte.tolist(), strict=True)
         ]
         if len(self.models) == 2:
             nats, low, high = whole.loc[DIFFERENCE, ["nats", "low", "high"]]
+            over = f"{self.level:.0%} interval over files {low:+.3f} to {high:+.3f}"
             said.append(
-                f"{self.models[0]} minus {self.models[1]}: {nats:+.3f} nats a token, {self.level:.0%} interval over "
-                f"files {low:+.3f} to {high:+.3f}."
+                f"{self.models[0]} minus {self.models[1]}: {nats:+.3f} nats a token, "
+                f"{over if low == low else 'of one file, so without an interval'}."
             )
         return said
 

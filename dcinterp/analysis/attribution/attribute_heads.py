@@ -123,12 +123,12 @@ class HeadAttribution(Result):
                 f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": the scores explain an '
                 "answer that it does not give."
             )
-        allowed = self.tolerance * measured_by(self.metric - self.metric_at_baseline)
-        if len(incomplete := [int(i) for i in (self.gap.abs() > allowed).nonzero()[:, 0]]):
+        missed = self.gap.abs() / measured_by(self.metric - self.metric_at_baseline).clamp(min=1e-9)
+        if len(incomplete := [int(i) for i in (missed > self.tolerance).nonzero()[:, 0]]):
             layers_named = f"layer{'s' * (len(incomplete) > 1)} {', '.join(map(str, incomplete))}"
             where = "all layers" if self.path == "joint" else layers_named
             sentences.append(
-                f"The scores of {where} miss up to {float(self.relative_gap.max()):.0%} of the metric difference: "
+                f"The scores of {where} miss up to {float(missed.max()):.0%} of the metric difference: "
                 + ("use integrated gradients (method 'ig')." if self.method == "gradient" else "raise max_steps.")
             )
         if self.disagreements:

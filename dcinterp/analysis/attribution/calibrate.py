@@ -170,7 +170,7 @@ class Calibration(Result):
             if float(self.agreement[m, at]) < 0.75:
                 sentences.append(
                     f"Attribution ({method}) and ablation agree in sign in only {float(self.agreement[m, at]):.0%} of "
-                    "the notable cases: its scores do not say what an intervention does."
+                    "the notable cases: check the sign of a score by an intervention."
                 )
             if float(self.error[m, at]) >= 1:
                 sentences.append(
@@ -178,7 +178,11 @@ class Calibration(Result):
                     "single removal no better than always predicting no effect (1.00)."
                 )
             if float(self.correlation[m, at]) <= float(self.shuffled[m, at]):
-                sentences.append(f"The predictions of {method} are no closer to the effects than shuffled ones.")
+                sentences.append(
+                    f"That the predictions of {method} go with the effects is not shown: they correlate by "
+                    f"{float(self.correlation[m, at]):.2f}, and 97.5 % of shuffled ones by less than "
+                    f"{float(self.shuffled[m, at]):.2f} in size."
+                )
         sentences += few_examples(self.n)
         if self.left_out:
             sentences.append(f"{self.left_out} more units were left out at random; raise limit to include them all.")

@@ -90,11 +90,11 @@ def control_says(
         return None, ""
     if controlled.wording:
         return False, (
-            f' But "{token}" stands in {controlled.having} of the {controlled.prompts} reference prompts: it belongs '
-            "to the wording of the question and is no fact that the answer is read from."
+            f' But "{token}" stands in {controlled.having} of the {controlled.prompts} reference prompts: it may '
+            "belong to the wording of the question, and that the answer is read from it is not shown."
         )
     if controlled.source is False:
-        return False, f' But the answer is not read from this "{token}": its fact is another one.'
+        return False, f' But by the rules of the task this "{token}" is of another fact than the answer.'
     if not matters(direct, logit_difference):
         return None, " The head's direct effect is too small to tell whether it follows this word."
     named = ", ".join(f'"{word}"' for word in controlled.words)

@@ -65,9 +65,14 @@ def share_of(effect: float, logit_difference: float, more: str = "") -> str:
 
 
 def matters(effect: float, logit_difference: float) -> bool:
-    """Whether an effect supports the answer by a tenth of the logit difference or more."""
+    """Whether an effect supports the answer by a tenth of the logit difference or more, and by what shows as a number.
+
+    Where the difference is not above zero there is no share of it.
+    """
+    if round(effect, 2) <= 0:
+        return False
     if logit_difference <= 0:
-        return effect > 0
+        return True
     return percent(effect, logit_difference) >= 100 * NOTABLE_EFFECT
 
 

@@ -44,7 +44,7 @@ from dcinterp.mechanism.circuit_pairs import Counterfactual, ranked_and_measured
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import FROM, Contrast, Others, ScoreMethod, Scoring, score_edges
 from dcinterp.mechanism.dataset import Examples
-from dcinterp.mechanism.faithfulness import edges_kept, faithfulness_of, keep_top, measure_circuits
+from dcinterp.mechanism.faithfulness import NO_WAY, edges_kept, faithfulness_of, keep_top, measure_circuits
 from dcinterp.mechanism.prompt import str_tokens
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
 from dcinterp.results.registry import analysis
@@ -190,9 +190,9 @@ class CircuitScores(Result):
     def sentence(self) -> str:
         composed = sum(kind != "stream" for kind, kept in zip(self.edge_kinds, self.kept.tolist(), strict=True) if kept)
         return (
-            f"With the {self.size:,} highest of {len(self.edges):,} edges kept ({composed} of composition) and the "
-            f"others patched from {FROM[self.contrast]}, the mean of m (logit of the answer minus that of the "
-            f"counterfactual's answer) is {float(self.alone.mean()):+.2f}; with all edges it is "
+            f"With {self.size:,} of {len(self.edges):,} edges kept, those of the largest scores in size ({composed} of "
+            f"composition), and the others patched from {FROM[self.contrast]}, the mean of m (logit of the answer "
+            f"minus that of the counterfactual's answer) is {float(self.alone.mean()):+.2f}; with all edges it is "
             f"{float(self.metric.mean()):+.2f}, with none {float(self.patched.mean()):+.2f}: "
             f"{self.faithfulness:.0%} of the way, on {self._where}."
         )
@@ -207,6 +207,8 @@ class CircuitScores(Result):
 
     def warnings(self) -> list[str]:
         sentences = few_examples(min(self.n, len(self.prompts)))
+        if float((self.metric - self.patched).mean()) <= 0:
+            sentences.append(NO_WAY)
         wrong = int((self.metric <= 0).sum())
         if wrong:
             sentences.append(

@@ -128,9 +128,10 @@ class CompositionCauses(Result):
             said.append(
                 f"{what} is {float(self.value[number]):.2f}, against {float(self.at_mean[number]):.2f} with the mean "
                 f'stream of the other positions in the place of that at "{self.tokens[self.places[number]]}"; the '
-                f"largest cause is {self.components[at]} ({float(self.causes[number, at]):+.2f}; ablated alone "
-                f'{float(self.ablation[number, at]):+.2f}), the token that counts most "{self.tokens[token]}" '
-                f"({float(self.by_token[number, token]):+.2f})."
+                f"largest part of the difference, by integrated gradients, is of {self.components[at]} "
+                f"({float(self.causes[number, at]):+.2f}; ablated alone {float(self.ablation[number, at]):+.2f}, which "
+                f"{'confirms' if self.confirmed(number) else 'does not confirm'} it), and by token of "
+                f'"{self.tokens[token]}" ({float(self.by_token[number, token]):+.2f}).'
             )
         return said
 

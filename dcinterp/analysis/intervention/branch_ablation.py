@@ -108,7 +108,10 @@ class BranchAblation(Result):
 
     @property
     def guessed(self) -> tuple[str, ...]:
-        """Patterns in which the interval of the intact model holds the level of guessing, or lies below it."""
+        """Patterns in which the interval of the intact model holds the level of guessing, or lies below it.
+
+        In these it is not shown that the model does better than guessing; with few rows it may.
+        """
         above = ~(self.low[self.parts.index(INTACT)] <= self.guess)
         return tuple(name for name, better in zip(self.patterns, above.tolist(), strict=True) if not better)
 
@@ -126,8 +129,9 @@ class BranchAblation(Result):
         sentences = []
         if self.guessed:
             sentences.append(
-                "The intact model does no better than a random fact with the right relation on "
-                f"{', '.join(self.guessed)}: there, an ablation cannot show how a fact is chosen."
+                "That the intact model does better than a random fact with the right relation is not shown on "
+                f"{', '.join(self.guessed)} (the interval of its accuracy reaches down to that): there, this ablation "
+                "does not show how a fact is chosen."
             )
         if self.kind == "zero":
             sentences.append(

@@ -115,7 +115,15 @@ class InterventionEffect(Result):
         """
         still = "still" if self.answer_after == self.answer_before else "now"
         size = round(self.effect, 2)  # as it is shown
-        meaning = "works against the answer" if size > 0 else "favours the answer" if size < 0 else "is neutral"
+        towards = f'for "{self.target}" over "{self.foil}"' if self.foil else f"this {self.objective}"
+        against = f'against "{self.target}", for "{self.foil}"' if self.foil else f"this {self.objective}"
+        meaning = (
+            f"{'speaks' if self.foil else 'lowers'} {against}"
+            if size > 0
+            else f"{'speaks' if self.foil else 'raises'} {towards}"
+            if size < 0
+            else "moves it by less than 0.005"
+        )
         minus = f' minus that of "{self.foil}"' if self.foil else ""
         before, after, effect = (
             f"{strong}{text}{strong}"
@@ -146,8 +154,8 @@ class InterventionEffect(Result):
             )
         if self.effect_of_zero is not None and round(self.effect, 2) * round(self.effect_of_zero, 2) < 0:
             sentences.append(
-                "With zero in its place the effect has the other sign: what the part has in common over prompts and "
-                "what it has on this one work in opposite ways."
+                "With zero in its place the effect has the other sign: it depends on what is put in the place of the "
+                "part."
             )
         return sentences
 

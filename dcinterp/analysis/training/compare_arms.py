@@ -98,6 +98,12 @@ class ArmComparison(Result):
             if math.isnan(low):
                 found.append(f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} (one seed).")
                 continue
+            if high - low < 1e-12:
+                found.append(
+                    f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f}, the same in all "
+                    f"{len(self.seeds)} seeds, so that there is no interval."
+                )
+                continue
             found.append(
                 f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} "
                 f"(95 % interval {low:+.3f} to {high:+.3f}, {len(self.seeds)} seeds).{verdict}"

@@ -239,6 +239,9 @@ def _said(what: str, lag: tuple[float, float, float], count: int, *, verdict: bo
     mean, low, high = lag
     if count < 2:
         return f"Fewer than two seeds have curves with a start, too few to compare the main edge with {what}."
+    if high == low:
+        same = f"{mean:+.0f} in all {count} seeds, so that there is no interval"
+        return f"The lag between the main edge's effect on {what} and {what} is {same}."
     side, sure = ("before" if mean > 0 else "after"), low > 0 or high < 0
     end = f": {side if sure else 'which comes first is open'}." if verdict else "."
     return (

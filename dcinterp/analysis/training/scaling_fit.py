@@ -112,7 +112,7 @@ class ScalingFit(Result):
         base, other = self.families
         low, high = float(self.multiplier_low[0]), float(self.multiplier_high[0])
         remark = "" if low > 1 or high < 1 else "; the interval includes 1, so no difference is shown"
-        over = f" over {len(self.seeds)} seeds" if self.seeds else ""
+        over = f" over {len(self.seeds)} seeds" if self.seeds else " over runs"
         return (
             f"At a loss of {float(self.loss[0]):.4g}, {base} needs {float(self.multiplier[0]):.2f} times the compute "
             f"of {other} (95 % interval{over} {low:.2f} to {high:.2f}){remark}."

@@ -122,16 +122,22 @@ class TrainingEdges(Result):
     def sentences(self) -> list[str]:
         """The loss, the edge that matters most at the end, and how many matter."""
         n, most = self.loss.shape[1], self.strongest(1)[0]
-        sure = int((self.final_low > 0).sum())
+        sure, at = int((self.final_low > 0).sum()), f"{100 * self.level:g} %"
+        start = (
+            f"It starts at step {int(self.start[most]):,} ({at} interval {int(self.start_low[most]):,} to "
+            f"{int(self.start_high[most]):,})."
+            if self.final_low[most] > 0
+            else "That it raises the loss is not shown, so it has no start."
+        )
         return [
             f"The loss goes from {float(self.loss[0].mean()):.2f} to {float(self.loss[-1].mean()):.2f} nats; its split "
-            f"into two levels is at step {self.loss_start:,} (95 % interval over {n} documents "
+            f"into two levels is at step {self.loss_start:,} ({at} interval over {n} documents "
             f"{self.loss_start_low:,} to {self.loss_start_high:,}).",
-            f"Of {len(self.edges)} edges, `{self.edges[most]}` matters most at the end: replaced by its mean it "
-            f"changes the loss by {float(self.final[most]):+.3f} nats. It starts at step {int(self.start[most]):,} "
-            f"({int(self.start_low[most]):,} to {int(self.start_high[most]):,}).",
-            f"{sure} {'edge raises' if sure == 1 else 'edges raise'} the loss at the end when replaced, by intervals "
-            "that hold for all together.",
+            f"Of {len(self.edges)} edges, `{self.edges[most]}` has the largest effect at the end: replaced by its mean "
+            f"it changes the loss by {float(self.final[most]):+.3f} nats ({float(self.final_low[most]):+.3f} to "
+            f"{float(self.final_high[most]):+.3f}). {start}",
+            f"{sure} {'edge raises' if sure == 1 else 'edges raise'} the loss at the end when replaced, by {at} "
+            "intervals that hold for all edges together (as the one above does).",
         ]
 
     def warnings(self) -> list[str]:

@@ -56,7 +56,7 @@ def test_the_thresholds_are_arguments():
 
 def test_sentences_say_who_does_what():
     silence = find_motifs(torch.diag(torch.tensor([0.0, -0.4, 0.0])))[0]
-    assert silence.sentence == "self-gating: head 1 silences its own attention (-0.40)"
+    assert silence.sentence == "self-gating: head 1 weakens its own attention (-0.40)"
     w = torch.zeros(4, 4)
     w[:3, 3] = torch.tensor([0.5, 0.6, -0.5])
     assert (

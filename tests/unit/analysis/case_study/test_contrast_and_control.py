@@ -128,8 +128,12 @@ def test_a_prompt_without_reference_is_studied_with_zero_and_says_so(foreign):
     [
         (Control(("pot", "car"), 2.0, 1, 32, True), True, "100% of the direct effect, so what it writes follows"),
         (Control(("pot",), 0.4, 1, 32, True), False, "20% of the direct effect, so what it writes depends little"),
-        (Control(("pot",), 2.0, 32, 32, None), False, "stands in 32 of the 32 reference prompts: it belongs to the"),
-        (Control(("pot",), 2.0, 1, 32, False), False, "the answer is not read from this"),
+        (Control(("pot",), 2.0, 32, 32, None), False, "stands in 32 of the 32 reference prompts: it may belong to the"),
+        (
+            Control(("pot",), 2.0, 1, 32, False),
+            False,
+            'by the rules of the task this "can" is of another fact than the answer',
+        ),
         (None, None, ""),
     ],
 )

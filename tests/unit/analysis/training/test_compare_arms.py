@@ -213,9 +213,14 @@ def test_a_verdict_against_an_arm_at_an_edge_of_the_search_is_open_or_marked(
 
 
 def test_an_end_near_zero_tells_its_side(tmp_path, write_experiment):
-    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, 0.3], "composed": [0.1001, 0.2001, 0.3001]})
+    plain = [0.1, 0.2, 0.3]
+    near = [value + more for value, more in zip(plain, (2.9e-4, 3e-4, 3.1e-4), strict=True)]
+    same = [value + 1e-4 for value in plain]
+    folder = write_experiment(tmp_path / "e", {"plain": plain, "composed": near, "same": same})
     found = dcinterp.compare_arms(str(folder))
-    assert "+0.0001 [+0.0001, +0.0001]" in table_of(found)
+    assert "+0.0003 [+0.0002, +0.0003]" in table_of(found)
+    assert "+0.0001 (all the same, so no interval)" in table_of(found)
+    assert found.sentences()[1] == "same minus plain: +0.000, the same in all 3 seeds, so that there is no interval."
 
 
 def test_a_hypothesis_on_several_arms_is_about_their_mean_in_each_seed(tmp_path, write_experiment):

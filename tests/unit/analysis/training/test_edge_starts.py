@@ -43,7 +43,7 @@ def test_the_mean_lag_is_over_the_seeds_that_have_starts(tmp_path):
     assert found.warnings() == ["A curve of seed 3 is no step, so it has no start and no lag."]
     assert "splits 27 steps before the loss, on average" in found.sentences()[0]
     assert found.sentences()[0].endswith("which comes first is open.")
-    assert found.sentences()[1].endswith("(lag +40, 95 % interval +40 to +40, 4 seeds).")
+    assert found.sentences()[1].endswith(" is +40 in all 4 seeds, so that there is no interval.")
     assert "`post.qp` in 4 of 4 seeds" in found.sentences()[2]
 
 

@@ -103,7 +103,13 @@ def test_starts_are_splits_of_the_means(found):
 
 def test_it_is_said_drawn_saved_and_read(found, tmp_path):
     strongest = found.edges[found.strongest(1)[0]]
-    assert f"`{strongest}` matters most at the end" in found.sentences()[1]
+    assert f"`{strongest}` has the largest effect at the end" in found.sentences()[1]
+    assert found.final_low[found.strongest(1)[0]] < 0
+    assert found.sentences()[1].endswith("That it raises the loss is not shown, so it has no start.")
+    sure = dataclasses.replace(found, final_low=found.final.abs() / 2, level=0.9)
+    assert "It starts at step" in sure.sentences()[1]
+    assert "(90 % interval " in sure.sentences()[1]
+    assert "by 90 % intervals" in sure.sentences()[2]
     assert found.table()["edge"][0] == strongest
     figure = dcinterp.figures.plot(found, edges=2, checkpoint=1)
     assert [trace.name for trace in figure.data][:2] == ["loss", "start of loss"]
