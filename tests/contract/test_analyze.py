@@ -90,7 +90,9 @@ def test_an_intervention_says_its_effect(capsys, objective, foil):
     assert found, out
     before, after, effect = map(float, found.groups()[:3])
     assert before - after == pytest.approx(effect, abs=0.011)
-    assert found[4] == ("works" if effect > 0 else "favours" if effect < 0 else "is")
+    assert found[4] == ("moves" if not effect else "speaks" if foil else "lowers" if effect > 0 else "raises")
+    if foil and effect:
+        assert f'speaks {"against" if effect > 0 else "for"} "tea"' in text
     assert f'The {objective} of "tea"' in text
     assert ('minus that of "meat"' in text) == bool(foil)
 
