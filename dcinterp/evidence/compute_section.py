@@ -37,12 +37,16 @@ How far the mean of a size is from the mean line:
 
 {residuals}
 
-At equal text, the two families of one size, seed by seed; a hypothesis is about those alone that are named above:
+{sizes}Besides, and no hypothesis: without `--over seeds`, with one line through all runs of a family, which takes each
+of them to scatter by itself, and at the lowest loss of these lines, which not every run need have reached. {pooled}
+"""
 
-{sizes}
 
-Besides, and no hypothesis: without `--over seeds`, with one line through all runs of a family, which takes each of them
-to scatter by itself, and at the lowest loss of these lines, which not every run need have reached. {pooled}
+SIZES = """At equal text, the two families of one size, seed by seed; a hypothesis is about those alone that are named
+above:
+
+{table}
+
 """
 
 
@@ -89,17 +93,23 @@ def _arms(experiment: Experiment, fit: ScalingFit) -> str:
 
 
 def _sizes(experiment: Experiment, fit: ScalingFit) -> str:
-    """A row for every size of the experiment's own runs: the first family minus the second, at equal text."""
+    """A row for every size of the experiment's own runs: the first family minus the second, at equal text.
+
+    Empty where one family has more arms than the other, so that they are no pairs.
+    """
     runs = experiment.counted(read_table(experiment))
+    first, second = (_by_size(runs, family) for family in fit.families)
+    if len(first) != len(second):
+        return ""
     found, rows = arms_of(experiment), []
-    for one, other in zip(*(_by_size(runs, family) for family in fit.families), strict=True):
+    for one, other in zip(first, second, strict=True):
         rows.append([f"{one} minus {other}", interval_text(*found.between([one], [other]), sign="+")])
-    return markdown_table(["", found.meaning], rows)
+    return SIZES.format(table=markdown_table(["", found.meaning], rows))
 
 
 def _by_size(runs: pd.DataFrame, family: str) -> list[str]:
     """The arms of a family, the smallest model first."""
-    return list(runs[runs["family"] == family].sort_values("parameters")["arm"].unique())
+    return list(runs[runs["family"] == family].sort_values("parameters", kind="stable")["arm"].unique())
 
 
 def _residuals(fit: ScalingFit) -> str:

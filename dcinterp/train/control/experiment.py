@@ -11,6 +11,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
@@ -164,12 +165,11 @@ class Experiment:
         return f"{first}-{first + len(self.seeds) - 1}"
 
     def _seeds_beside(self) -> set[int]:
-        """Seeds of the runs in the tables of the experiments beside this one."""
+        """Seeds of the runs in the tables of the experiments beside this one; a file that is no such table has none."""
         found = set[int]()
         for file in (*self.folder.parent.glob(f"*/{TABLE}"), *self.folder.parent.glob(f"*/{REPLICATION}")):
-            with file.open(encoding="utf-8", newline="") as rows:
-                said = (row.get(SEEDED[0]) for row in csv.DictReader(rows))
-                found.update(int(float(seed)) for seed in said if seed)
+            with file.open(encoding="utf-8", newline="") as rows, suppress(ValueError, csv.Error):
+                found |= {int(float(row[SEEDED[0]])) for row in csv.DictReader(rows) if row.get(SEEDED[0])}
         return found
 
     def counted(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -231,3 +231,20 @@ def test_families_without_a_loss_in_common_have_no_multiplier(planted):
     assert "reached no loss in common" in verdict_lines(experiment)[0]
     assert compute_section(experiment, "small-compute.svg") == ""
     assert "small-compute.svg" not in page_of(experiment, "small.svg")
+
+
+def test_the_families_of_a_size_are_held_against_each_other(planted: Callable[..., Experiment]) -> None:
+    """At equal text, smallest first; and not at all where one family has a size that the other lacks."""
+    experiment = planted([0.7, 0.72, 0.71])
+    lines = compute_section(experiment, "picture.svg").splitlines()
+    rows = [line.split("|")[1].strip() for line in lines if line.startswith("| plain ") and " minus " in line]
+    assert rows == ["plain 8 minus all 8", "plain 16 minus all 16", "plain 24 minus all 24"]
+    more = {"name": "plain 32", "model.preset": "tiny-transformer++", "model.changes.hidden_size": 32}
+    file = experiment.folder / "experiment.yaml"
+    tree = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump(tree | {"arms": [*tree["arms"], more]}))
+    experiment, runs = read_experiment(experiment.folder), pd.read_csv(experiment.table)
+    extra = runs[runs["arm"] == "plain 24"].assign(arm="plain 32", flops=2e13)
+    extra["name"] = [experiment.run(FINAL, "plain 32", {}, int(seed)).name for seed in extra["recipe.seed"]]
+    pd.concat([runs, extra]).to_csv(experiment.table, index=False)
+    assert "At equal text" not in compute_section(experiment, "picture.svg")

@@ -171,6 +171,8 @@ def test_seeds_of_tables_beside_it_are_passed_over(several, write_experiment):
     rows = pd.read_csv(other / "results.csv")
     for folder, name, shift in ((other, "results.csv", 6), (other, "replication.csv", 11)):
         rows.assign(**{"recipe.seed": rows["recipe.seed"] + shift}).to_csv(folder / name, index=False)
+    (several.parent / "no table").mkdir()
+    (several.parent / "no table" / "results.csv").write_bytes(b"recipe.seed\nnine\n\xff")
     used = {
         int(seed) for name in ("results.csv", "replication.csv") for seed in pd.read_csv(other / name)["recipe.seed"]
     }
