@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pandas as pd
+
 from tests.app.opening import open_page
+
+FOLDER = Path(__file__).parents[2] / "experiments"
 
 
 def test_an_experiment_without_runs_shows_what_it_asks(app, write_experiment):
@@ -36,7 +41,13 @@ def test_a_repetition_stands_beside_the_verdicts(app):
     assert "With other seeds" in [each.value for each in app.subheader]
     lines = [text.value for text in app.markdown if text.value.startswith("- **H2**")]
     assert len(lines) == len(set(lines)) == 2
-    assert any("--seeds 20-29 --keep-search" in each.value for each in app.code), "neither those nor the first ones"
+    (asked,) = {each for code in app.code for each in re.findall(r"--seeds (\d+-\d+) --keep-search", code.value)}
+    first, last = map(int, asked.split("-"))
+    assert last - first == 9
+    tables = (pd.read_csv(file) for file in FOLDER.glob("*/re*.csv"))
+    used = {int(seed) for table in tables if "recipe.seed" in table for seed in table["recipe.seed"]}
+    assert 19 in used, "of its repetition"
+    assert not used & set(range(first, last + 1)), "neither those nor the first ones, nor others'"
 
 
 def test_what_the_search_saw_can_be_read(app):
