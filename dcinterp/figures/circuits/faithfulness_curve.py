@@ -54,6 +54,6 @@ def plot(result: FaithfulnessCurve, *, theme: str = "light", mark: tuple[float, 
         )
     figure.add_hline(y=1, line_width=1, line_color=THEMES[theme].muted)
     figure.update_xaxes(title="share of the edges kept", type="log", tickformat=".1~%", tickvals=[0.001, 0.01, 0.1, 1])
-    figure.update_yaxes(title="f: share of the model's logit difference")
+    figure.update_yaxes(title="f: the way from no edge (0) to the model (1)")
     finish(figure, theme, height=380)
     return figure.update_layout(legend={"orientation": "v", "yanchor": "bottom", "y": 1.02})
