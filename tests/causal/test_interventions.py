@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -176,6 +177,23 @@ def test_a_line_without_a_kind_means_the_mean_over_examples_of_the_task(model):
     assert zero.effect_of_zero is None
     assert f"With zero in its place the effect is {zero.effect:+z.2f}" in result.sentence()
     assert abs(result.effect - zero.effect) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("after", "foil", "says"),
+    [
+        (1.0, "animal", 'the change speaks against "fruit", for "animal".'),
+        (3.0, "animal", 'the change speaks for "fruit" over "animal".'),
+        (1.0, None, "the change lowers this logit."),
+        (3.0, None, "the change raises this logit."),
+        (2.001, None, "the change moves it by less than 0.005."),
+    ],
+)
+def test_without_a_foil_nothing_is_said_for_or_against_an_answer(model, after, foil, says):
+    """All logits may move together, so that one alone has no contrast."""
+    result = intervene(model, PROMPT, "head 0.3 zero", "fruit", "animal")
+    made = dataclasses.replace(result, metric_before=2.0, metric_after=after, foil=foil)
+    assert made.sentence().endswith(says)
 
 
 def test_a_prompt_of_no_task_needs_a_reference(model, make_bridge):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -41,6 +43,9 @@ def test_an_answer_of_several_tokens_has_the_product_of_their_probabilities(brid
         chance *= float(logits.softmax(-1)[token])
     assert f"whose 3 tokens together have a probability of {chance:.1%}" in found.sentence()
     assert found.right == (found.written == found.expected)
+    cut = dataclasses.replace(found, expected=(*found.written, "more"), stopped=False)
+    assert f'That is cut off within the answer "{found.answer}"' in cut.sentence()
+    assert f'That does not begin with the answer "{found.answer}"' in dataclasses.replace(cut, stopped=True).sentence()
 
 
 def test_a_right_answer_is_recognised_and_the_end_of_the_text_stops(shipped, prompt):

@@ -67,6 +67,9 @@ def test_two_models_are_compared_on_the_same_tokens(shipped, folder):
     same = dcinterp.text_loss(shipped, str(folder), other="dcformer++", files=10).table().query("model == 'difference'")
     assert same[["nats", "low", "high"]].abs().to_numpy().max() < 1e-9
     assert "minus" in found.sentences()[-1]
+    one = dcinterp.text_loss(shipped, str(folder / "below" / "0.txt"), other="transformer++")
+    assert one.sentences()[0].endswith("tokens of 1 file.")
+    assert one.sentences()[-1].endswith("nats a token, of one file, so without an interval.")
 
 
 def test_the_interval_covers_the_ratio_over_files():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -56,6 +57,9 @@ def test_the_circuit_is_the_edges_of_largest_mean(shipped, scored):
     assert f"{scored.faithfulness:.0%} of the way" in scored.sentence()
     # A few percent of the edges go most of the way on a task that the model can do; random ones go nowhere.
     assert scored.faithfulness > 0.7
+    assert not any("f says nothing" in warning for warning in scored.warnings())
+    turned = dataclasses.replace(scored, metric=scored.patched, patched=scored.metric)
+    assert any("f says nothing" in warning for warning in turned.warnings())
 
 
 def test_small_circuits_do_what_the_model_does_and_random_ones_do_not(curve):

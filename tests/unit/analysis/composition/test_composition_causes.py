@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -75,3 +77,8 @@ def test_sentences_name_the_top_cause(bridge, prompt):
     found = composition_causes(bridge, prompt, 1, 2, 3, -1, 4)
     for number, sentence in enumerate(found.sentences()):
         assert found.components[found.top(number)] in sentence
+        assert ("does not confirm it" in sentence) != found.confirmed(number)
+    denied = dataclasses.replace(found, ablation=-found.causes)
+    assert all("does not confirm it" in sentence for sentence in denied.sentences())
+    agreed = dataclasses.replace(found, ablation=found.causes)
+    assert all("which confirms it" in sentence for sentence in agreed.sentences())
