@@ -41,7 +41,6 @@ How far the mean of a size is from the mean line:
 of them to scatter by itself, and at the lowest loss of these lines, which not every run need have reached. {pooled}
 """
 
-
 SIZES = """At equal text, the two families of one size, seed by seed; a hypothesis is about those alone that are named
 above:
 

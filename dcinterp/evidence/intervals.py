@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.train.control.experiment import Experiment
 
 FEW = 5
@@ -22,22 +22,27 @@ FEW = 5
 def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "") -> str:
     """A number with its interval in brackets; `sign` is "+" to show plus signs.
 
-    It stands alone where the interval is NaN, and where all values were the same: such an interval has no width, and
-    says nothing of others.
+    It stands alone where the interval is NaN, and where all values were the same.
     """
-    middle, *ends = (float(each) for each in (value, low, high))
-    # A number that rounds to zero would not tell on which side of it it is.
-    alone, first, last = (f"{n:{sign}.3f}" if round(n, 3) or not n else f"{n:{sign}.1g}" for n in (middle, *ends))
-    if without_width(*ends):
-        return f"{alone} (all the same, so no interval)"
-    if all(end and not round(end, 3) for end in ends):  # nor would a mean of 0.000 lie between 1e-5 and 3e-5
-        return f"{middle:{sign}.1g} [{first}, {last}]"
-    return f"{middle:{sign}.3f}" + ("" if math.isnan(ends[0]) else f" [{first}, {last}]")
+    middle, first, last = (float(each) for each in (value, low, high))
+    if without_width(first, last):
+        return f"{_digits(middle, sign)} (all the same, so no interval)"
+    if math.isnan(first):
+        return f"{middle:{sign}.3f}"
+    tiny = all(
+        end and not round(end, 3) for end in (first, last)
+    )  # a mean of 0.000 would not lie between 1e-5 and 3e-5
+    return f"{middle:{sign}{'.1g' if tiny else '.3f'}} {brackets(first, last, sign)}"
 
 
-def without_width(low: float, high: float) -> bool:
-    """Whether values were the same in all seeds, up to rounding."""
-    return high - low < 1e-12
+def brackets(low: float, high: float, sign: str = "") -> str:
+    """The ends of an interval, in brackets."""
+    return f"[{_digits(low, sign)}, {_digits(high, sign)}]"
+
+
+def _digits(number: float, sign: str) -> str:
+    """Three decimals, or more for what would round to zero, and not tell on which side of it it is."""
+    return f"{number:{sign}.3f}" if round(number, 3) or not number else f"{number:{sign}.1g}"
 
 
 def one_by_one(*ways: Sequence[float], form: str) -> str:

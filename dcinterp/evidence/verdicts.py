@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
-from dcinterp.evidence.intervals import interval_text, one_by_one, without_width
+from dcinterp.evidence.intervals import brackets, interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, verdict_words
+from dcinterp.mechanism.statistics import without_width
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis
@@ -268,9 +269,9 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     level = _level(experiment, hypothesis)
     mean, low, high = found.between(hypothesis.arms, hypothesis.baselines)
     decides, said = (low, high), interval_text(mean, low, high, sign="+")
-    if level != LEVEL:
+    if level != LEVEL and not (math.isnan(low) or without_width(low, high)):
         decides = found.between(hypothesis.arms, hypothesis.baselines, level)[1:]
-        said += f",{at_level(level)} {interval_text(mean, *decides, sign='+').partition(' ')[2]}"
+        said += f",{at_level(level)} {brackets(*decides, sign='+')}"
     arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
     of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     side = side_of_zero(*decides)

@@ -113,6 +113,11 @@ def bootstrap_interval(
     return (low, high) if bounds is None else _bounded(x, low, high, bounds, level)
 
 
+def without_width(low: float, high: float) -> bool:
+    """Whether an interval is of values that were all the same, up to rounding: it says nothing of others."""
+    return high - low < 1e-12
+
+
 def _mean_interval(
     x: Float[Tensor, "n unit"], counts: Float[Tensor, "resample n"], level: float
 ) -> tuple[Tensor, Tensor]:

@@ -115,15 +115,11 @@ class InterventionEffect(Result):
         """
         still = "still" if self.answer_after == self.answer_before else "now"
         size = round(self.effect, 2)  # as it is shown
-        towards = f'for "{self.target}" over "{self.foil}"' if self.foil else f"this {self.objective}"
-        against = f'against "{self.target}", for "{self.foil}"' if self.foil else f"this {self.objective}"
-        meaning = (
-            f"{'speaks' if self.foil else 'lowers'} {against}"
-            if size > 0
-            else f"{'speaks' if self.foil else 'raises'} {towards}"
-            if size < 0
-            else "moves it by less than 0.005"
-        )
+        lowers, raises = f"lowers this {self.objective}", f"raises this {self.objective}"
+        if self.foil:
+            lowers = f'speaks against "{self.target}", for "{self.foil}"'
+            raises = f'speaks for "{self.target}" over "{self.foil}"'
+        meaning = lowers if size > 0 else raises if size < 0 else "moves it by less than 0.005"
         minus = f' minus that of "{self.foil}"' if self.foil else ""
         before, after, effect = (
             f"{strong}{text}{strong}"

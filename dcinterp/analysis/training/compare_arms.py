@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
@@ -98,7 +98,7 @@ class ArmComparison(Result):
             if math.isnan(low):
                 found.append(f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} (one seed).")
                 continue
-            if high - low < 1e-12:
+            if without_width(low, high):
                 found.append(
                     f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f}, the same in all "
                     f"{len(self.seeds)} seeds, so that there is no interval."

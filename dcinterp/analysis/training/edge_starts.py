@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -239,7 +239,7 @@ def _said(what: str, lag: tuple[float, float, float], count: int, *, verdict: bo
     mean, low, high = lag
     if count < 2:
         return f"Fewer than two seeds have curves with a start, too few to compare the main edge with {what}."
-    if high == low:
+    if without_width(low, high):
         same = f"{mean:+.0f} in all {count} seeds, so that there is no interval"
         return f"The lag between the main edge's effect on {what} and {what} is {same}."
     side, sure = ("before" if mean > 0 else "after"), low > 0 or high < 0

@@ -168,8 +168,10 @@ class Experiment:
         """Seeds of the runs in the tables of the experiments beside this one; a file that is no such table has none."""
         found = set[int]()
         for file in (*self.folder.parent.glob(f"*/{TABLE}"), *self.folder.parent.glob(f"*/{REPLICATION}")):
-            with file.open(encoding="utf-8", newline="") as rows, suppress(ValueError, csv.Error):
-                found |= {int(float(row[SEEDED[0]])) for row in csv.DictReader(rows) if row.get(SEEDED[0])}
+            with file.open(encoding="utf-8", newline="") as text, suppress(ValueError, IndexError, csv.Error):
+                rows = csv.reader(text)
+                column = next(rows, []).index(SEEDED[0])
+                found |= {int(float(row[column])) for row in rows if row and row[column]}
         return found
 
     def counted(self, table: pd.DataFrame) -> pd.DataFrame:
