@@ -84,7 +84,7 @@ def train_stacked(
     """
     require_alike(configs)
     configs = [resolve(replace(config, recipe=replace(config.recipe, bf16=False))) for config in configs]
-    where = torch.device(device or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    where = find_device(device)
     if where.type == "cuda":
         torch.cuda.set_device(where)  # where graphs are made
     with ExitStack() as locks:
@@ -101,6 +101,14 @@ def train_stacked(
         began = time.monotonic()
         stack.train(begin, documents, workers, join(*tell))
         return stack.save_models(time.monotonic() - began)
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; a GPU where there is one if it is empty. A GPU has a number, as CUDA asks for."""
+    device = torch.device(name or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def require_alike(configs: Sequence[TrainConfig]) -> None:

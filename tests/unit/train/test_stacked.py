@@ -27,7 +27,7 @@ from dcinterp.train.data.data_source import open_data_source
 from dcinterp.train.data.made_documents import PIECE, MadeBatches, make_documents, open_made
 from dcinterp.train.loop.divergence import TrainingDiverged
 from dcinterp.train.loop.run import train
-from dcinterp.train.loop.stacked import CHECKPOINT, train_stacked
+from dcinterp.train.loop.stacked import CHECKPOINT, find_device, train_stacked
 
 GPU = torch.cuda.is_available()
 TASKS = [
@@ -268,6 +268,13 @@ def test_a_sweep_of_stacks_gives_the_table_of_runs_one_by_one(tmp_path: Path) ->
     same = ["name", "status", "steps", "tokens", "parameters", "flops", "accuracy 1 seen"]
     pd.testing.assert_frame_equal(found[same], wanted[same])
     assert found["loss"].tolist() == pytest.approx(wanted["loss"].tolist(), rel=1e-4)
+
+
+def test_a_gpu_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 3)
+    assert find_device("cuda") == torch.device("cuda:3")  # without it, torch.cuda.set_device raises
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    assert find_device("cpu") == torch.device("cpu")
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
