@@ -108,7 +108,7 @@ def head_step(
     here = float(attribution.by_position[layer, head, attribution.position])
     scored = float(attribution.scores[layer, head])
     top_layer, top_head = attribution.best
-    difference, gap = attribution.metric, float(attribution.relative_gap[layer])
+    difference, missed = attribution.metric, round(100 * float(attribution.missed[layer]))
     who = f"Head {head} of layer {layer} has the largest direct effect (of the heads with a notable attribution score)"
     if (layer, head) != best:
         who = (
@@ -130,9 +130,12 @@ def head_step(
             f"({float(attribution.scores[top_layer, top_head]):+z.2f} over all positions), but its direct effect is "
             f"{float(directs[top_layer, top_head]):+z.2f}."
         )
-    missed = round(100 * gap)
     if missed > 100 * ACCEPTABLE_GAP:
-        sentence += f" Integrated gradients miss {missed}% of the layer's effect, so read the scores with care."
+        effect = difference - float(attribution.metric_at_baseline[layer])
+        sentence += (
+            f" The scores of this layer's heads add up to {effect - float(attribution.gap[layer]):+z.2f} and its "
+            f"effect is {effect:+z.2f}, so read them with care."
+        )
     holds = here > 0 and matters(direct.value, difference) and missed <= 100 * ACCEPTABLE_GAP
     return Step("head", "Which head has the largest direct effect?", sentence, holds)
 

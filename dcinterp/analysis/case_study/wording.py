@@ -23,7 +23,7 @@ NOTABLE_WEIGHT = 0.1
 """With less weight than this, before and after composition, a head does not attend to a token."""
 
 ACCEPTABLE_GAP = 0.01
-"""Share of the layer's effect; the sentence says so if the integral misses more."""
+"""Share of the layer's effect, or of a tenth of the largest; the sentence says so if the integral misses more."""
 
 FOLLOWS = 0.5
 """Share of a head's direct effect; a head that reads a fact loses as much if the fact is another."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import dcinterp
 import synthetic_tasks
 from dcinterp import UserError
-from dcinterp.analysis.case_study.evidence import Ablator
+from dcinterp.analysis.case_study.evidence import Ablator, Effect
 from dcinterp.analysis.case_study.following import source_position, source_positions
+from dcinterp.analysis.case_study.steps import head_step
+from dcinterp.analysis.case_study.wording import Words
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,21 @@ def test_numbers_in_the_sentences_are_those_of_the_evidence(bridge, example):
     assert f"set to zero at all positions {verb} the difference by {abs(ablation):.2f}" in study.step("head").sentence
     assert f"{float(study.breakdown.out[2]):z.2f}" in study.step("source").sentence
     assert study.head_from != 2
+
+
+@pytest.mark.parametrize(("gap", "said"), [(0.2, True), (0.001, False)])
+def test_a_gap_is_said_in_logits_and_measured_by_a_tenth_of_the_largest_effect_at_least(study, gap, said):
+    # Layer 0 hardly matters: a gap of 0.001 is 50 % of its effect, and 0.2 % of a tenth of the other's.
+    found = replace(
+        study.attribution,
+        metric=6.0,
+        metric_at_baseline=torch.tensor([5.998, 1.0]),
+        gap=torch.tensor([gap, 0.0]),
+    )
+    nothing = Effect(0.0, 0.0)
+    sentence = head_step(found, nothing, nothing, study.direct, 0, 1, (0, 1), Words("zero"), "").sentence
+    assert ("read them with care" in sentence) == said
+    assert (f"add up to {0.002 - gap:+.2f} and its effect is +0.00" in sentence) == said
 
 
 def test_a_direct_effect_is_what_goes_with_the_head_while_later_heads_stay(bridge, study, example):
