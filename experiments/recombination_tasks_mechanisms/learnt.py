@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
-from dcinterp.evidence.intervals import interval_text
+from dcinterp.evidence.intervals import brackets, difference_text, interval_text
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.evidence.verdicts import comparison
 from dcinterp.support.errors import UserError
@@ -23,33 +23,46 @@ from dcinterp.train.control.experiment_file import read_experiment
 HERE = Path(__file__).parent
 TEXT_FILE = "more-learnt.md"
 FEWEST, MOST, PART = 4, 0.02, 0.5
+BESIDE = "plain wider"
+"""A plain arm of more parameters; arms that no hypothesis compares with it are shown beside it."""
 
 TEXT = """## Where both arms learnt the tasks seen
 
-A difference on the tasks left out may be one on all tasks. So beside it stand the same difference on the tasks seen in
-training, with its 95 % interval over seeds; how many seeds have both arms at {at:.0%} of those; and both differences
-over these seeds, without intervals, as the seeds are chosen by their outcome. *alike*: in {fewest} seeds or more both
-have learnt the tasks; over these the difference on tasks left out is above zero and at least half of that over all
-seeds, and that on tasks seen at most {most:+g}; and the interval on tasks seen does not lie above zero. Empty: seeds
-are missing.
+A difference on the tasks left out may be one on all tasks. So beside it stand the same difference on the tasks seen
+in training, with its 95 % interval over seeds; how many seeds have both of the two arms at {at:.0%} of those (the
+last row of *Each combination by itself* is of seeds in which all arms have); and both differences over these seeds,
+without intervals, as the seeds are chosen by their outcome. The hypotheses are one family of {tests}: a finding is
+stated only where the interval at {level:.2%} lies on that side of zero too. *alike*, of a gain alone: over the
+seeds with both learnt the difference on tasks left out is above zero and at least half of that over all seeds, and
+that on tasks seen at most {most:+g}; and the interval on tasks seen does not lie above zero. *too few*: fewer than
+{fewest} such seeds, so that nothing is said of joining the parts. Empty: seeds are missing.
 
     python experiments/recombination_tasks_mechanisms/learnt.py
 
 {table}
+
+Minus *{beside}*, which has more parameters and FLOPs, on tasks left out. There is no hypothesis, and nothing is
+concluded; brackets are at 95 %.
+
+{other}
 """
 
 
-def row_of(hypothesis: Hypothesis, primary: ArmComparison, seen: ArmComparison, at: float) -> list[str]:
-    """The line of one hypothesis."""
+def row_of(hypothesis: Hypothesis, primary: ArmComparison, seen: ArmComparison, at: float, level: float) -> list[str]:
+    """The line of one hypothesis, with its interval at `level`."""
     mean, low, high = seen.between(hypothesis.arms, hypothesis.baselines)
     both = (seen.values[[seen.arms.index(arm) for arm in (*hypothesis.arms, *hypothesis.baselines)]] >= at).all(0)
     apart = [each.by_seed(hypothesis.arms, hypothesis.baselines) for each in (primary, seen)]
     whole, (left_out, on_seen) = float(apart[0].mean()), (float(each[both].mean()) for each in apart)
-    alike = low <= 0 and int(both.sum()) >= FEWEST and 0 < left_out >= PART * whole and on_seen <= MOST
+    few, gain = int(both.sum()) < FEWEST, whole > 0
+    alike = low <= 0 and 0 < left_out >= PART * whole and on_seen <= MOST
     what = f"{hypothesis.name}: {' and '.join(hypothesis.arms)} minus {' and '.join(hypothesis.baselines)}"
     over = [f"{each:+.3f}" if both.any() else "" for each in (left_out, on_seen)]
-    says = "" if len(primary.seeds) < primary.planned else "yes" if alike else "no"
-    return [what, f"{whole:+.3f}", interval_text(mean, low, high, sign="+"), str(int(both.sum())), *over, says]
+    says = "too few" if few else ("yes" if alike else "no") if gain else "no gain"
+    says = "" if len(primary.seeds) < primary.planned else says
+    wide = brackets(*primary.between(hypothesis.arms, hypothesis.baselines, level)[1:], sign="+")
+    cells = [f"{whole:+.3f}", wide, interval_text(mean, low, high, sign="+"), str(int(both.sum())), *over]
+    return [what, *cells, says]
 
 
 def summary(experiment: Experiment) -> str:
@@ -59,10 +72,27 @@ def summary(experiment: Experiment) -> str:
         UserError: no run has ended yet.
     """
     primary, seen = comparison(experiment, None), comparison(experiment, experiment.solved_by)
-    rows = [row_of(each, primary, seen, experiment.solved_at) for each in experiment.hypotheses]
+    tests = len(experiment.hypotheses)
+    level = 1 - 0.05 / tests
+    rows = [row_of(each, primary, seen, experiment.solved_at, level) for each in experiment.hypotheses]
     learnt = ["seeds with both learnt", "on tasks left out, over these", "on tasks seen, over these", "alike"]
-    table = markdown_table(["difference", "on tasks left out", "on tasks seen", *learnt], rows)
-    return TEXT.format(at=experiment.solved_at, fewest=FEWEST, most=MOST, table=table)
+    head = ["difference", "on tasks left out", f"at {level:.2%}", "on tasks seen", *learnt]
+    beside = comparison(experiment, None, BESIDE)
+    asked = {arm for each in experiment.hypotheses if BESIDE in each.baselines for arm in each.arms}
+    others = [arm for arm in beside.arms if arm not in (BESIDE, "plain") and arm not in asked]
+    return TEXT.format(
+        at=experiment.solved_at,
+        fewest=FEWEST,
+        most=MOST,
+        tests=tests,
+        level=level,
+        beside=BESIDE,
+        table=markdown_table(head, rows),
+        other=markdown_table(
+            ["arm", "mean", f"minus {BESIDE}"],
+            [[arm, f"{beside.mean[beside.arms.index(arm)]:.3f}", difference_text(beside, arm)] for arm in others],
+        ),
+    )
 
 
 def main() -> None:

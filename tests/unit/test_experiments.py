@@ -827,18 +827,23 @@ def test_a_gain_is_told_from_better_learning():
         return dataclasses.replace(found, values=values)
 
     def says(left_out: list[float], seen: list[float], plain: float = 0.97) -> list[str]:
-        return module.row_of(asked, of([0.5] * 6, left_out), of([plain] * 6, seen), 0.95)[2:]
+        return module.row_of(asked, of([0.5] * 6, left_out), of([plain] * 6, seen), 0.95, 0.98)[3:]
 
     near, above = [0.01, -0.01, 0.02, -0.02, 0.0, 0.01], [0.1, 0.2, 0.1, 0.2, 0.1, 0.2]
     assert says(above, near)[1:] == ["6", "+0.150", "+0.002", "yes"]
     assert says(above, [0.001, 0.0011, 0.001, 0.0012, 0.001, 0.0011])[-1] == "no", "better on tasks seen, in all seeds"
     assert says(above, [0.2, -0.0, -0.01, 0.0, 0.01, -0.01])[-1] == "no", "better on tasks seen, in the mean"
     assert says(above, [0.0] * 4 + [-0.4] * 2)[1:] == ["4", "+0.150", "+0.000", "yes"]
-    assert says(above, [0.0] * 3 + [-0.4] * 3)[1:] == ["3", "+0.133", "+0.000", "no"], "too few learnt"
-    assert says(above, near, plain=0.5)[1:] == ["0", "", "", "no"]
-    assert says([-each for each in above], near)[-1] == "no"
+    assert says(above, [0.0] * 3 + [-0.4] * 3)[1:] == ["3", "+0.133", "+0.000", "too few"]
+    assert says(above, near, plain=0.5)[1:] == ["0", "", "", "too few"]
+    assert says([-each for each in above], near)[-1] == "no gain"
+    assert says([-each for each in above], near, plain=0.5)[-1] == "too few", "whatever the difference is"
+    low, high = found.between(asked.arms, asked.baselines, 0.98)[1:]
+    assert module.row_of(asked, found, found, 0.95, 0.98)[2] == f"[{low:+.3f}, {high:+.3f}]"
     assert says([0.01, 0.02, 0.01, 0.02, 0.9, 0.9], [0.01, 0.0, 0.01, 0.0, -0.5, -0.5])[-1] == "no", "of other seeds"
-    assert "H1: DCMHA minus plain | +0.067" in module.summary(read_experiment(FOLDER / "recombination_tasks"))
+    text = module.summary(experiment)
+    assert "H1: DCMHA minus plain | +0.067" in text
+    assert f"one family of {len(experiment.hypotheses)}" in text
     found = dataclasses.replace(found, planned=9)
     assert says(above, near)[-1] == "", "seeds are missing"
 
