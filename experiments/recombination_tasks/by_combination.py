@@ -33,7 +33,7 @@ ODD = 0.5
 """Where the fact that is unlike the others is right less often, it is no better than a random one (1.00 or 0.33)."""
 
 LAST = """The last row is of
-the {both} seeds in which every arm has {at:.0%} of the tasks seen, chosen by their outcome."""
+the {both} in which every arm has {at:.0%} of the tasks seen, chosen by their outcome."""
 NO_LAST = """In no
 seed has every arm {at:.0%} of the tasks seen."""
 
@@ -104,7 +104,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     table = markdown_table(["tasks", *experiment.arms, *named, "random fact", "odd fact"], lines)
     return TEXT.format(
         seeds=rows["seed"].nunique(),
-        last=(LAST if both else NO_LAST).format(both=both, at=experiment.solved_at),
+        last=(LAST if both else NO_LAST).format(both=f"{both} seed{'s' * (both != 1)}", at=experiment.solved_at),
         options=options,
         table=table,
     )
