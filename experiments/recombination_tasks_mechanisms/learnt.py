@@ -28,14 +28,16 @@ BESIDE = "plain wider"
 
 TEXT = """## Where both arms learnt the tasks seen
 
-A difference on the tasks left out may be one on all tasks. So beside it stand the same difference on the tasks seen
-in training, with its 95 % interval over seeds; how many seeds have both of the two arms at {at:.0%} of those (the
-last row of *Each combination by itself* is of seeds in which all arms have); and both differences over these seeds,
-without intervals, as the seeds are chosen by their outcome. The hypotheses are one family of {tests}: a finding is
-stated only where the interval at {level:.2%} lies on that side of zero too. *alike*, of a gain alone: over the
-seeds with both learnt the difference on tasks left out is above zero and at least half of that over all seeds, and
-that on tasks seen at most {most:+g}; and the interval on tasks seen does not lie above zero. *too few*: fewer than
-{fewest} such seeds, so that nothing is said of joining the parts. Empty: seeds are missing.
+A difference on the tasks left out may be one on all tasks. So beside it stand the same difference on the tasks
+seen in training, with its 95 % interval over seeds; how many seeds have both of the two arms at {at:.0%} of those
+(the last row of *Each combination by itself* is of seeds in which all arms have); and both differences over these
+seeds, without intervals, as the seeds are chosen by their outcome. The hypotheses are one family of {tests}: a
+finding is stated only where the interval at {level:.2%} lies on that side of zero too. *alike*, of a gain alone:
+over the seeds with both learnt the difference on tasks left out is above zero and at least half of that over all
+seeds, and that on tasks seen at most {most:+g}; and the interval on tasks seen does not lie above zero. *too
+few*: fewer than {fewest} such seeds, so that nothing is said of joining the parts. Empty: seeds are missing.
+*yes* means something only where the interval at {level:.2%} lies above zero. *no gain*: the mean is not above
+zero, which is no evidence that there is none.
 
     python experiments/recombination_tasks_mechanisms/learnt.py
 

@@ -848,6 +848,21 @@ def test_a_gain_is_told_from_better_learning():
     assert says(above, near)[-1] == "", "seeds are missing"
 
 
+def test_what_a_difference_leans_on_is_what_is_left_without_a_part_of_it():
+    module, folder = script("recombination_tasks_mechanisms", "leans_on"), FOLDER / "recombination_tasks_mechanisms"
+    experiment, rows = read_experiment(folder), pd.read_csv(folder / "by_combination.csv")
+    text = module.summary(rows, experiment)
+    assert text == (folder / "more-leans-on.md").read_text(encoding="utf-8")
+    one, seed = experiment.config["data"]["holdout"][0], experiment.seeds[0]
+    planted = rows.assign(right=0.0)  # a gain in one combination of one seed, over all arms but that of H1
+    planted.loc[(rows["arm"] == "talking heads") & (rows["combination"] == one) & (rows["seed"] == seed), "right"] = 1.0
+    lines = module.summary(planted, experiment).splitlines()
+    first = {line.split(" | ")[0].strip("| "): line.split(" | ")[1] for line in lines if line.startswith("| ")}
+    assert first[one].startswith("+0.000")
+    assert all(first[each].startswith("+0.025") for each in experiment.config["data"]["holdout"][1:])
+    assert first[str(seed)].startswith("+0.200; +0.000")
+
+
 def test_two_sizes_are_shown_side_by_side():
     module = script("parts_four_layers", "both_sizes")
     two, four = (dcinterp.compare_arms(str(FOLDER / name)) for name in ("parts", "parts_four_layers"))

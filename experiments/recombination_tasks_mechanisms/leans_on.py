@@ -1,0 +1,105 @@
+"""Which combinations and which seeds every difference leans on, looked at afterwards.
+
+    python experiments/recombination_tasks_mechanisms/leans_on.py
+
+reads the table of the runs and by_combination.csv, and prints tables, which are also at the end of the page
+(more-leans-on.md). Nothing is concluded from them: they were added when all runs had been read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+import typer
+
+from dcinterp.evidence.intervals import interval_text
+from dcinterp.evidence.trained_models import print_text
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import FINAL, Experiment, Hypothesis, read_table
+from dcinterp.train.control.experiment_file import read_experiment
+
+HERE = Path(__file__).parent
+MEASURED, TEXT_FILE = "by_combination.csv", "more-leans-on.md"
+
+TEXT = """## What the differences lean on
+
+Looked at when all runs had been read, so nothing is concluded. First, each mean difference on the tasks left out
+without one of the five combinations, with the 95 % interval over seeds:
+
+{combinations}
+
+Then without one of the seeds, behind what that seed has, with the interval at {level:.2%}:
+
+{seeds}
+
+And apart for the seeds in which both arms have {at:.0%} of the tasks seen and the others, with the loss in training, at
+its end, of the arm and its baseline; these seeds are chosen by their outcome, so there is no interval:
+
+{learnt}
+
+    python experiments/recombination_tasks_mechanisms/leans_on.py
+
+"""
+
+
+def by_seed(values: pd.DataFrame, hypothesis: Hypothesis) -> pd.Series:
+    """The difference of a hypothesis, seed by seed; `values` has a column for every arm."""
+    return values[list(hypothesis.arms)].mean(axis=1) - values[list(hypothesis.baselines)].mean(axis=1)
+
+
+def between(apart: pd.Series, level: float = 0.95) -> str:
+    """The mean over seeds, with its interval."""
+    values = torch.tensor(apart.to_numpy())
+    low, high = bootstrap_interval(values, level=level, bounds=(-1.0, 1.0))
+    return interval_text(float(values.mean()), float(low), float(high), sign="+")
+
+
+def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
+    """The three tables, as Markdown."""
+    asked, level = experiment.hypotheses, 1 - 0.05 / len(experiment.hypotheses)
+    names = [each.name for each in asked]
+
+    def right(chosen: pd.DataFrame) -> pd.DataFrame:
+        return chosen.pivot_table(index="seed", columns="arm", values="right")
+
+    apart = {each.name: by_seed(right(rows), each) for each in asked}
+    without = [
+        [one, *(between(by_seed(right(rows[rows["combination"] != one]), each)) for each in asked)]
+        for one in experiment.config["data"]["holdout"]
+    ]
+    seeds = [
+        [str(seed), *(f"{found[seed]:+.3f}; {between(found.drop(seed), level)}" for found in apart.values())]
+        for seed in experiment.seeds
+    ]
+    runs = read_table(experiment)
+    runs = runs[runs["stage"] == FINAL]
+    seen, loss = (
+        runs.pivot_table(index="recipe.seed", columns="arm", values=each) for each in (experiment.solved_by, "loss")
+    )
+    learnt = []
+    for each in asked:
+        both = (seen[[*each.arms, *each.baselines]] >= experiment.solved_at).all(axis=1)
+        for words, those in (("both", both.index[both]), ("not both", both.index[~both])):
+            mean = [f"{loss.loc[those, list(arms)].to_numpy().mean():.2f}" for arms in (each.arms, each.baselines)]
+            listed = ", ".join(map(str, those))
+            learnt.append([each.name, words, listed, f"{apart[each.name][those].mean():+.3f}", *mean])
+    head = ["difference", "learnt by", "seeds", "on tasks left out", "loss of the arm", "loss of its baseline"]
+    return TEXT.format(
+        level=level,
+        at=experiment.solved_at,
+        combinations=markdown_table(["without", *names], without),
+        seeds=markdown_table(["seed", *names], seeds),
+        learnt=markdown_table(head, learnt),
+    )
+
+
+def main() -> None:
+    """Write the tables and print them."""
+    print_text(summary(pd.read_csv(HERE / MEASURED), read_experiment(HERE)), HERE / TEXT_FILE)
+
+
+if __name__ == "__main__":
+    typer.run(main)
