@@ -197,7 +197,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command, which circuits.yaml names.
     """
     why, parts, arms = settings(experiment)
-    able, told, of = with_shares(rows), [], {}
+    able, told, of = without_void_ways(with_shares(rows)), [], {}
     for arm in arms:
         shares = able[able["arm"] == arm]
         if not len(shares):
@@ -214,7 +214,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         both = " and one of ".join(pair)
         told.append(f"The shares of a model of {both} correlate {', '.join(alike)}, on the groups that both have.")
     head = TEXT.format(
-        why=why, verdict=verdict(rows, experiment), means="\n".join(means(rows, arm) for arm in experiment.arms)
+        why=why, verdict=verdict(rows, experiment), means="\n".join(means(able, arm) for arm in experiment.arms)
     )
     if not len(able):
         return head + UNASKED.format(at=experiment.solved_at)
@@ -237,6 +237,11 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         left_out=f" The tables of {others} are left out; its shares are in circuits.csv." if others else "",
         arms="\n\n".join(told),
     )
+
+
+def without_void_ways(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without the ways through dynamic weights where no weights are made from the tokens."""
+    return rows[(rows["arm"] == COMPOSED) | ~rows["group"].astype(str).str.endswith("weights")]
 
 
 def comparable(shares: pd.DataFrame) -> pd.DataFrame:

@@ -729,7 +729,13 @@ def test_the_words_on_first_askings_are_those_of_the_table():
 
 
 @pytest.mark.parametrize(
-    "asked", ["recombination_tasks", "recombination_tasks_two_heads", "recombination_tasks_eight_heads"]
+    "asked",
+    [
+        "recombination_tasks",
+        "recombination_tasks_two_heads",
+        "recombination_tasks_eight_heads",
+        "recombination_tasks_mechanisms",
+    ],
 )
 @pytest.mark.parametrize("name", ["by_combination", "circuits"])
 def test_the_words_on_the_tasks_are_those_of_the_tables(name, asked):
@@ -846,6 +852,22 @@ def test_a_gain_is_told_from_better_learning():
     assert f"one family of {len(experiment.hypotheses)}" in text
     found = dataclasses.replace(found, planned=9)
     assert says(above, near)[-1] == "", "seeds are missing"
+
+
+def test_maps_that_no_token_makes_have_no_way_through_weights():
+    """Of the 74 tasks; a share of 0.00 there would be a reading of what is not."""
+    module, folder = script("recombination_tasks", "circuits"), FOLDER / "recombination_tasks_mechanisms"
+    rows = pd.read_csv(folder / "circuits.csv")
+    text = module.summary(rows, read_experiment(folder))
+    by_arm = dict(each.split("\n", 1) for each in text.split("### ")[1:])
+    assert {arm: "weights |" in table for arm, table in by_arm.items()} == {
+        "DCMHA": True,
+        "plain": False,
+        "talking heads": False,
+        "head convolution": False,
+        "differential": False,
+    }
+    assert text.count("*all -> weights* 0.") == 1, "and in the lines of means"
 
 
 def test_what_a_difference_leans_on_is_what_is_left_without_a_part_of_it():
