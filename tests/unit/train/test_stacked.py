@@ -26,8 +26,9 @@ from dcinterp.train.data.batches import Batches
 from dcinterp.train.data.data_source import open_data_source
 from dcinterp.train.data.made_documents import PIECE, MadeBatches, make_documents, open_made
 from dcinterp.train.loop.divergence import TrainingDiverged
-from dcinterp.train.loop.run import train
-from dcinterp.train.loop.stacked import CHECKPOINT, find_device, train_stacked
+from dcinterp.train.loop.run import resolve, train
+from dcinterp.train.loop.stacked import CHECKPOINT, Stack, find_device, train_stacked
+from dcinterp.train.loop.stacked_model import StackedBatches
 
 GPU = torch.cuda.is_available()
 TASKS = [
@@ -36,6 +37,18 @@ TASKS = [
 ]
 PUZZLE = [{"source": "puzzle", "steps": 9, "batch_size": 4, "score": "answer"}]
 TEXT = [{"source": "text", "steps": 9, "batch_size": 2}]
+
+KINDS = pytest.mark.parametrize(
+    ("phases", "changes"),
+    [
+        (TASKS, {"compose": "dynamic"}),
+        (TASKS, {"compose": "differential"}),
+        (TASKS, {"compose": "multi-token"}),
+        (PUZZLE, {"compose": "static", "position_type": "learned"}),
+        (TEXT, {}),
+    ],
+    ids=["tasks, dynamic", "tasks, differential", "tasks, multi-token", "puzzle, static", "text, plain"],
+)
 
 
 def tree(phases: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
@@ -82,17 +95,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model" / "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("phases", "changes"),
-    [
-        (TASKS, {"compose": "dynamic"}),
-        (TASKS, {"compose": "differential"}),
-        (TASKS, {"compose": "multi-token"}),
-        (PUZZLE, {"compose": "static", "position_type": "learned"}),
-        (TEXT, {}),
-    ],
-    ids=["tasks, dynamic", "tasks, differential", "tasks, multi-token", "puzzle, static", "text, plain"],
-)
+@KINDS
 def test_each_run_is_the_one_that_is_trained_by_itself(
     phases: list[dict[str, Any]], changes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -116,6 +119,25 @@ def test_each_run_is_the_one_that_is_trained_by_itself(
     assert not torch.equal(
         found["model.embed_tokens.weight"], weights(tmp_path / "stack" / "seed1")["model.embed_tokens.weight"]
     )
+
+
+@KINDS
+def test_runs_side_by_side_have_the_gradients_of_one_after_the_other(
+    phases: list[dict[str, Any]], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """A GPU has the former, the other tests of this file the latter."""
+    for config in (configs := [resolve(each) for each in three(phases, tmp_path, **changes)]):
+        Path(config.output).mkdir()
+    stack = Stack(configs, torch.device("cpu"))
+    batch = StackedBatches([Batches(run.config.data, run.data_source) for run in stack.runs], 0)[1]
+    assert not stack.model.side_by_side
+    wanted, wanted_gradients = stack.model.gradients(batch)
+    stack.model.side_by_side = True
+    found, found_gradients = stack.model.gradients(batch)
+    torch.testing.assert_close(found, wanted)
+    assert len({round(loss, 3) for loss in found.tolist()}) == len(configs), "each has weights and documents of its own"
+    for one, other in zip(found_gradients, wanted_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 def test_a_stack_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
