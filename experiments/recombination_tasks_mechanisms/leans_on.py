@@ -40,6 +40,9 @@ its end, of the arm and its baseline; these seeds are chosen by their outcome, s
 
 {learnt}
 
+The difference on the tasks seen, over all seeds, at {level:.2%} (at 95 %: *Where both arms learnt the tasks seen*):
+{seen}.
+
     python experiments/recombination_tasks_mechanisms/leans_on.py
 
 """
@@ -51,7 +54,7 @@ def by_seed(values: pd.DataFrame, hypothesis: Hypothesis) -> pd.Series:
 
 
 def between(apart: pd.Series, level: float = 0.95) -> str:
-    """The mean over seeds, with its interval."""
+    """The mean of differences of accuracies over seeds, with its interval."""
     values = torch.tensor(apart.to_numpy())
     low, high = bootstrap_interval(values, level=level, bounds=(-1.0, 1.0))
     return interval_text(float(values.mean()), float(low), float(high), sign="+")
@@ -79,6 +82,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     seen, loss = (
         runs.pivot_table(index="recipe.seed", columns="arm", values=each) for each in (experiment.solved_by, "loss")
     )
+    on_seen = [f"{each.name} {between(by_seed(seen, each), level)}" for each in asked]
     learnt = []
     for each in asked:
         both = (seen[[*each.arms, *each.baselines]] >= experiment.solved_at).all(axis=1)
@@ -93,6 +97,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         combinations=markdown_table(["without", *names], without),
         seeds=markdown_table(["seed", *names], seeds),
         learnt=markdown_table(head, learnt),
+        seen=", ".join(on_seen),
     )
 
 
