@@ -5,6 +5,7 @@
     dask:tcp://HOST:8786    a cluster that runs already, by the address of its scheduler
     dask:/path/of.json      the same, by the scheduler's file, as Slurm jobs pass it on
     stacked:cuda            on one GPU, with runs that differ in seeds and rates alone side by side in one model
+    stacked:cpu             the same step by step on a CPU, such as from a checkpoint that a GPU left
 
 Every worker must see the folder of the sweep under the same path, since runs, checkpoints and the table are files. A
 worker that dies loses nothing: its runs go to another, which goes on at their last checkpoint.

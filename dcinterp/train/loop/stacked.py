@@ -1,6 +1,7 @@
 """Several runs that differ in their seeds and rates alone, trained side by side as one model.
 
 A step of a small model on a GPU is mostly the start of its operations, and ten runs side by side start as many as one.
+On a CPU each step is made run by run.
 Each run is the one that `dcinterp.train.loop.run.train` would make on a CPU, to
 rounding: the same initial weights, documents, schedule, clipping and decay, in float32.
 
@@ -189,6 +190,7 @@ class Stack:
         self.model = StackedModel(models, device, self.first.recipe)
         self.optimizer = StackedAdamW(self.model, [run.config for run in self.runs])
         self.summed, self.since = torch.zeros(len(self.runs), device=device), 0
+        self.seconds = 0.0  # before this start
 
     def train(self, begin: int, documents: Path | None, workers: int, tell: Progress) -> None:
         """All steps after `begin`, with a checkpoint every `save_every` and at the end."""
@@ -240,7 +242,7 @@ class Stack:
             except Cancelled as cancelled:
                 stopped = cancelled
             if stopped or done % self.first.save_every == 0 or done == steps:
-                self._save(done)
+                self._save(done, self.seconds + time.monotonic() - began)
             if stopped and done < steps:
                 raise stopped
 
@@ -276,7 +278,7 @@ class Stack:
                 state = TrainerState(global_step=done, max_steps=self.first.steps, num_input_tokens_seen=run.tokens)
                 run.evaluation.on_step_end(None, state, TrainerControl(), model=self.model.run(number))
 
-    def _save(self, done: int) -> None:
+    def _save(self, done: int, seconds: float) -> None:
         """Where all runs are, whole or not at all."""
         place = self.runs[0].output / CHECKPOINT
         aside = place.with_suffix(".unfinished")
@@ -287,6 +289,7 @@ class Stack:
             "since": self.since,
             "tokens": [run.tokens for run in self.runs],
             "finite": [run.finite for run in self.runs],
+            "seconds": seconds,
         }
         try:
             save_file(tensors, aside, metadata={"stack": json.dumps(state)})
@@ -304,9 +307,14 @@ class Stack:
             with safe_open(place, framework="pt") as file:
                 state = json.loads((file.metadata() or {}).get("stack", "{}"))
                 if state.get("runs") != self._digest():
+                    kept = place.with_suffix(".others")
                     log.warning(
-                        "%s is of other runs, settings or texts; these start again from their beginning.", place
+                        "%s is of other runs, settings or texts; these start again from their beginning, and it is "
+                        "kept as %s.",
+                        place,
+                        kept.name,
                     )
+                    place.replace(kept)
                     return 0
                 held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
         except (SafetensorError, ValueError) as error:
@@ -315,7 +323,7 @@ class Stack:
         with torch.no_grad():
             for name, tensor in (self.optimizer.tensors() | {"summed": self.summed}).items():
                 tensor.copy_(held[name])
-        self.since = state["since"]
+        self.since, self.seconds = state["since"], state.get("seconds", 0.0)
         for run, tokens, finite in zip(self.runs, state["tokens"], state["finite"], strict=True):
             run.tokens, run.finite = tokens, finite
         return int(state["step"])
@@ -344,7 +352,7 @@ class Stack:
 
             folders.append(run.output / "model")
             checkpoints.write_whole(folders[-1], write)
-            timings = {"seconds": seconds / len(self.runs), "watching": 0.0, "steps": run.config.steps}
+            timings = {"seconds": (self.seconds + seconds) / len(self.runs), "watching": 0.0, "steps": run.config.steps}
             (run.output / "timings.json").write_text(json.dumps(timings), encoding="utf-8")
         (self.runs[0].output / CHECKPOINT).unlink(missing_ok=True)
         if lost := [run.output.name for run in self.runs if not run.finite]:

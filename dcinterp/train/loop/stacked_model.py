@@ -161,34 +161,34 @@ class StackedModel:
         self.module.config.use_cache = False  # as the Trainer leaves it
         longest: Any = self.module.config.max_position_embeddings
         self.graphs: Graphs | None = Graphs(longest) if device.type == "cuda" else None
-        self.side_by_side = device.type != "cpu"
+        self.side_by_side = device.type != "cpu"  # vmap leaves the fused kernel of a CPU out
 
-    def losses(self, batch: StackedBatch) -> Float[Tensor, " run"]:
-        """The loss of every run on its own documents, in nats.
-
-        On a CPU one run after the other, with the fused kernel, which vmap leaves out.
-        """
-
-        def loss(parameters: dict[str, Tensor], ids: Tensor, labels: Tensor, items: Tensor) -> Tensor:
-            given = {"input_ids": ids, "labels": labels, "use_cache": False, "num_items_in_batch": items}
-            found: Tensor = functional_call(self.module, parameters, (), given).loss
-            return found
-
-        if self.side_by_side:
-            return vmap(loss)(self.parameters, batch.ids, batch.labels, batch.items)
-        of_each = zip(*(held.unbind() for held in self.parameters.values()), strict=True)
-        parameters = [dict(zip(self.parameters, one, strict=True)) for one in of_each]
-        read = zip(parameters, batch.ids, batch.labels, batch.items, strict=True)
-        return torch.stack([loss(*one) for one in read])
+    def _loss(self, parameters: dict[str, Tensor], ids: Tensor, labels: Tensor, items: Tensor) -> Tensor:
+        """Of one run, on its own documents, in nats."""
+        given = {"input_ids": ids, "labels": labels, "use_cache": False, "num_items_in_batch": items}
+        found: Tensor = functional_call(self.module, parameters, (), given).loss
+        return found
 
     def gradients(self, batch: StackedBatch) -> tuple[Float[Tensor, " run"], list[Float[Tensor, "run number"]]]:
         """Losses, and their gradients group by group, as the parameters lie."""
         return self._gradients(batch) if self.graphs is None else self.graphs.replay(self._gradients, batch)
 
     def _gradients(self, batch: StackedBatch) -> tuple[Tensor, list[Tensor]]:
-        losses = self.losses(batch)
-        found = dict(zip(self.parameters, torch.autograd.grad(losses.sum(), [*self.parameters.values()]), strict=True))
+        if self.side_by_side:
+            losses = vmap(self._loss)(self.parameters, batch.ids, batch.labels, batch.items)
+            gradients = torch.autograd.grad(losses.sum(), [*self.parameters.values()])
+        else:
+            each = [self._of_one(number, batch) for number in range(len(batch.ids))]
+            losses = torch.stack([loss for loss, _ in each])
+            gradients = tuple(map(torch.stack, zip(*(found for _, found in each), strict=True)))
+        found = dict(zip(self.parameters, gradients, strict=True))
         return losses.detach(), [torch.cat([found[name].flatten(1) for name in g.names], 1) for g in self.groups]
+
+    def _of_one(self, number: int, batch: StackedBatch) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The loss of one run and its gradients by every parameter; what they need is freed before the next run's."""
+        own = {name: held[number].detach().requires_grad_() for name, held in self.parameters.items()}
+        loss = self._loss(own, batch.ids[number], batch.labels[number], batch.items[number])
+        return loss.detach(), torch.autograd.grad(loss, [*own.values()])
 
     def finite(self) -> list[bool]:
         """Of every run, whether all its parameters are finite."""

@@ -28,7 +28,7 @@ from dcinterp.train.data.made_documents import PIECE, MadeBatches, make_document
 from dcinterp.train.loop.divergence import TrainingDiverged
 from dcinterp.train.loop.run import resolve, train
 from dcinterp.train.loop.stacked import CHECKPOINT, Stack, find_device, train_stacked
-from dcinterp.train.loop.stacked_model import StackedBatches
+from dcinterp.train.loop.stacked_model import StackedBatches, StackedModel
 
 GPU = torch.cuda.is_available()
 TASKS = [
@@ -131,13 +131,47 @@ def test_runs_side_by_side_have_the_gradients_of_one_after_the_other(
     stack = Stack(configs, torch.device("cpu"))
     batch = StackedBatches([Batches(run.config.data, run.data_source) for run in stack.runs], 0)[1]
     assert not stack.model.side_by_side
+    torch.manual_seed(0)
+    for group in stack.model.groups:  # at the start some gradients are next to nothing
+        group.held.add_(0.1 * torch.randn_like(group.held))
     wanted, wanted_gradients = stack.model.gradients(batch)
     stack.model.side_by_side = True
     found, found_gradients = stack.model.gradients(batch)
     torch.testing.assert_close(found, wanted)
     assert len({round(loss, 3) for loss in found.tolist()}) == len(configs), "each has weights and documents of its own"
-    for one, other in zip(found_gradients, wanted_gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    parameters = stack.model.parameters
+    for group, got, want in zip(stack.model.groups, found_gradients, wanted_gradients, strict=True):
+        sizes = [parameters[name][0].numel() for name in group.names]
+        for name, one, other in zip(group.names, got.split(sizes, 1), want.split(sizes, 1), strict=True):
+            assert ((one - other).norm(dim=1) <= 1e-3 * other.norm(dim=1)).all(), name
+
+
+def test_a_stack_goes_on_run_by_run_where_it_was_stopped_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CPU after a GPU."""
+
+    def stop(done: int, total: int, message: str = "") -> None:
+        if done == 4:
+            raise Cancelled("enough")
+
+    whole, cut = (three(TASKS, tmp_path / name, compose="dynamic") for name in ("whole", "cut"))
+    train_stacked(whole, device="cpu")
+    with monkeypatch.context() as patch:
+        made = StackedModel.__init__
+
+        def beside(self: StackedModel, *given: Any) -> None:
+            made(self, *given)
+            self.side_by_side = True
+
+        patch.setattr(StackedModel, "__init__", beside)
+        with pytest.raises(Cancelled):
+            train_stacked(cut, device="cpu", progress=stop)
+    train_stacked(cut, device="cpu")
+    for seed in (1, 2, 3):
+        found, wanted = (weights(tmp_path / name / f"seed{seed}") for name in ("cut", "whole"))
+        for name, weight in wanted.items():
+            torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-5)
 
 
 def test_a_stack_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
@@ -215,6 +249,7 @@ def test_other_runs_do_not_go_on_from_a_stack_of_some_of_them(tmp_path: Path) ->
     steps: list[int] = []
     train_stacked(configs[:2], device="cpu", progress=lambda done, total, message="": steps.append(done))
     assert steps[0] == 1
+    assert Path(configs[0].output, CHECKPOINT).with_suffix(".others").is_file(), "what they had is not lost"
 
 
 def test_a_run_that_diverges_takes_no_other_with_it(tmp_path: Path) -> None:
