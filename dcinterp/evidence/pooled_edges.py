@@ -129,6 +129,16 @@ def with_shares(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.reindex(columns=[*rows, *(each for each in COLUMNS if each not in rows)]).dropna(subset=["share"])
 
 
+def without_void_ways(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without the ways through dynamic weights of arms in which these carry nothing at all.
+
+    Such arms make no weights from the tokens, and a share of 0.00 would be a reading of what is not.
+    """
+    weights = rows["group"].astype(str).str.endswith("weights")
+    carries = (rows["share"].abs().where(weights, 0.0) > 0).groupby(rows["arm"]).transform("any")
+    return rows[~weights | carries]
+
+
 def shares_of(rows: pd.DataFrame, arm: str, part: str, change: str) -> pd.DataFrame:
     """[seed, group]: the shares of a change's effect in the models of an arm that could be asked on a part."""
     rows = with_shares(rows)

@@ -84,7 +84,7 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     said = [f"{' and '.join(keep)} would come out as above"] if keep else []
     said += [f"{' and '.join(lose)} would be open"] if lose else []
     if said:
-        level = f"intervals of {1 - 0.05 / tests:.1%}"
+        level = f"intervals of {family_level(tests):.1%}"
         lines.append(f"Corrected for being {tests} tests (Bonferroni: {level}), {'; '.join(said)}.")
     return lines
 
@@ -238,14 +238,19 @@ def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str],
     tests = len(family) + (experiment.multiplier is not None)
     if tests < 2 or any(len(found.seeds) < max(2, found.planned) for _, found in family):
         return tests, [], []
-    if all(_level(experiment, each) >= 1 - 0.05 / tests for each, _ in family):
+    if all(_level(experiment, each) >= family_level(tests) for each, _ in family):
         return tests, [], []
     for each, found in family:
         level = _level(experiment, each)
         if _concluded(experiment, each, *found.between(each.arms, each.baselines, level)[1:]):
-            stays = side_of_zero(*found.between(each.arms, each.baselines, max(level, 1 - 0.05 / tests))[1:])
+            stays = side_of_zero(*found.between(each.arms, each.baselines, max(level, family_level(tests)))[1:])
             (keep if stays else lose).append(each.name)
     return tests, keep, lose
+
+
+def family_level(tests: int) -> float:
+    """Of an interval when that many hypotheses are one family (Bonferroni)."""
+    return 1 - 0.05 / tests
 
 
 def side_of_zero(low: float, high: float) -> int:

@@ -15,7 +15,15 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.arm_circuits import tables_by_arm
-from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, FLOOR, change_list, shares_of, with_shares
+from dcinterp.evidence.pooled_edges import (
+    DESCRIBES,
+    EXPLAINED,
+    FLOOR,
+    change_list,
+    shares_of,
+    with_shares,
+    without_void_ways,
+)
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
@@ -99,9 +107,7 @@ apart. No hypothesis is about this.
 
 def one_way(rows: pd.DataFrame, experiment: Experiment) -> str:
     """Whether the named ways carry more than any other, as Markdown."""
-    asked, part = with_shares(rows), experiment.solved_part
-    # Maps that are the same for all tokens are made from none: these ways carry nothing there.
-    asked = asked[(asked["arm"] == "DCMHA") | ~asked["group"].str.endswith("weights")]
+    asked, part = without_void_ways(with_shares(rows)), experiment.solved_part
     trained = {arm: int(rows.loc[rows["arm"] == arm, "seed"].nunique()) for arm in ARMS_AGAIN}
     verdicts = []
     for name, (arm, way) in NAMED.items():

@@ -32,6 +32,7 @@ from dcinterp.evidence.pooled_edges import (
     pair_shares,
     shares_of,
     with_shares,
+    without_void_ways,
 )
 from dcinterp.evidence.sign_verdict import sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
@@ -237,11 +238,6 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         left_out=f" The tables of {others} are left out; its shares are in circuits.csv." if others else "",
         arms="\n\n".join(told),
     )
-
-
-def without_void_ways(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without the ways through dynamic weights where no weights are made from the tokens."""
-    return rows[(rows["arm"] == COMPOSED) | ~rows["group"].astype(str).str.endswith("weights")]
 
 
 def comparable(shares: pd.DataFrame) -> pd.DataFrame:

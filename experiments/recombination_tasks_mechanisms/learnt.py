@@ -14,7 +14,7 @@ import typer
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import brackets, difference_text, interval_text
 from dcinterp.evidence.trained_models import print_text
-from dcinterp.evidence.verdicts import comparison
+from dcinterp.evidence.verdicts import comparison, family_level, side_of_zero
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis
@@ -32,12 +32,11 @@ A difference on the tasks left out may be one on all tasks. So beside it stand t
 seen in training, with its 95 % interval over seeds; how many seeds have both of the two arms at {at:.0%} of those
 (the last row of *Each combination by itself* is of seeds in which all arms have); and both differences over these
 seeds, without intervals, as the seeds are chosen by their outcome. The hypotheses are one family of {tests}: a
-finding is stated only where the interval at {level:.2%} lies on that side of zero too. *alike*, of a gain alone:
-over the seeds with both learnt the difference on tasks left out is above zero and at least half of that over all
-seeds, and that on tasks seen at most {most:+g}; and the interval on tasks seen does not lie above zero. *too
-few*: fewer than {fewest} such seeds, so that nothing is said of joining the parts. Empty: seeds are missing.
-*yes* means something only where the interval at {level:.2%} lies above zero. *no gain*: the mean is not above
-zero, which is no evidence that there is none.
+finding is stated only where the interval at {level:.2%} lies on that side of zero too. *alike*, of such a finding
+alone: over the seeds with both learnt the difference on tasks left out is above zero and at least half of that
+over all seeds, and that on tasks seen at most {most:+g}; and the interval on tasks seen does not lie above zero.
+*too few*: fewer than {fewest} such seeds, so that nothing is said of joining the parts. Empty: seeds are missing.
+*no finding*: the interval at {level:.2%} does not lie above zero, which is no evidence that there is no gain.
 
     python experiments/recombination_tasks_mechanisms/learnt.py
 
@@ -56,14 +55,20 @@ def row_of(hypothesis: Hypothesis, primary: ArmComparison, seen: ArmComparison, 
     both = (seen.values[[seen.arms.index(arm) for arm in (*hypothesis.arms, *hypothesis.baselines)]] >= at).all(0)
     apart = [each.by_seed(hypothesis.arms, hypothesis.baselines) for each in (primary, seen)]
     whole, (left_out, on_seen) = float(apart[0].mean()), (float(each[both].mean()) for each in apart)
-    few, gain = int(both.sum()) < FEWEST, whole > 0
+    few = int(both.sum()) < FEWEST
     alike = low <= 0 and 0 < left_out >= PART * whole and on_seen <= MOST
     what = f"{hypothesis.name}: {' and '.join(hypothesis.arms)} minus {' and '.join(hypothesis.baselines)}"
     over = [f"{each:+.3f}" if both.any() else "" for each in (left_out, on_seen)]
-    says = "too few" if few else ("yes" if alike else "no") if gain else "no gain"
+    wide = primary.between(hypothesis.arms, hypothesis.baselines, level)[1:]
+    says = "too few" if few else ("yes" if alike else "no") if side_of_zero(*wide) > 0 else "no finding"
     says = "" if len(primary.seeds) < primary.planned else says
-    wide = brackets(*primary.between(hypothesis.arms, hypothesis.baselines, level)[1:], sign="+")
-    cells = [f"{whole:+.3f}", wide, interval_text(mean, low, high, sign="+"), str(int(both.sum())), *over]
+    cells = [
+        f"{whole:+.3f}",
+        brackets(*wide, sign="+"),
+        interval_text(mean, low, high, sign="+"),
+        str(int(both.sum())),
+        *over,
+    ]
     return [what, *cells, says]
 
 
@@ -75,7 +80,7 @@ def summary(experiment: Experiment) -> str:
     """
     primary, seen = comparison(experiment, None), comparison(experiment, experiment.solved_by)
     tests = len(experiment.hypotheses)
-    level = 1 - 0.05 / tests
+    level = family_level(tests)
     rows = [row_of(each, primary, seen, experiment.solved_at, level) for each in experiment.hypotheses]
     learnt = ["seeds with both learnt", "on tasks left out, over these", "on tasks seen, over these", "alike"]
     head = ["difference", "on tasks left out", f"at {level:.2%}", "on tasks seen", *learnt]

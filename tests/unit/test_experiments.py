@@ -832,8 +832,8 @@ def test_a_gain_is_told_from_better_learning():
         values = torch.tensor([plain, [0.0] * 6, [one + more for one, more in zip(plain, apart, strict=True)]])
         return dataclasses.replace(found, values=values)
 
-    def says(left_out: list[float], seen: list[float], plain: float = 0.97) -> list[str]:
-        return module.row_of(asked, of([0.5] * 6, left_out), of([plain] * 6, seen), 0.95, 0.98)[3:]
+    def says(left_out: list[float], seen: list[float], plain: float = 0.97, level: float = 0.98) -> list[str]:
+        return module.row_of(asked, of([0.5] * 6, left_out), of([plain] * 6, seen), 0.95, level)[3:]
 
     near, above = [0.01, -0.01, 0.02, -0.02, 0.0, 0.01], [0.1, 0.2, 0.1, 0.2, 0.1, 0.2]
     assert says(above, near)[1:] == ["6", "+0.150", "+0.002", "yes"]
@@ -842,11 +842,13 @@ def test_a_gain_is_told_from_better_learning():
     assert says(above, [0.0] * 4 + [-0.4] * 2)[1:] == ["4", "+0.150", "+0.000", "yes"]
     assert says(above, [0.0] * 3 + [-0.4] * 3)[1:] == ["3", "+0.133", "+0.000", "too few"]
     assert says(above, near, plain=0.5)[1:] == ["0", "", "", "too few"]
-    assert says([-each for each in above], near)[-1] == "no gain"
+    assert says([-each for each in above], near)[-1] == "no finding"
     assert says([-each for each in above], near, plain=0.5)[-1] == "too few", "whatever the difference is"
     low, high = found.between(asked.arms, asked.baselines, 0.98)[1:]
     assert module.row_of(asked, found, found, 0.95, 0.98)[2] == f"[{low:+.3f}, {high:+.3f}]"
-    assert says([0.01, 0.02, 0.01, 0.02, 0.9, 0.9], [0.01, 0.0, 0.01, 0.0, -0.5, -0.5])[-1] == "no", "of other seeds"
+    others = [0.01, 0.02, 0.01, 0.02, 0.9, 0.9], [0.01, 0.0, 0.01, 0.0, -0.5, -0.5]
+    assert says(*others)[-1] == "no finding"
+    assert says(*others, level=0.5)[-1] == "no", "of other seeds"
     text = module.summary(experiment)
     assert "H1: DCMHA minus plain | +0.067" in text
     assert f"one family of {len(experiment.hypotheses)}" in text
@@ -870,12 +872,13 @@ def test_maps_that_no_token_makes_have_no_way_through_weights():
     assert text.count("*all -> weights* 0.") == 1, "and in the lines of means"
 
 
-def test_what_a_difference_leans_on_is_what_is_left_without_a_part_of_it():
+def test_what_a_difference_leans_on_is_what_is_left_without_a_part_of_it(monkeypatch):
     module, folder = script("recombination_tasks_mechanisms", "leans_on"), FOLDER / "recombination_tasks_mechanisms"
     experiment, rows = read_experiment(folder), pd.read_csv(folder / "by_combination.csv")
     text = module.summary(rows, experiment)
     assert text == (folder / "more-leans-on.md").read_text(encoding="utf-8")
     one, seed = experiment.config["data"]["holdout"][0], experiment.seeds[0]
+    monkeypatch.setattr(module, "RESAMPLES", 100)
     planted = rows.assign(right=0.0)  # a gain in one combination of one seed, over all arms but that of H1
     planted.loc[(rows["arm"] == "talking heads") & (rows["combination"] == one) & (rows["seed"] == seed), "right"] = 1.0
     lines = module.summary(planted, experiment).splitlines()

@@ -107,7 +107,7 @@ class HeadAttribution(Result):
         return self.gap.abs() / (self.metric - self.metric_at_baseline).abs().clamp(min=1e-9)
 
     @property
-    def missed(self) -> Float[Tensor, " layer"]:
+    def gap_share(self) -> Float[Tensor, " layer"]:
         """|gap| as a share of |f(z) - f(b)|, or of a tenth of the largest one if that is more: what is warned of."""
         return self.gap.abs() / measured_by(self.metric - self.metric_at_baseline).clamp(min=1e-9)
 
@@ -128,12 +128,13 @@ class HeadAttribution(Result):
                 f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": the scores explain an '
                 "answer that it does not give."
             )
-        if len(incomplete := [int(i) for i in (self.missed > self.tolerance).nonzero()[:, 0]]):
+        if len(incomplete := [int(i) for i in (self.gap_share > self.tolerance).nonzero()[:, 0]]):
             layers_named = f"layer{'s' * (len(incomplete) > 1)} {', '.join(map(str, incomplete))}"
-            where = "all layers" if self.path == "joint" else layers_named
+            joint = self.path == "joint"
+            where = "all layers" if joint else layers_named
             sentences.append(
-                f"The scores of {where} miss up to {float(self.missed.max()):.0%} of the metric difference "
-                "(of a tenth of the largest, where a layer's is less): "
+                f"The scores of {where} miss up to {float(self.gap_share.max()):.0%} of the metric difference"
+                f"{'' if joint else ' (of a tenth of the largest, where that of a layer is less)'}: "
                 + ("use integrated gradients (method 'ig')." if self.method == "gradient" else "raise max_steps.")
             )
         if self.disagreements:

@@ -108,7 +108,7 @@ def head_step(
     here = float(attribution.by_position[layer, head, attribution.position])
     scored = float(attribution.scores[layer, head])
     top_layer, top_head = attribution.best
-    difference, missed = attribution.metric, round(100 * float(attribution.missed[layer]))
+    difference, complete = attribution.metric, float(attribution.gap_share[layer]) <= ACCEPTABLE_GAP
     who = f"Head {head} of layer {layer} has the largest direct effect (of the heads with a notable attribution score)"
     if (layer, head) != best:
         who = (
@@ -130,13 +130,13 @@ def head_step(
             f"({float(attribution.scores[top_layer, top_head]):+z.2f} over all positions), but its direct effect is "
             f"{float(directs[top_layer, top_head]):+z.2f}."
         )
-    if missed > 100 * ACCEPTABLE_GAP:
+    if not complete:
         effect = difference - float(attribution.metric_at_baseline[layer])
         sentence += (
-            f" The scores of this layer's heads add up to {effect - float(attribution.gap[layer]):+z.2f} and its "
-            f"effect is {effect:+z.2f}, so read them with care."
+            f" The scores of this layer's heads miss {abs(float(attribution.gap[layer])):.2g} of its effect of "
+            f"{effect:+.2g}, so read them with care."
         )
-    holds = here > 0 and matters(direct.value, difference) and missed <= 100 * ACCEPTABLE_GAP
+    holds = here > 0 and matters(direct.value, difference) and complete
     return Step("head", "Which head has the largest direct effect?", sentence, holds)
 
 
