@@ -29,9 +29,8 @@ def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat,
         return f"{_digits(middle, sign)} (all the same, so no interval)"
     if math.isnan(first):
         return f"{middle:{sign}.3f}"
-    tiny = all(
-        end and not round(end, 3) for end in (first, last)
-    )  # a mean of 0.000 would not lie between 1e-5 and 3e-5
+    # A mean of 0.000 would not lie between 1e-5 and 3e-5.
+    tiny = all(end and not round(end, 3) for end in (first, last))
     return f"{middle:{sign}{'.1g' if tiny else '.3f'}} {brackets(first, last, sign)}"
 
 

@@ -96,6 +96,11 @@ def measured_by(difference: Tensor, largest: Tensor | float | None = None) -> Te
     return torch.maximum(size, WEAK * torch.as_tensor(size.max() if largest is None else largest).to(size))
 
 
+def share_missed(gap: Tensor, difference: Tensor) -> Tensor:
+    """|gap| of every path, as a share of what it is measured by."""
+    return gap.abs() / measured_by(difference).clamp(min=1e-9)
+
+
 def integrate(
     weighted_sum: Callable[[Tensor, Tensor], Integral],
     gap_of: Callable[[Integral], float],

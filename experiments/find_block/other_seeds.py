@@ -15,7 +15,7 @@ import typer
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.trained_models import print_text
-from dcinterp.evidence.verdicts import comparison, replication, side_of_zero
+from dcinterp.evidence.verdicts import comparison, family_level, replication, side_of_zero
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, Hypothesis
@@ -67,7 +67,7 @@ def summary() -> str:
     if second is None or len(second.seeds) < second.planned:
         raise UserError(f"{REPLICATION} has not all its seeds yet: `dcinterp experiment run` as in protocol.md.")
     first, hypotheses = comparison(experiment, None), [*experiment.hypotheses, ADDED]
-    level = 1 - 0.05 / len(hypotheses)
+    level = family_level(len(hypotheses))
     rows = [row_of(each, first, second, level) for each in hypotheses]
     head = ["difference", "seeds 0 to 9 [95 %]", f"seeds 10 to 19 [{level:.0%}]", "with other seeds"]
     return TEXT.format(level=level, count=len(hypotheses), table=markdown_table(head, rows))

@@ -73,11 +73,11 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     def right(chosen: pd.DataFrame) -> pd.DataFrame:
         return chosen.pivot_table(index="seed", columns="arm", values="right")
 
-    apart = {each.name: by_seed(right(rows), each) for each in asked}
-    without = [
-        [one, *(between(by_seed(right(rows[rows["combination"] != one]), each), level) for each in asked)]
-        for one in experiment.config["data"]["holdout"]
-    ]
+    whole, without = right(rows), []
+    apart = {each.name: by_seed(whole, each) for each in asked}
+    for one in experiment.config["data"]["holdout"]:
+        rest = right(rows[rows["combination"] != one])
+        without.append([one, *(between(by_seed(rest, each), level) for each in asked)])
     seeds = [
         [str(seed), *(f"{found[seed]:+.3f}; {between(found.drop(seed), level)}" for found in apart.values())]
         for seed in experiment.seeds

@@ -51,7 +51,7 @@ from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, froze
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Metric, Path, measured_by
+from dcinterp.mechanism.path_gradient import Integration, Metric, Path, share_missed
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -275,7 +275,7 @@ class EdgeAttribution(Result):
                 f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): "
                 "a hook changed the composition, or the model has a branch that is not known here."
             )
-        worst = float((self.gap.abs() / measured_by(self.metric - self.metric_at_baseline).clamp(min=1e-9)).max())
+        worst = float(share_missed(self.gap, self.metric - self.metric_at_baseline).max())
         if self.method in ("ig", "ig-counterfactual") and worst > NOTABLE_GAP:
             sentences.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
         if self.method in MEASURING:  # the scores of these edges are their effects

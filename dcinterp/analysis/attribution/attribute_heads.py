@@ -44,7 +44,7 @@ from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, measured_by
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, share_missed
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -109,7 +109,7 @@ class HeadAttribution(Result):
     @property
     def gap_share(self) -> Float[Tensor, " layer"]:
         """|gap| as a share of |f(z) - f(b)|, or of a tenth of the largest one if that is more: what is warned of."""
-        return self.gap.abs() / measured_by(self.metric - self.metric_at_baseline).clamp(min=1e-9)
+        return share_missed(self.gap, self.metric - self.metric_at_baseline)
 
     @property
     def disagreements(self) -> list[tuple[int, int]]:

@@ -1,8 +1,7 @@
 """Several runs that differ in their seeds and rates alone, trained side by side as one model.
 
 A step of a small model on a GPU is mostly the start of its operations, and ten runs side by side start as many as one.
-On a CPU each step is made run by run.
-Each run is the one that `dcinterp.train.loop.run.train` would make on a CPU, to
+On a CPU each step is made run by run. Each run is the one that `dcinterp.train.loop.run.train` would make on a CPU, to
 rounding: the same initial weights, documents, schedule, clipping and decay, in float32.
 
     python -m dcinterp.train.loop.stacked A.yaml B.yaml --device cuda
@@ -99,9 +98,8 @@ def train_stacked(
         stack = Stack(configs, where)
         if not (begin := stack.resume()):
             _require_new(configs)
-        began = time.monotonic()
         stack.train(begin, documents, workers, join(*tell))
-        return stack.save_models(time.monotonic() - began)
+        return stack.save_models()
 
 
 def find_device(name: str) -> torch.device:
@@ -190,7 +188,7 @@ class Stack:
         self.model = StackedModel(models, device, self.first.recipe)
         self.optimizer = StackedAdamW(self.model, [run.config for run in self.runs])
         self.summed, self.since = torch.zeros(len(self.runs), device=device), 0
-        self.seconds = 0.0  # before this start
+        self.began = time.monotonic()  # or as long before as earlier starts took
 
     def train(self, begin: int, documents: Path | None, workers: int, tell: Progress) -> None:
         """All steps after `begin`, with a checkpoint every `save_every` and at the end."""
@@ -242,7 +240,7 @@ class Stack:
             except Cancelled as cancelled:
                 stopped = cancelled
             if stopped or done % self.first.save_every == 0 or done == steps:
-                self._save(done, self.seconds + time.monotonic() - began)
+                self._save(done)
             if stopped and done < steps:
                 raise stopped
 
@@ -278,7 +276,7 @@ class Stack:
                 state = TrainerState(global_step=done, max_steps=self.first.steps, num_input_tokens_seen=run.tokens)
                 run.evaluation.on_step_end(None, state, TrainerControl(), model=self.model.run(number))
 
-    def _save(self, done: int, seconds: float) -> None:
+    def _save(self, done: int) -> None:
         """Where all runs are, whole or not at all."""
         place = self.runs[0].output / CHECKPOINT
         aside = place.with_suffix(".unfinished")
@@ -289,7 +287,7 @@ class Stack:
             "since": self.since,
             "tokens": [run.tokens for run in self.runs],
             "finite": [run.finite for run in self.runs],
-            "seconds": seconds,
+            "seconds": time.monotonic() - self.began,
         }
         try:
             save_file(tensors, aside, metadata={"stack": json.dumps(state)})
@@ -306,24 +304,25 @@ class Stack:
         try:
             with safe_open(place, framework="pt") as file:
                 state = json.loads((file.metadata() or {}).get("stack", "{}"))
-                if state.get("runs") != self._digest():
-                    kept = place.with_suffix(".others")
-                    log.warning(
-                        "%s is of other runs, settings or texts; these start again from their beginning, and it is "
-                        "kept as %s.",
-                        place,
-                        kept.name,
-                    )
-                    place.replace(kept)
-                    return 0
-                held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
+                same = state.get("runs") == self._digest()
+                names = file.keys() if same else ()
+                held = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, ValueError) as error:
             log.warning("%s cannot be read (%s); its runs start again from their beginning.", place, error)
+            return 0
+        if not same:
+            kept = place.replace(place.with_suffix(".others"))
+            log.warning(
+                "%s is of other runs, settings or texts; these start again from their beginning, and it is kept as %s.",
+                place,
+                kept.name,
+            )
             return 0
         with torch.no_grad():
             for name, tensor in (self.optimizer.tensors() | {"summed": self.summed}).items():
                 tensor.copy_(held[name])
-        self.since, self.seconds = state["since"], state.get("seconds", 0.0)
+        self.since = state["since"]
+        self.began -= state.get("seconds", 0.0)
         for run, tokens, finite in zip(self.runs, state["tokens"], state["finite"], strict=True):
             run.tokens, run.finite = tokens, finite
         return int(state["step"])
@@ -333,13 +332,13 @@ class Stack:
         trees = [[asdict(replace(run.config, output=run.output.name)), run.data_source.digest()] for run in self.runs]
         return json_digest(trees, 16)
 
-    def save_models(self, seconds: float) -> list[Path]:
+    def save_models(self) -> list[Path]:
         """Models, tokenizers and times, as `train` leaves them; the time of a run is its share of that of all.
 
         Raises:
             TrainingDiverged: some are not finite; those of the others are written.
         """
-        folders = []
+        folders, seconds = [], time.monotonic() - self.began
         for number, run in enumerate(self.runs):
             if not run.finite:
                 continue
@@ -352,7 +351,7 @@ class Stack:
 
             folders.append(run.output / "model")
             checkpoints.write_whole(folders[-1], write)
-            timings = {"seconds": (self.seconds + seconds) / len(self.runs), "watching": 0.0, "steps": run.config.steps}
+            timings = {"seconds": seconds / len(self.runs), "watching": 0.0, "steps": run.config.steps}
             (run.output / "timings.json").write_text(json.dumps(timings), encoding="utf-8")
         (self.runs[0].output / CHECKPOINT).unlink(missing_ok=True)
         if lost := [run.output.name for run in self.runs if not run.finite]:

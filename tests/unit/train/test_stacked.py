@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from dcinterp.support.errors import UserError
@@ -183,10 +184,13 @@ def test_a_stack_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path
     train_stacked(whole, device="cpu")
     with pytest.raises(Cancelled):
         train_stacked(cut, device="cpu", progress=stop)
-    assert (tmp_path / "cut" / "seed1" / CHECKPOINT).is_file()
+    with safe_open(tmp_path / "cut" / "seed1" / CHECKPOINT, framework="pt") as file:
+        before = json.loads(file.metadata()["stack"])["seconds"]
     steps: list[int] = []
     train_stacked(cut, device="cpu", progress=lambda done, total, message="": steps.append(done))
     assert steps == [5, 6, 7, 8, 9]
+    timings = json.loads((tmp_path / "cut" / "seed1" / "timings.json").read_text(encoding="utf-8"))
+    assert 3 * timings["seconds"] > before > 0, "of all starts, a third for each run"
     assert not (tmp_path / "cut" / "seed1" / CHECKPOINT).exists()
     for seed in (1, 2, 3):
         assert lines(tmp_path / "cut" / f"seed{seed}") == lines(tmp_path / "whole" / f"seed{seed}")
