@@ -21,6 +21,7 @@ import dcinterp
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.bridge import wrap
 from dcinterp.evidence import arm_circuits, lookup_questions, pairing_questions
+from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.page import page_of
 from dcinterp.evidence.recombination_questions import asked_first, questions
 from dcinterp.evidence.trained_models import folder_option
@@ -30,6 +31,7 @@ from dcinterp.mechanism.head_maps import branch_map
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.control.experiment import digests, read_table
 from dcinterp.train.control.experiment_file import read_experiment
@@ -818,6 +820,19 @@ def test_what_came_again_is_a_side_of_zero():
     assert says(first, 0.99) == ["not shown", *["did not come again"] * 2, "came again", "above zero"]
     assert says(other) == ["not shown", *["the other sign"] * 3, "below zero"]
     assert says(alike) == ["not shown", *["did not come again"] * 3, "not shown"]
+
+
+def test_every_hypothesis_is_shown_at_both_levels():
+    """On the runs of `parts`, which has the same hypotheses and fewer seeds."""
+    module, experiment = script("parts_longer", "verdicts"), read_experiment(FOLDER / "parts")
+    found, text = comparison(experiment, None), module.summary(experiment)
+    apart = found.by_seed(["plain"], ["all"])
+    narrow, wide = (interval_text(*found.between(["plain"], ["all"], level), sign="+") for level in (0.95, 0.99))
+    assert f"| H1: plain minus all | {narrow} | {wide} | {int((apart > 0).sum())} of {len(apart)} |" in text
+    assert narrow != wide
+    assert len([line for line in text.splitlines() if line.startswith("| H")]) == len(experiment.hypotheses)
+    with pytest.raises(UserError, match=r"5 of 6 seeds"):
+        module.summary(dataclasses.replace(experiment, seeds=(*experiment.seeds, 99)))
 
 
 def test_a_gain_is_told_from_better_learning():

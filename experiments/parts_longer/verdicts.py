@@ -1,0 +1,69 @@
+"""Every hypothesis at 95 % and as one of a family, and in how many seeds its difference is above zero.
+
+    python experiments/parts_longer/verdicts.py
+
+reads the table of the runs and prints a table, which is also at the end of the experiment's page (more-verdicts.md). It
+was written before the first run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dcinterp.analysis.training.compare_arms import arms_of
+from dcinterp.evidence.intervals import interval_text
+from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.verdicts import family_level
+from dcinterp.support.errors import UserError
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.control.experiment_file import read_experiment
+
+HERE = Path(__file__).parent
+TEXT_FILE = "more-verdicts.md"
+
+TEXT = """## At both levels
+
+A difference is said to be there only if its interval at {level:.0%} leaves out zero as well, as the hypotheses are
+{count} tests. How many of the differences of single seeds are above zero is shown beside, and no verdict rests on it.
+
+    python experiments/parts_longer/verdicts.py
+
+{table}
+"""
+
+
+def summary(experiment: Experiment) -> str:
+    """The table, as Markdown.
+
+    Raises:
+        UserError: the planned seeds have not all a run of every arm.
+    """
+    found = arms_of(experiment)
+    if len(found.seeds) < found.planned:
+        raise UserError(f"{len(found.seeds)} of {found.planned} seeds have a run of every arm: no verdict.")
+    level = family_level(len(experiment.hypotheses))
+    rows = []
+    for each in experiment.hypotheses:
+        sides = each.arms, each.baselines
+        above = int((found.by_seed(*sides) > 0).sum())
+        row = [f"{each.name}: {each.arms[0]} minus {each.baselines[0]}"]
+        row += [interval_text(*found.between(*sides, at), sign="+") for at in (0.95, level)]
+        rows.append([*row, f"{above} of {len(found.seeds)}"])
+    head = ["difference", "95 %", f"{level:.0%}", "seeds above zero"]
+    return TEXT.format(level=level, count=len(experiment.hypotheses), table=markdown_table(head, rows))
+
+
+def main() -> None:
+    """Write the table and print it."""
+    try:
+        text = summary(read_experiment(HERE))
+    except UserError as error:
+        raise SystemExit(str(error)) from None
+    print_text(text, HERE / TEXT_FILE)
+
+
+if __name__ == "__main__":
+    typer.run(main)
