@@ -45,6 +45,9 @@ def run(
         bool,
         typer.Option("--keep-search", help="With --table: take what the search chose, instead of searching again."),
     ] = False,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Print no losses, where nothing may be read before all runs have ended.")
+    ] = False,
     engine: Engine = "local",
 ) -> None:
     """Run what is not in the table yet, the search for the best values first; it goes on where it was stopped.
@@ -60,7 +63,13 @@ def run(
     experiment = read_experiment(folder, table=table)
     with show_progress("run", lines=sys.stderr) as progress:
         rows = run_experiment(
-            experiment, jobs=jobs, seeds=parse_seeds(seeds), progress=progress, engine=engine, keep_search=keep_search
+            experiment,
+            jobs=jobs,
+            seeds=parse_seeds(seeds),
+            progress=progress,
+            engine=engine,
+            keep_search=keep_search,
+            blind=blind,
         )
     beside = f" --table {table}" if table else ""
     typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}{beside}")

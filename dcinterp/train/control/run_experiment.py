@@ -27,6 +27,7 @@ def run_experiment(
     seeds: tuple[int, ...] = (),
     engine: str = LOCAL,
     keep_search: bool = False,
+    blind: bool = False,
 ) -> pd.DataFrame:
     """Run what is not in the table yet, tuning first, and return the table.
 
@@ -37,6 +38,7 @@ def run_experiment(
         seeds: other seeds than the file's, to repeat the experiment in a table of its own.
         engine: where the runs run, as `run_sweep` has it.
         keep_search: for another table than the experiment's own: do not search again, but take its rows of the search.
+        blind: tell of running ones their steps alone, and no loss.
 
     Raises:
         UserError: other seeds would join the experiment's own table, or were tuned on; a row of the table was made
@@ -48,7 +50,7 @@ def run_experiment(
     if set(seeds) & set(experiment.tuning_seeds):
         raise UserError(f"{sorted(set(seeds) & set(experiment.tuning_seeds))} are seeds of the search; give others.")
     experiment = replace(experiment, seeds=seeds or experiment.seeds)
-    run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine)
+    run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine, blind=blind)
     experiment.output.mkdir(parents=True, exist_ok=True)
     with lock_run(experiment.output, file=LOCK, way_out="give another --table"):
         if keep_search:
@@ -85,7 +87,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def _run_missing(
-    experiment: Experiment, runs: list[SweepRun], stage: str, *, jobs: int, progress: Progress | None, engine: str
+    experiment: Experiment,
+    runs: list[SweepRun],
+    stage: str,
+    *,
+    jobs: int,
+    progress: Progress | None,
+    engine: str,
+    blind: bool,
 ) -> pd.DataFrame:
     before = read_table(experiment)
     done = before[before["status"] == "done"].set_index("name") if len(before) else before
@@ -99,7 +108,7 @@ def _run_missing(
 
     if missing:
         place = experiment.output / stage
-        rows = run_sweep(Sweep(place, missing, jobs), progress=write_finished, engine=engine)
+        rows = run_sweep(Sweep(place, missing, jobs), progress=write_finished, engine=engine, blind=blind)
         _join(experiment, stage, missing)
         failed = rows[rows["status"] == "failed"]
         if len(failed):

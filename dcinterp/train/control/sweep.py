@@ -111,7 +111,12 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
 
 
 def run_sweep(
-    sweep: Sweep, *, jobs: int | None = None, progress: Progress | None = None, engine: str = LOCAL
+    sweep: Sweep,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    engine: str = LOCAL,
+    blind: bool = False,
 ) -> pd.DataFrame:
     """Run what is not finished yet, and return the table, which is also in `output`/results.csv.
 
@@ -120,6 +125,7 @@ def run_sweep(
         jobs: runs at a time; the file's number when None.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
         engine: where they run: "local", "stacked:cuda", "dask", or "dask:ADDRESS" (dcinterp.train.control.engines).
+        blind: tell of running ones their steps alone, and no loss.
 
     Raises:
         UserError: there is no such engine, or it does not answer.
@@ -156,7 +162,7 @@ def run_sweep(
                         progress(done, len(sweep.runs), f"{run.name}: {failures.get(run.name) or 'done'}")
                 if not ended:
                     running = [run for together in pending.values() for run in together]
-                    progress(done, len(sweep.runs), _describe_running(running))
+                    progress(done, len(sweep.runs), _describe_running(running, blind))
         except BaseException:
             stop.touch()
             raise
@@ -342,10 +348,14 @@ def _outcome(future: Future[str]) -> str:
         return f"its worker ended ({type(error).__name__}: {error})"
 
 
-def _describe_running(pending: list[SweepRun]) -> str:
-    """How far the runs are that train now: loss, tokens per second and time left of each."""
+def _describe_running(pending: list[SweepRun], blind: bool) -> str:
+    """How far the runs are that train now: step and, but for `blind`, loss, tokens per second and time left of each."""
     running = [(run, lock_holder(Path(run.config.output))) for run in pending]
-    parts = [f"{run.name} at step {at.step:,} of {at.steps:,}, {at.message}" for run, at in running if at and at.step]
+    parts = [
+        f"{run.name} at step {at.step:,} of {at.steps:,}" + ("" if blind else f", {at.message}")
+        for run, at in running
+        if at and at.step
+    ]
     return "; ".join(parts) or f"{len(pending)} to go"
 
 

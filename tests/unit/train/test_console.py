@@ -14,6 +14,7 @@ import yaml
 
 from dcinterp.cli import _training_progress
 from dcinterp.train.control import sweep as sweep_module
+from dcinterp.train.control.run_lock import LockHolder
 
 MESSAGE = r"loss \d+\.\d+, [\d,]+ tokens/s, \d+:\d\d:\d\d left"
 
@@ -52,6 +53,18 @@ def test_a_sweep_says_how_far_its_runs_are(tmp_path, monkeypatch):
     )
     assert table["status"].tolist() == ["done"]
     assert any(re.fullmatch(rf"only at step \d+ of 400, {MESSAGE}", message) for message in messages), messages[-5:]
+
+
+def test_blind_progress_tells_steps_and_no_loss(tmp_path, monkeypatch):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump({"config": config(tmp_path, 400), "runs": [{"name": "only"}]}))
+    [run] = sweep_module.read_sweep(path, output=tmp_path / "out").runs
+    monkeypatch.setattr(sweep_module, "lock_holder", lambda folder: LockHolder(1, 1250, 2000, "loss 1.234, 9 tokens/s"))
+    told, blind = (sweep_module._describe_running([run], each) for each in (False, True))
+    assert (told, blind) == (
+        "only at step 1,250 of 2,000, loss 1.234, 9 tokens/s",
+        "only at step 1,250 of 2,000",
+    )
 
 
 def test_lines_are_seldom_and_the_last_is_always_there(monkeypatch):
