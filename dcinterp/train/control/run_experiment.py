@@ -100,9 +100,13 @@ def _run_missing(
     done = before[before["status"] == "done"].set_index("name") if len(before) else before
     experiment.require_config(runs, before)
     missing = tuple(run for run in runs if run.name not in done.index)
+    joined = -1
 
     def write_finished(done: int, total: int, message: str = "") -> None:
-        _join(experiment, stage, missing)
+        nonlocal joined
+        if done != joined:  # it is called every second, too
+            _join(experiment, stage, missing)
+            joined = done
         if progress is not None:
             progress(done, total, message)
 
