@@ -64,6 +64,15 @@ def print_text(text: str, file: Path) -> None:
     typer.echo(text)
 
 
+def print_made(make: Callable[[], str], file: Path) -> None:
+    """Print what `make` gives, as `print_text`; where it raises a `UserError`, end the script with its sentence."""
+    try:
+        text = make()
+    except UserError as error:
+        raise SystemExit(str(error)) from None
+    print_text(text, file)
+
+
 RunsTable: TypeAlias = Annotated[
     Path | None,
     typer.Option("--table", help="Another table of runs; what is measured gets a folder beside it.", metavar="FILE"),

@@ -14,7 +14,7 @@ import typer
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import interval_text
-from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.trained_models import print_made
 from dcinterp.evidence.verdicts import comparison, family_level, replication, side_of_zero
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
@@ -75,11 +75,7 @@ def summary() -> str:
 
 def main() -> None:
     """Write the table and print it."""
-    try:
-        text = summary()
-    except UserError as error:
-        raise SystemExit(str(error)) from None
-    print_text(text, HERE / TEXT_FILE)
+    print_made(summary, HERE / TEXT_FILE)
 
 
 if __name__ == "__main__":

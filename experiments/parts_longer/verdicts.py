@@ -14,7 +14,7 @@ import typer
 
 from dcinterp.analysis.training.compare_arms import arms_of
 from dcinterp.evidence.intervals import interval_text
-from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.trained_models import print_made
 from dcinterp.evidence.verdicts import family_level
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
@@ -58,11 +58,7 @@ def summary(experiment: Experiment) -> str:
 
 def main() -> None:
     """Write the table and print it."""
-    try:
-        text = summary(read_experiment(HERE))
-    except UserError as error:
-        raise SystemExit(str(error)) from None
-    print_text(text, HERE / TEXT_FILE)
+    print_made(lambda: summary(read_experiment(HERE)), HERE / TEXT_FILE)
 
 
 if __name__ == "__main__":

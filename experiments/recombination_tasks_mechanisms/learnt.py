@@ -13,9 +13,8 @@ import typer
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import brackets, difference_text, interval_text
-from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.trained_models import print_made
 from dcinterp.evidence.verdicts import comparison, family_level, side_of_zero
-from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis
 from dcinterp.train.control.experiment_file import read_experiment
@@ -104,11 +103,7 @@ def summary(experiment: Experiment) -> str:
 
 def main() -> None:
     """Write the table and print it."""
-    try:
-        text = summary(read_experiment(HERE))
-    except UserError as error:
-        raise SystemExit(str(error)) from None
-    print_text(text, HERE / TEXT_FILE)
+    print_made(lambda: summary(read_experiment(HERE)), HERE / TEXT_FILE)
 
 
 if __name__ == "__main__":
