@@ -48,6 +48,13 @@ class Hypothesis:
     measure: str = ""
     again: float = 0.95
 
+    @property
+    def difference(self) -> str:
+        """What is said to be above zero, in words."""
+        arm, baseline = (" and ".join(side) for side in (self.arms, self.baselines))
+        several = len(self.arms) > 1 or len(self.baselines) > 1
+        return f"the mean of {arm} minus that of {baseline}" if several else f"{arm} minus {baseline}"
+
 
 @dataclass(frozen=True)
 class Claim:

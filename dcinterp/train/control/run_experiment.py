@@ -100,20 +100,10 @@ def _run_missing(
     done = before[before["status"] == "done"].set_index("name") if len(before) else before
     experiment.require_config(runs, before)
     missing = tuple(run for run in runs if run.name not in done.index)
-    joined = -1
-
-    def write_finished(done: int, total: int, message: str = "") -> None:
-        nonlocal joined
-        if done != joined:  # it is called every second, too
-            _join(experiment, stage, missing)
-            joined = done
-        if progress is not None:
-            progress(done, total, message)
-
     if missing:
         place = experiment.output / stage
-        rows = run_sweep(Sweep(place, missing, jobs), progress=write_finished, engine=engine, blind=blind)
-        _join(experiment, stage, missing)
+        join = partial(_join, experiment, stage, missing)
+        rows = run_sweep(Sweep(place, missing, jobs), progress=progress, engine=engine, blind=blind, written=join)
         failed = rows[rows["status"] == "failed"]
         if len(failed):
             first = failed.iloc[0]

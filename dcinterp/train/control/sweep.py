@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -117,6 +117,7 @@ def run_sweep(
     progress: Progress | None = None,
     engine: str = LOCAL,
     blind: bool = False,
+    written: Callable[[], None] = lambda: None,
 ) -> pd.DataFrame:
     """Run what is not finished yet, and return the table, which is also in `output`/results.csv.
 
@@ -126,6 +127,7 @@ def run_sweep(
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
         engine: where they run: "local", "stacked:cuda", "dask", or "dask:ADDRESS" (dcinterp.train.control.engines).
         blind: tell of running ones their steps alone, and no loss.
+        written: called whenever the table has been written: before the first run, and as runs end.
 
     Raises:
         UserError: there is no such engine, or it does not answer.
@@ -136,6 +138,7 @@ def run_sweep(
     failures: dict[str, str] = {}
     done = len(sweep.runs) - len(waiting)
     table = results(sweep, failures)
+    written()
     progress(done, len(sweep.runs), f"{done} finished before")
     with _stop_file(sweep.output) as stop, open_engine(engine, jobs or sweep.jobs) as pool, ExitStack() as held:
         try:
@@ -158,6 +161,7 @@ def run_sweep(
                     failures |= _failures(together, _outcome(future))
                     done += len(together)
                     table = results(sweep, failures)
+                    written()
                     for run in together:
                         progress(done, len(sweep.runs), f"{run.name}: {failures.get(run.name) or 'done'}")
                 if not ended:
