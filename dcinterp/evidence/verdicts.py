@@ -277,8 +277,6 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     if level != LEVEL and not (math.isnan(low) or without_width(low, high)):
         decides = found.between(hypothesis.arms, hypothesis.baselines, level)[1:]
         said += f",{at_level(level)} {brackets(*decides, sign='+')}"
-    arm, baseline = (" and ".join(side) for side in (hypothesis.arms, hypothesis.baselines))
-    of = "" if len(hypothesis.arms) == len(hypothesis.baselines) == 1 else "the mean of "
     side = side_of_zero(*decides)
     edge = experiment.worse_at_an_edge(hypothesis, side)
     other = "the difference has the other sign"
@@ -293,7 +291,7 @@ def _verdict(experiment: Experiment, hypothesis: Hypothesis, found: ArmCompariso
     few = one_by_one(found.by_seed(hypothesis.arms, hypothesis.baselines).tolist(), form="+.3f")
     return Verdict(
         name=hypothesis.name,
-        of=f"{of}{arm} minus {of and 'that of '}{baseline}",
+        of=hypothesis.difference,
         above="zero",
         where=found.meaning,
         found=said,

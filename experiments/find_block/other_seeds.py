@@ -51,8 +51,12 @@ def row_of(hypothesis: Hypothesis, first: ArmComparison, second: ArmComparison, 
         says = {1: "above zero", -1: "below zero", 0: "not shown"}[is_now]
     else:
         says = "came again" if is_now == was else "the other sign" if is_now else "did not come again"
-    what = f"{hypothesis.name}: {hypothesis.arms[0]} minus {hypothesis.baselines[0]}"
-    return [what, interval_text(*before, sign="+"), interval_text(*now, sign="+"), says]
+    return [
+        f"{hypothesis.name}: {hypothesis.difference}",
+        interval_text(*before, sign="+"),
+        interval_text(*now, sign="+"),
+        says,
+    ]
 
 
 def summary() -> str:

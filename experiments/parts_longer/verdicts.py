@@ -49,7 +49,7 @@ def summary(experiment: Experiment) -> str:
     for each in experiment.hypotheses:
         sides = each.arms, each.baselines
         above = int((found.by_seed(*sides) > 0).sum())
-        row = [f"{each.name}: {each.arms[0]} minus {each.baselines[0]}"]
+        row = [f"{each.name}: {each.difference}"]
         row += [interval_text(*found.between(*sides, at), sign="+") for at in (0.95, level)]
         rows.append([*row, f"{above} of {len(found.seeds)}"])
     head = ["difference", "95 %", f"{level:.0%}", "seeds above zero"]

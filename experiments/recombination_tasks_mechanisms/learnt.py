@@ -56,7 +56,6 @@ def row_of(hypothesis: Hypothesis, primary: ArmComparison, seen: ArmComparison, 
     whole, (left_out, on_seen) = float(apart[0].mean()), (float(each[both].mean()) for each in apart)
     few = int(both.sum()) < FEWEST
     alike = low <= 0 and 0 < left_out >= PART * whole and on_seen <= MOST
-    what = f"{hypothesis.name}: {' and '.join(hypothesis.arms)} minus {' and '.join(hypothesis.baselines)}"
     over = [f"{each:+.3f}" if both.any() else "" for each in (left_out, on_seen)]
     wide = primary.between(hypothesis.arms, hypothesis.baselines, level)[1:]
     says = "too few" if few else ("yes" if alike else "no") if side_of_zero(*wide) > 0 else "no finding"
@@ -68,7 +67,7 @@ def row_of(hypothesis: Hypothesis, primary: ArmComparison, seen: ArmComparison, 
         str(int(both.sum())),
         *over,
     ]
-    return [what, *cells, says]
+    return [f"{hypothesis.name}: {hypothesis.difference}", *cells, says]
 
 
 def summary(experiment: Experiment) -> str:
