@@ -10,6 +10,9 @@ import pandas as pd
 import streamlit as st
 
 from dcinterp.analysis.training.edge_starts import CURVES
+from dcinterp.evidence.arm_circuits import TABLE as CIRCUITS
+from dcinterp.evidence.motifs import COLUMNS as COLUMNS_OF_WAYS
+from dcinterp.evidence.motifs import motif_rows, motifs, not_looked_into
 from dcinterp.evidence.page import more_of, search_notes
 from dcinterp.evidence.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
@@ -47,9 +50,19 @@ def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, f
     return rows[[experiment, hypothesis, verdict, found, again, asks]]
 
 
+@st.cache_data(ttl=60, show_spinner="Reading what was measured of the models of all experiments")
+def every_way(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> tuple[pd.DataFrame, str]:
+    """Which ways return over seeds, the longest column last, and what was not looked into; kept as `every_verdict`."""
+    ways = motifs(_experiments)
+    experiment, arm, learnt, asked, largest, alike = COLUMNS_OF_WAYS
+    rows = pd.DataFrame(motif_rows(ways), columns=list(COLUMNS_OF_WAYS))
+    return rows[[experiment, arm, learnt, asked, alike, largest]], not_looked_into(ways)
+
+
 def tables(experiments: Collection[Experiment]) -> tuple[tuple[str, float], ...]:
-    """The tables of runs that are there, those of repetitions too, and when they were written."""
+    """The tables of runs and of what was measured of models, those of repetitions too, and when they were written."""
     files = [file for each in experiments for file in (each.table, each.folder / REPLICATION)]
+    files += [file for each in experiments for file in each.folder.rglob(CIRCUITS)]
     series = [each.multiplier for each in experiments if each.multiplier is not None]
     files += [folder / TABLE for multiplier in series for folder in multiplier.beside]
     return tuple((str(file), file.stat().st_mtime) for file in files if file.is_file())

@@ -115,6 +115,21 @@ def list_all() -> None:
 
 
 @app.command()
+def ways() -> None:
+    """By which ways the models carry a puzzle that they learnt, in how many seeds, of all experiments that looked.
+
+    Example:
+
+        dcinterp experiment ways
+    """
+    from dcinterp.evidence.motifs import motif_table, motifs
+    from dcinterp.train.control.experiment_file import find_experiments, read_experiment
+
+    read = (read_experiment(folder) for folder in find_experiments().values())
+    typer.echo(motif_table(motifs(read), ""))
+
+
+@app.command()
 def page(
     folder: Folder,
     to: Annotated[

@@ -164,15 +164,27 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
         text += f"On `{part}`, {models} model{'s' if models > 1 else ''}{right}:\n\n{table}\n\n"
     if rows["seed"].nunique() == 1:
         return f"{text}With one model there is none to hold it against."
-    alike = []
-    for change in changes:
-        wide = _by_seed(rows, change)
-        alike.append(_alike(change, wide, combinations(wide.columns, 2)))
+    alike = [_alike(change, *models_alike(rows, change)) for change in changes]
     return (
         f"{text}How alike are two of these models? On `{rows['part'].iloc[0]}` their shares correlate by "
         f"{', '.join(alike)} (Pearson, over the groups with {NOTHING:.0%} or more in any model; the mean over pairs of "
         "models)."
     )
+
+
+def models_alike(rows: pd.DataFrame, change: str) -> tuple[float | None, int]:
+    """How the shares of two models of one arm correlate, on the first part of the puzzle, and over how many groups.
+
+    Args:
+        rows: of `pooled_shares`, with the columns seed and part, of one arm.
+        change: one of theirs.
+
+    Returns:
+        The mean of Pearson's correlation over pairs of models, over the groups with `NOTHING` or more in any of them;
+        None with fewer than `FEWEST` such groups, or one model.
+    """
+    wide = _by_seed(rows, change)
+    return _correlation(wide, combinations(wide.columns, 2))
 
 
 def arms_alike(first: pd.DataFrame, second: pd.DataFrame, changes: Sequence[str]) -> str:
@@ -182,7 +194,7 @@ def arms_alike(first: pd.DataFrame, second: pd.DataFrame, changes: Sequence[str]
         one, other = _by_seed(first, change), _by_seed(second, change)
         both = one.join(other, how="inner", lsuffix=" of one", rsuffix=" of other")
         pairs = product(both.columns[: one.shape[1]], both.columns[one.shape[1] :])
-        alike.append(_alike(change, both, pairs))
+        alike.append(_alike(change, *_correlation(both, pairs)))
     return ", ".join(alike)
 
 
@@ -192,13 +204,18 @@ def _by_seed(rows: pd.DataFrame, change: str) -> pd.DataFrame:
     return own.pivot_table(index="group", columns="seed", values="share", sort=False)
 
 
-def _alike(change: str, wide: pd.DataFrame, pairs: Iterable[tuple[Any, Any]]) -> str:
-    """How pairs of the columns correlate, over the groups that carry something in any column."""
+def _correlation(wide: pd.DataFrame, pairs: Iterable[tuple[Any, Any]]) -> tuple[float | None, int]:
+    """How pairs of the columns correlate in the mean, over the groups that carry something in any, and how many."""
     some = wide[(wide.abs() >= NOTHING).any(axis=1)]
-    if len(some) < FEWEST:
-        return f"an unknown number ({change}, {len(some)} group{'s' * (len(some) != 1)}, too few)"
-    found = [float(some[a].corr(some[b])) for a, b in pairs]
-    return f"{sum(found) / len(found):.2f} ({change}, {len(some)} groups)"
+    found = [float(some[a].corr(some[b])) for a, b in pairs] if len(some) >= FEWEST else []
+    return (sum(found) / len(found) if found else None), len(some)
+
+
+def _alike(change: str, mean: float | None, groups: int) -> str:
+    """The same in words, of a change."""
+    if mean is None:
+        return f"an unknown number ({change}, {groups} group{'s' * (groups != 1)}, too few)"
+    return f"{mean:.2f} ({change}, {groups} groups)"
 
 
 def change_list(changes: Mapping[str, str]) -> str:

@@ -48,12 +48,22 @@ def largest_ways(rows: pd.DataFrame, arm: str, part: str, ways: Sequence[str]) -
         rows, part, ways: as in `ways_table`.
         arm: the arm.
     """
-    shares = shares_of(rows, arm, part, CHANGE)
+    counted = count_largest(shares_of(rows, arm, part, CHANGE), ways).items()
+    told = [f"{place(way)} in {number}" if way else f"none with {FLOOR:.0%} in {number}" for way, number in counted]
+    return f"- {arm}: " + (", ".join(told) or "no model was asked")
+
+
+def count_largest(shares: pd.DataFrame, ways: Sequence[str]) -> dict[str, int]:
+    """{way: in how many models its share is the largest}, the most first; last "", where none has `FLOOR`.
+
+    Args:
+        shares: of `shares_of`.
+        ways: those that are held against each other; what the models do not have is left out.
+    """
     own = shares[[way for way in ways if way in shares]]
     clear = own.max(axis=1) >= FLOOR
-    counted = [f"{place(way)} in {number}" for way, number in own[clear].idxmax(axis=1).value_counts().items()]
-    counted += [f"none with {FLOOR:.0%} in {len(own) - clear.sum()}"] if not clear.all() else []
-    return f"- {arm}: " + (", ".join(counted) or "no model was asked")
+    counted = {str(way): int(number) for way, number in own[clear].idxmax(axis=1).value_counts().items()}
+    return counted | ({} if clear.all() else {"": int((~clear).sum())})
 
 
 def beside_the_largest(shares: pd.DataFrame, way: str, ways: Sequence[str]) -> pd.DataFrame:

@@ -34,6 +34,17 @@ def test_every_hypothesis_is_listed_when_asked_for(app, write_experiment):
     assert row["found [95 % interval]"].startswith("+0.207 [")
 
 
+def test_ways_that_return_are_listed_when_asked_for(app):
+    """Those of lookup, which comes with dcinterp."""
+    open_page(app, "experiments", experiment="lookup", ways="True")
+    assert not app.exception
+    rows = app.dataframe[0].value.set_index(["experiment", "arm"])
+    composed = rows.loc[("lookup, seeds 300 to 309", "DCMHA")]
+    assert (composed["learnt it"], composed["looked into"]) == ("10 of 10", "10")
+    assert "relation: L1 post weights (10)" in composed["largest way, in how many of them"]
+    assert any("lookup_schedule, seeds 340 to 349" in each.value for each in app.caption)
+
+
 def test_a_repetition_stands_beside_the_verdicts(app):
     """That of digits, which comes with dcinterp."""
     open_page(app, "experiments", experiment="digits")
