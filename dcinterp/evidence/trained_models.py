@@ -35,18 +35,18 @@ def measure_missing(
     """The rows of every model of some arms that is there; those that the table lacks are measured and added to it.
 
     Args:
-        experiment: whose reported runs have models in its output folder.
+        experiment: whose reported runs have models in its output folder; of each arm those that count.
         arms: the arms.
         table: the csv file of this measurement; its first columns are the arm and the seed.
         measure: makes the rows of a model, from its arm and its folder.
         said: called with a line after each model.
 
     Raises:
-        UserError: no model is there, nor any row.
+        UserError: no run has ended, one was made with another config, or no model is there, nor any row.
     """
     rows = pd.read_csv(table) if table.is_file() else pd.DataFrame()
-    runs = read_table(experiment)
-    for _, run in runs[runs["arm"].isin(arms) & (runs["stage"] == FINAL)].iterrows():
+    runs = experiment.counted(read_table(experiment))
+    for _, run in runs[runs["arm"].isin(arms)].iterrows():
         arm, seed, model = run["arm"], int(run["recipe.seed"]), experiment.output / run["name"] / "model"
         if model.is_dir() and not (len(rows) and ((rows["arm"] == arm) & (rows["seed"] == seed)).any()):
             found = pd.DataFrame([{"arm": arm, "seed": seed} | row for row in measure(arm, model)])
@@ -62,15 +62,6 @@ def print_text(text: str, file: Path) -> None:
     """Print Markdown, also to a file of an experiment's folder, which its page reads."""
     file.write_text(text, encoding="utf-8")
     typer.echo(text)
-
-
-def print_made(make: Callable[[], str], file: Path) -> None:
-    """Print what `make` gives, as `print_text`; where it raises a `UserError`, end the script with its sentence."""
-    try:
-        text = make()
-    except UserError as error:
-        raise SystemExit(str(error)) from None
-    print_text(text, file)
 
 
 RunsTable: TypeAlias = Annotated[

@@ -17,6 +17,7 @@ import typer
 
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, STEP_LIKE, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
@@ -202,4 +203,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

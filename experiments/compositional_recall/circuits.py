@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from dcinterp.evidence.arm_circuits import ask_models
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.compositional_recall import MARK, CompositionalRecall
@@ -61,4 +60,4 @@ def main(table: RunsTable = None) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

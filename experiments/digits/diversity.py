@@ -18,6 +18,7 @@ import typer
 
 from dcinterp.analysis.weights.head_diversity import head_diversity
 from dcinterp.checkpoints.load import load
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -139,4 +140,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

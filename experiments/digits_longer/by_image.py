@@ -13,11 +13,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-import typer
 from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.evidence.intervals import mean_text
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.text import markdown_table
@@ -81,4 +81,4 @@ def main(table: RunsTable = None) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -14,10 +14,10 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
-import typer
 
 from dcinterp.evidence.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model
 from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, with_shares
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -125,4 +125,4 @@ def main(table: RunsTable = None) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from dcinterp.evidence.script import run_script
 from dcinterp.train.control.experiment import FINAL
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.puzzles.find_block import FindBlock
@@ -46,4 +47,4 @@ def main(documents: Annotated[int, typer.Option(help="Documents to draw.")] = 20
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,6 +18,7 @@ import typer
 from dcinterp.evidence.arm_circuits import TABLE, TESTED, ask_models
 from dcinterp.evidence.lookup_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import share_cells, shares_of
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_text
 from dcinterp.support.text import markdown_table
@@ -72,4 +73,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 
 from dcinterp.evidence.floors import print_floors
+from dcinterp.evidence.script import run_script
 from dcinterp.train.data.puzzles.lookup import Lookup
 
 
@@ -45,4 +46,4 @@ def main(documents: Annotated[int, typer.Option(help="Documents to draw.")] = 20
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

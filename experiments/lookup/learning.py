@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
@@ -122,4 +123,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,6 +18,7 @@ import typer
 from dcinterp.evidence.arm_circuits import TESTED, ask_models
 from dcinterp.evidence.pairing_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import DESCRIBES
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable
 
 HERE = Path(__file__).parent
@@ -33,4 +34,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

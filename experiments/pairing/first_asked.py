@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-import typer
 from torch import Tensor
 
 from dcinterp.evidence.intervals import differences
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
@@ -98,4 +98,4 @@ def main(table: RunsTable = None) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -16,6 +16,7 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.one_rate import all_runs, at_rate, tables_of, train_all
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.control.experiment_file import read_experiment
@@ -59,4 +60,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

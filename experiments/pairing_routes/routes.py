@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-import typer
 from jaxtyping import Float
 from torch import Tensor, einsum
 
@@ -23,6 +22,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.evidence.arm_circuits import DOCUMENTS
 from dcinterp.evidence.pairing_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import group_of, pair_shares, share_cells, shares_of
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, accuracy_by_part, open_trained, print_measured, trained_models
 from dcinterp.evidence.verdict_words import SUPPORTED, marked
@@ -194,4 +194,4 @@ def main(table: RunsTable = None) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

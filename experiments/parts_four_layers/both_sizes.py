@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
 from scipy.stats import spearmanr
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, compare_arms
 from dcinterp.evidence.intervals import difference_text
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.support.text import markdown_table
 
@@ -60,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -21,6 +21,7 @@ import typer
 from scipy.stats import pearsonr
 
 from dcinterp.evidence.intervals import mean_text
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import open_trained, print_text, right_answers
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console
@@ -135,4 +136,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

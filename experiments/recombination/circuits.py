@@ -12,7 +12,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import typer
 
 from dcinterp.evidence.arm_circuits import tables_by_arm
 from dcinterp.evidence.pooled_edges import (
@@ -25,6 +24,7 @@ from dcinterp.evidence.pooled_edges import (
     without_void_ways,
 )
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.evidence.ways_out import (
@@ -167,4 +167,4 @@ def main(table: RunsTable = None) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -20,6 +20,7 @@ import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
 from dcinterp.evidence.intervals import mean_text
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.train.config.recipe import Phase
@@ -110,4 +111,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,6 +18,7 @@ import typer
 
 from dcinterp.evidence.pooled_edges import PREFERS, shares_of, with_shares
 from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import CHECKED, RunsTable, print_measured, trained_models
 from dcinterp.evidence.ways_out import CHANGE, POST_WEIGHTS, QUERY, WAYS, largest_ways, ways_table
@@ -137,4 +138,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -18,6 +18,7 @@ import typer
 
 from dcinterp.evidence.intervals import differences
 from dcinterp.evidence.recombination_questions import asked_first
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
@@ -72,4 +73,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

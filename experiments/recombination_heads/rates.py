@@ -17,6 +17,7 @@ import typer
 
 from dcinterp.evidence.intervals import differences, share_difference
 from dcinterp.evidence.one_rate import KEY, all_runs, at_rate, tables_of, train_all
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
@@ -117,4 +118,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

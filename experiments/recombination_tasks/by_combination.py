@@ -20,6 +20,7 @@ import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.checkpoints.load import load
 from dcinterp.evidence.intervals import mean_and_range
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
@@ -119,4 +120,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -34,6 +34,7 @@ from dcinterp.evidence.pooled_edges import (
     with_shares,
     without_void_ways,
 )
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.mechanism.circuit_pairs import read_pairs
@@ -269,4 +270,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

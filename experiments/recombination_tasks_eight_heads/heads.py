@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from dcinterp.analysis.training.compare_arms import compare_arms
 from dcinterp.evidence.intervals import difference_text, one_by_one
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
@@ -69,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-import typer
 
 from dcinterp.evidence.intervals import interval_text
+from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.evidence.verdicts import family_level
 from dcinterp.mechanism.statistics import bootstrap_interval
@@ -114,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import brackets, difference_text, interval_text
-from dcinterp.evidence.trained_models import print_made
+from dcinterp.evidence.script import run_script
+from dcinterp.evidence.trained_models import print_text
 from dcinterp.evidence.verdicts import comparison, family_level, side_of_zero
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis
@@ -102,8 +101,8 @@ def summary(experiment: Experiment) -> str:
 
 def main() -> None:
     """Write the table and print it."""
-    print_made(lambda: summary(read_experiment(HERE)), HERE / TEXT_FILE)
+    print_text(summary(read_experiment(HERE)), HERE / TEXT_FILE)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

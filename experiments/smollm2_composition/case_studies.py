@@ -15,6 +15,7 @@ from run import BUDGETS  # beside this file
 
 import dcinterp
 from dcinterp.checkpoints.composition import open_start
+from dcinterp.evidence.script import run_script
 from dcinterp.model.added_composition import AddedComposition, add_composition, is_added
 from dcinterp.support.errors import UserError, require_known
 
@@ -93,4 +94,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

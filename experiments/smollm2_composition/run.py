@@ -22,6 +22,7 @@ import typer
 from torch import Tensor, nn
 
 from dcinterp.checkpoints.composition import open_start
+from dcinterp.evidence.script import run_script
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.support.errors import UserError, require_known
@@ -269,4 +270,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)
