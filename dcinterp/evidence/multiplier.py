@@ -19,6 +19,10 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
     assert experiment.multiplier is not None
     measure, without = next(iter(experiment.measures)), experiment.multiplier.without
     for each in series(experiment):
+        if not each.table.is_file():
+            raise UserError(
+                f"There is no {each.table}; the multiplier needs the runs of those sizes, with the same seeds, there."
+            )
         table = read_table(each)
         ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
         ended = ended[~ended["arm"].isin(without)]

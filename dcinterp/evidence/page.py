@@ -57,7 +57,8 @@ To see whether the differences come again, give other seeds, and a table of thei
 
 {beside}{measured}"""
 
-BESIDE = """The multiplier needs the sizes of {names} with the same seeds, too.
+BESIDE = """The multiplier needs the sizes of {names} with the same seeds, too, in a table of the same name in that
+experiment's folder; the name of the table above is then to be one in this experiment's folder.
 
 """
 MEASURED = """What is measured of the trained models, further down, by scripts that make {names}, takes

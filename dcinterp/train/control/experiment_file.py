@@ -147,10 +147,14 @@ def find_experiments() -> dict[str, Path]:
 def series(experiment: Experiment) -> list[Experiment]:
     """An experiment, and those whose runs are sizes of the same series as its own.
 
+    With another table than its own, theirs are those of the same name in their folders.
+
     Raises:
         UserError: the file of one of them is not valid.
     """
-    return [experiment, *map(read_experiment, experiment.multiplier.beside if experiment.multiplier else ())]
+    name = "" if experiment.has_own_table else experiment.table.name
+    beside = experiment.multiplier.beside if experiment.multiplier else ()
+    return [experiment, *(read_experiment(each, table=each / name if name else None) for each in beside)]
 
 
 def _mark(table: str | Path) -> str:

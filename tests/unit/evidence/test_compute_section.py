@@ -118,6 +118,19 @@ def test_sizes_of_two_experiments_are_one_series(planted, parted, multipliers):
     assert verdict_lines(parted(multipliers)) == verdict_lines(planted(multipliers))
 
 
+def test_a_repetition_is_of_tables_of_one_name(planted, parted):
+    """With the seeds of a repetition in both folders; before the other has its own the line says what is missing."""
+    experiment = parted([1.5, 1.6, 1.7])
+    tables = [experiment.folder.parent / name for name in ("small", "large")]
+    for folder in tables:
+        (folder / "results.csv").rename(folder / "again.csv")
+    (tables[1] / "again.csv").rename(tables[1] / "away.csv")
+    again = read_experiment(tables[0], table=tables[0] / "again.csv")
+    assert f"There is no {tables[1] / 'again.csv'}; the multiplier needs" in verdict_lines(again)[0]
+    (tables[1] / "away.csv").rename(tables[1] / "again.csv")
+    assert verdict_lines(again) == verdict_lines(planted([1.5, 1.6, 1.7]))
+
+
 def test_arms_can_be_left_out_of_a_series(planted, parted):
     """A second run of a size, far off, in the table of the other experiment."""
     experiment = parted([1.5, 1.6, 1.7])
