@@ -38,10 +38,16 @@ def sign_verdict(
         error: what each of the two tests may err.
         sign_error: what the sign test may, where that is another.
         signs: whether to count the signs where there are too few models.
+
+    Raises:
+        ValueError: a model that was asked lacks a share of one of the two.
     """
     if trained < seeds:
         return f"interim, {trained} of {seeds} seeds; {NO_VERDICT}."
     own = shares.reindex(columns=[way, other] if isinstance(other, str) else [way])
+    if own.isna().any(axis=None):
+        lacks = next(column for column in own if own[column].isna().any())
+        raise ValueError(f"Seeds {own.index[own[lacks].isna()].tolist()} have no share of {lacks!r}.")
     values = (own[way] - (own[other] if isinstance(other, str) else other)).to_numpy(copy=True)
     of, above = f"{len(values)} of {trained} models", int((values > 0).sum())
     sign_error = error if sign_error is None else sign_error

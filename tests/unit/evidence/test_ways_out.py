@@ -29,6 +29,14 @@ def test_the_largest_other_way_is_that_of_the_same_model():
         beside_the_largest(shares(query=[0.6, 0.3], logits=[0.2, None]), QUERY, WAYS)
 
 
+def test_a_share_that_a_model_lacks_is_no_verdict():
+    asked = {"trained": 8, "seeds": 8}
+    with pytest.raises(ValueError, match=r"Seeds \[7\] have no share of 'L0 -> L1 query'"):
+        sign_verdict(shares(query=[0.6] * 7 + [None], logits=[0.1] * 8), QUERY, LOGITS, **asked)
+    with pytest.raises(ValueError, match="have no share of 'L0 -> L1 qury'"):
+        sign_verdict(shares(query=[0.6] * 8), "L0 -> L1 qury", 0.5, **asked)
+
+
 def test_models_are_counted_by_their_largest_way_and_those_without_one():
     rows = rows_of(shares(query=[0.6, 0.7, 0.1, 0.04], logits=[0.2, 0.5, 0.4, 0.1]))
     assert largest_ways(rows, "plain", "seen", WAYS) == "- plain: L1 query in 2, logits in 1, none with 15% in 1"
