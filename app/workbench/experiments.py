@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import streamlit as st
@@ -20,8 +20,10 @@ from dcinterp.train.control.experiment import REPLICATION, Experiment
 from dcinterp.train.control.experiment_file import find_experiments, read_experiment
 from dcinterp.train.control.sweep import TABLE
 from workbench import analyses
+from workbench.markdown import sentence
 
 FIRST = "recombination"
+T = TypeVar("T")
 
 
 def found() -> dict[str, Experiment]:
@@ -46,17 +48,28 @@ def _read(_folders: dict[str, Path], where: tuple[str, ...]) -> dict[str, Experi
 def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> pd.DataFrame:
     """The hypotheses of all experiments, the longest column last; kept for a minute, or until a table changes."""
     experiment, hypothesis, asks, found, verdict, again = COLUMNS
-    rows = pd.DataFrame(verdict_rows(_experiments), columns=list(COLUMNS))
+    rows = pd.DataFrame(_of_each(_experiments, verdict_rows), columns=list(COLUMNS))
     return rows[[experiment, hypothesis, verdict, found, again, asks]]
 
 
 @st.cache_data(ttl=60, show_spinner="Reading what was measured of the models of all experiments")
 def every_way(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> tuple[pd.DataFrame, str]:
     """Which ways return over seeds, the longest column last, and what was not looked into; kept as `every_verdict`."""
-    ways = motifs(_experiments)
+    ways = _of_each(_experiments, motifs)
     experiment, arm, learnt, asked, largest, alike = COLUMNS_OF_WAYS
     rows = pd.DataFrame(motif_rows(ways), columns=list(COLUMNS_OF_WAYS))
     return rows[[experiment, arm, learnt, asked, alike, largest]], not_looked_into(ways)
+
+
+def _of_each(experiments: Iterable[Experiment], make: Callable[[list[Experiment]], list[T]]) -> list[T]:
+    """The rows of all experiments; of one that has none because its table is not right, a line says what is wrong."""
+    rows = list[T]()
+    for experiment in experiments:
+        try:
+            rows += make([experiment])
+        except UserError as problem:
+            st.warning(sentence(problem), icon=":material/warning:")
+    return rows
 
 
 def tables(experiments: Collection[Experiment]) -> tuple[tuple[str, float], ...]:
@@ -64,7 +77,7 @@ def tables(experiments: Collection[Experiment]) -> tuple[tuple[str, float], ...]
     files = [file for each in experiments for file in (each.table, each.folder / REPLICATION)]
     files += [file for each in experiments for file in each.folder.rglob(CIRCUITS)]
     series = [each.multiplier for each in experiments if each.multiplier is not None]
-    files += [folder / TABLE for multiplier in series for folder in multiplier.beside]
+    files += [folder / name for each in series for folder in each.beside for name in (TABLE, REPLICATION)]
     return tuple((str(file), file.stat().st_mtime) for file in files if file.is_file())
 
 

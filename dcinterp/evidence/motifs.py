@@ -9,6 +9,7 @@ a change's effect is measured; `circuits.csv` of an experiment holds what was me
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from dcinterp.evidence.pooled_edges import FLOOR, models_alike, shares_of, with_
 from dcinterp.evidence.verdicts import comparison, replication
 from dcinterp.evidence.ways_out import count_largest, place
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Experiment
+from dcinterp.train.control.experiment import REPLICATION, Experiment, NoRunsYet
 
 SOURCE, LAYERS = "L0 -> ", 2
 COLUMNS = ("experiment", "arm", "learnt it", "looked into", "largest way, in how many of them", "alike")
@@ -49,16 +50,21 @@ def motifs(experiments: Iterable[Experiment]) -> list[Motif]:
     """Every arm of experiments on puzzles with models of two layers, with what was measured of it.
 
     Args:
-        experiments: those that do not say when a model has learnt its puzzle are left out, and those without a table.
+        experiments: those that do not say when a model has learnt its puzzle are left out, and those in which no run
+            of every arm has ended.
+
+    Raises:
+        UserError: as `verdict_rows`.
     """
     rows = list[Motif]()
     for experiment in experiments:
-        model = experiment.config["model"].get("changes", {})
-        if not (experiment.solved_by and experiment.table.is_file() and model.get("num_hidden_layers") == LAYERS):
+        model = experiment.config.get("model", {}).get("changes", {})
+        if not (experiment.solved_by and model.get("num_hidden_layers") == LAYERS):
             continue
         again = replication(experiment)
         for asked, folder in ((experiment, experiment.folder), (again, experiment.folder / Path(REPLICATION).stem)):
-            rows += _arms_of(asked, folder / TABLE) if asked is not None else []
+            with suppress(NoRunsYet):
+                rows += _arms_of(asked, folder / TABLE) if asked is not None else []
     return rows
 
 

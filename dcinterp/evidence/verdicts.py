@@ -16,9 +16,8 @@ from dcinterp.evidence.intervals import brackets, interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, verdict_words
 from dcinterp.mechanism.statistics import without_width
-from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis
+from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, NoRunsYet
 from dcinterp.train.control.experiment_file import read_experiment
 
 CLAIM = "claim"
@@ -58,7 +57,7 @@ def verdicts(experiment: Experiment) -> list[Verdict]:
     """What became of every hypothesis, that on compute first.
 
     Raises:
-        UserError: no run has ended yet.
+        NoRunsYet: no run has ended yet.
     """
     return _verdicts(experiment, _compared(experiment))
 
@@ -69,7 +68,7 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     Behind a hypothesis stands what its repetition with other seeds found, where there is one.
 
     Raises:
-        UserError: no run has ended yet.
+        NoRunsYet: no run has ended yet.
     """
     about, again = _compared(experiment), _again(experiment)
     beside = {
@@ -90,14 +89,18 @@ def verdict_lines(experiment: Experiment) -> list[str]:
 
 
 def replication(experiment: Experiment) -> Experiment | None:
-    """The experiment with the table of its repetition with other seeds; None before a run of every arm has ended."""
+    """The experiment with the table of its repetition with other seeds; None before a run of every arm has ended.
+
+    Raises:
+        UserError: the table is none of its runs, or a run that counts was made with another config.
+    """
     table = experiment.folder / REPLICATION
     if not table.is_file():
         return None
     again = read_experiment(experiment.folder, table=table)
     try:
         arms_of(again)
-    except UserError:
+    except NoRunsYet:
         return None
     return again
 
@@ -106,13 +109,16 @@ def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:
     """The hypotheses and claims of several experiments, a row each, by `COLUMNS`.
 
     Args:
-        experiments: those without a run that has ended are left out.
+        experiments: those without a run of every arm that has ended are left out.
+
+    Raises:
+        UserError: a table is none of its experiment's runs, lacks a measure, or has runs of another config.
     """
     rows = list[tuple[str, ...]]()
     for experiment in experiments:
         try:
             about = _compared(experiment)
-        except UserError:
+        except NoRunsYet:
             continue
         name, again = experiment.folder.name, _again(experiment)
         beside = {each.name: f"{each.found}, {_brief(each, lost)}" for each, lost in again.verdicts}

@@ -33,7 +33,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.train.control.experiment import Experiment, read_table, values_text
+from dcinterp.train.control.experiment import Experiment, NoRunsYet, read_table, values_text
 from dcinterp.train.control.experiment_file import read_experiment
 
 
@@ -147,7 +147,8 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
     """As `compare_arms`, of an experiment that was read; without a record of the call.
 
     Raises:
-        UserError: there is no such measure or arm, or no run has ended yet.
+        NoRunsYet: no run has ended yet, or no seed has one of every arm.
+        UserError: there is no such measure or arm, or a run that counts was made with another config.
     """
     measure, baseline = measure or next(iter(experiment.measures)), baseline or experiment.baseline
     if baseline not in experiment.arms:
@@ -155,7 +156,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
     arms, rows = list(experiment.arms), _finished(experiment, measure)
     wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms).dropna(axis=1)
     if not wide.shape[1]:
-        raise UserError(
+        raise NoRunsYet(
             f"No seed of {experiment.folder} has a run of every arm yet; go on with `dcinterp experiment run`."
         )
     planned = len(experiment.seeds)

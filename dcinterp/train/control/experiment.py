@@ -27,6 +27,12 @@ from dcinterp.train.control.sweep import TABLE, SweepRun, file_name, make_run, r
 SEEDED = ("recipe.seed", "data.seed")
 REPLICATION = "replication.csv"
 TUNING, FINAL = "tuning", "final"
+
+
+class NoRunsYet(UserError):
+    """No run of an experiment has ended yet, or none of every arm: there is nothing to say, and nothing is wrong."""
+
+
 ADDED: tuple[dict[str, Any], ...] = (
     {"data.text.packages": [], "data.text.hold_out": "pieces", "data.text.digest": ""},
     {"data.holdout": []},
@@ -187,12 +193,12 @@ class Experiment:
         They are of the seeds that the file names; in the table of a repetition, of all seeds.
 
         Raises:
-            UserError: no run has ended, a run of the search is missing, or one that counts was made with another
-                config.
+            NoRunsYet: no run has ended.
+            UserError: a run of the search is missing, or one that counts was made with another config.
         """
         rows = table[(table["stage"] == FINAL) & (table["status"] == "done")] if len(table) else table
         if not len(rows):
-            raise UserError(
+            raise NoRunsYet(
                 f"No run of {self.folder} has ended yet; start them with: dcinterp experiment run {self.folder}"
             )
         there = sorted(set(rows["recipe.seed"].astype(int)))

@@ -11,6 +11,7 @@ import yaml
 
 from dcinterp.evidence.page import more_of, page_of
 from dcinterp.evidence.verdicts import AT_AN_EDGE, verdict_lines, verdict_rows, verdict_table, verdicts
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
 
 PLAIN = torch.tensor([0.30, 0.34, 0.28, 0.33])
@@ -206,3 +207,20 @@ def test_what_was_measured_of_other_seeds_alone_is_not_said_to_be_asked_again(se
     assert own == "## more-ways.md of several\n\nNumbers.\n"
     assert new.startswith("## more-new.md of replication, with other seeds\n\nAsked of these seeds alone")
     assert ways.startswith("## more-ways.md of replication, with other seeds\n\nAsked again")
+
+
+@pytest.mark.parametrize("table", ["results.csv", "replication.csv"])
+def test_a_run_of_another_config_is_said_and_not_passed_over(several, table):
+    """Neither the experiment nor what its repetition found may vanish from what is printed."""
+    repeated(several, 0.0)
+    rows = pd.read_csv(several / table)
+    pd.DataFrame(rows.assign(digest="0" * 16)).to_csv(several / table, index=False)
+    with pytest.raises(UserError, match=f"{table} has a run .* that was made with another config"):
+        verdict_rows([read_experiment(several)])
+
+
+def test_a_repetition_without_a_run_of_every_arm_is_not_there_yet(several):
+    repeated(several, 0.0)
+    rows = pd.read_csv(several / "replication.csv")
+    rows[(rows["arm"] != "worse") | (rows["stage"] != "final")].to_csv(several / "replication.csv", index=False)
+    assert all(row[5] == "" for row in verdict_rows([read_experiment(several)]))
