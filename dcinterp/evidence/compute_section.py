@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
+import numpy as np
 import pandas as pd
 
 from dcinterp.analysis.training.compare_arms import arms_of
@@ -15,13 +17,10 @@ from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.control.experiment_file import series
 
-TEXT = """
-## Compute for the same loss
-
-![A point for every run, and the mean of each family's lines]({picture})
-
-The multiplier is the FLOPs of {base} over those of {other} at the same loss, along the sizes and lengths of training
-that were run: {arms}. *By lines*: a line of log loss on log FLOPs for each family and seed, through all sizes.
+TITLE = "## Compute for the same loss"
+PICTURE = "![A point for every run, and the mean of each family's lines]({picture})"
+TEXT = """The multiplier is the FLOPs of {base} over those of {other} at the same loss, along the sizes and lengths of
+training that were run: {arms}. *By lines*: a line of log loss on log FLOPs for each family and seed, through all sizes.
 *By pieces*: straight pieces from size to size instead, which a curve does not put off. Brackets are 95 % intervals over
 seeds (Student's t of its logarithm). Only the first row, the lowest loss, has a verdict: the others are made of the
 same runs and are no further evidence, also where an interval leaves out 1.
@@ -31,7 +30,7 @@ same runs and are no further evidence, also where an interval leaves out 1.
 
 {multipliers}
 
-{slopes}
+{beside}{slopes}
 
 How far the mean of a size is from the mean line:
 
@@ -39,6 +38,15 @@ How far the mean of a size is from the mean line:
 
 {sizes}Besides, and no hypothesis: without `--over seeds`, with one line through all runs of a family, which takes each
 of them to scatter by itself, and at the lowest loss of these lines, which not every run need have reached. {pooled}
+"""
+
+BESIDE = """Two numbers to hold beside it, both by lines, at {loss:.3f}, and no hypotheses:
+
+- Composing costs FLOPs. Were it of no use, so that the models of {base} had the losses of those of {other} of the
+  same size, the multiplier would be {no_use}. No test compares the two.
+- In parameters instead of FLOPs {base} needs {parameters} times those of {other}. Text grows with the parameters
+  of {base}.
+
 """
 
 SIZES = """At equal text, the two families of one size, seed by seed; a hypothesis is about those alone that are named
@@ -53,6 +61,19 @@ def compute_section(experiment: Experiment, picture: str) -> str:
     """Markdown with the figure, the multiplier at several losses, slopes and residuals; empty where there is no fit."""
     if (fit := found_fit(experiment)) is None:
         return ""
+    return f"\n{TITLE}\n\n{PICTURE.format(picture=picture)}\n\n{compute_text(experiment, fit)}"
+
+
+def compute_text(experiment: Experiment, fit: ScalingFit) -> str:
+    """What stands below the figure.
+
+    Args:
+        experiment: with a multiplier, also with the table of a repetition.
+        fit: of `found_fit`.
+
+    Raises:
+        UserError: its runs support no fit by pieces or over runs.
+    """
     pieces, pooled = fit_of(experiment, through="pieces"), fit_of(experiment, "runs")
     rows = [
         [f"{float(fit.loss[at]):.3f}", multiplier_text(fit, at), multiplier_text(pieces, at)]
@@ -69,12 +90,12 @@ def compute_section(experiment: Experiment, picture: str) -> str:
     assert experiment.multiplier is not None
     command += "".join(f' --without "{arm}"' for arm in experiment.multiplier.without)
     return TEXT.format(
-        picture=picture,
         base=fit.families[0],
         other=fit.families[1],
         arms=_arms(experiment, fit),
         command=command,
         multipliers=markdown_table([name, "multiplier, by lines", "by pieces"], rows),
+        beside=_beside(experiment, fit),
         slopes=f"The loss of {slopes}.",
         residuals=_residuals(fit),
         sizes=_sizes(experiment, fit),
@@ -89,6 +110,53 @@ def _arms(experiment: Experiment, fit: ScalingFit) -> str:
     table = table[(table["stage"] == FINAL) & ~table["arm"].isin(experiment.multiplier.without)].sort_values("flops")
     of = ((family, table.loc[table["family"] == family, "arm"].unique()) for family in fit.families)
     return "; ".join(f"{family} is {', '.join(f'*{arm}*' for arm in arms)}" for family, arms in of)
+
+
+def _beside(experiment: Experiment, fit: ScalingFit) -> str:
+    """What the multiplier would be if composing changed no loss, and the same of parameters, in words.
+
+    Empty where one family has more arms than the other, so that they are no pairs.
+    """
+    assert experiment.multiplier is not None
+    runs = pd.concat([each.counted(read_table(each)) for each in series(experiment)])
+    runs = runs[~runs["arm"].isin(experiment.multiplier.without)]
+    base, other = pairs = [_by_size(runs, family) for family in fit.families]
+    if len(base) != len(other):
+        return ""
+    facts = runs.groupby("arm")[["flops", "parameters"]].first()
+    flops, parameters = ([np.log(facts.loc[arms, column]) for arms in pairs] for column in ("flops", "parameters"))
+    losses = runs.pivot_table(index="recipe.seed", columns="arm", values=fit.measure).loc[list(fit.seeds)]
+    base_loss, other_loss = (np.log(losses[arms].to_numpy()) for arms in pairs)
+
+    def apart(sizes: Sequence[pd.Series], losses: Sequence[np.ndarray]) -> np.ndarray:
+        """[seed]: by how much the logarithm of the size differs where two lines are at the loss."""
+        at = (reached(math.log(float(fit.loss[0])), *each) for each in zip(sizes, losses, strict=True))
+        return next(at) - next(at)
+
+    return BESIDE.format(
+        base=fit.families[0],
+        other=fit.families[1],
+        loss=float(fit.loss[0]),
+        no_use=_geometric(apart(flops, (other_loss, other_loss))),
+        parameters=_geometric(apart(parameters, (base_loss, other_loss))),
+    )
+
+
+def reached(log_loss: float, sizes: Sequence[float], losses: np.ndarray) -> np.ndarray:
+    """[seed]: the logarithm of the size at which a line of log loss on log size reaches a loss, by least squares.
+
+    Args:
+        log_loss: the loss.
+        sizes: [size], logarithms.
+        losses: [seed, size], logarithms.
+    """
+    slopes, levels = np.polyfit(np.asarray(sizes), losses.T, 1)
+    return (log_loss - levels) / slopes
+
+
+def _geometric(logs: np.ndarray) -> str:
+    """The geometric mean of what differs by these logarithms, and each, in words."""
+    return f"{math.exp(logs.mean()):.2f} (seed by seed {', '.join(f'{each:.2f}' for each in np.exp(logs))})"
 
 
 def _sizes(experiment: Experiment, fit: ScalingFit) -> str:

@@ -51,9 +51,10 @@ def planted(tmp_path: Path) -> Callable[..., Experiment]:
                 name, size = arm.split()
                 factor = level * multiplier**-0.05 if name == "all" else 1.0
                 facts = {"stage": FINAL, "arm": arm, "status": "done", "recipe.seed": seed}
-                facts |= {"family": FAMILIES[name], "flops": SIZES[int(size)], "parameters": 1.0, "loss": 1.0}
+                flops = SIZES[int(size)]
+                facts |= {"family": FAMILIES[name], "flops": flops, "parameters": flops**0.5, "loss": 1.0}
                 facts["name"] = experiment.run(FINAL, arm, {}, seed).name
-                rows.append(facts | {"bits_per_byte": factor * (SIZES[int(size)] / 1e15) ** -0.05})
+                rows.append(facts | {"bits_per_byte": factor * (flops / 1e15) ** -0.05})
         pd.DataFrame(rows).to_csv(experiment.table, index=False)
         return experiment
 
@@ -197,6 +198,17 @@ def test_a_series_with_an_experiment_that_is_not_there_is_refused(parted, beside
     file.write_text(yaml.safe_dump(tree))
     with pytest.raises(UserError, match=says):
         read_experiment(file.parent)
+
+
+def test_what_composing_costs_and_what_it_saves_in_parameters_stand_beside_the_multiplier(planted):
+    """It costs a quarter more FLOPs here; parameters are the root of FLOPs, and so are the savings in them."""
+    experiment = planted([4.0, 4.0, 4.0])
+    table = pd.read_csv(experiment.table)
+    table.loc[table["family"] == "dcformer++", "flops"] *= 1.25
+    table.to_csv(experiment.table, index=False)
+    text = compute_section(experiment, "small.svg")
+    assert "the multiplier would be 0.80 (seed by seed 0.80, 0.80, 0.80). No test" in " ".join(text.split())
+    assert "needs 2.00 (seed by seed 2.00, 2.00, 2.00) times those of dcformer++" in text
 
 
 def test_tables_with_losses_of_two_kinds_are_refused(tmp_path):

@@ -1,0 +1,36 @@
+"""The multiplier at all losses and the differences of all sizes in the repetition with other seeds.
+
+    python experiments/scaling/other_seeds.py
+
+prints what the page of the experiment has of its first seeds, also to replication/more.md, which stands at the end of
+the page. The hypotheses have their verdicts in its section "With other seeds"; nothing here is one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dcinterp.evidence.compute_section import TITLE, compute_text
+from dcinterp.evidence.multiplier import fit_of
+from dcinterp.evidence.script import run_script
+from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.verdicts import replication
+from dcinterp.support.errors import UserError
+from dcinterp.train.control.experiment import REPLICATION
+from dcinterp.train.control.experiment_file import read_experiment
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Print the section and write it."""
+    again = replication(read_experiment(HERE))
+    if again is None:
+        raise UserError(f"{REPLICATION} has no run of every arm yet: `dcinterp experiment run` as in protocol.md.")
+    place = (HERE / REPLICATION).with_suffix("")
+    place.mkdir(exist_ok=True)
+    print_text(f"{TITLE}\n\n{compute_text(again, fit_of(again))}", place / "more.md")
+
+
+if __name__ == "__main__":
+    run_script(main)
