@@ -107,11 +107,11 @@ def list_all() -> None:
 
         dcinterp experiment list
     """
-    from dcinterp.evidence.verdicts import verdict_rows, verdict_table
+    from dcinterp.evidence.verdicts import not_repeated, verdict_rows, verdict_table
     from dcinterp.train.control.experiment_file import find_experiments, read_experiment
 
-    read = (read_experiment(folder) for folder in find_experiments().values())
-    typer.echo(verdict_table(verdict_rows(read)))
+    read = [read_experiment(folder) for folder in find_experiments().values()]
+    typer.echo(f"{verdict_table(verdict_rows(read))}\n\n{not_repeated(read)}")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
@@ -17,7 +18,7 @@ from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, verdict_words
 from dcinterp.mechanism.statistics import without_width
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, NoRunsYet
+from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, NoRunsYet, read_table
 from dcinterp.train.control.experiment_file import read_experiment
 
 CLAIM = "claim"
@@ -150,6 +151,23 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
     marked = Counter(word for word in WORDS for row in rows if row[4].startswith(f"{word} {EDGE}"))
     among = ", ".join(f"{marked[word]} of the {words[word]} {word}" for word in WORDS if marked[word])
     return f"{said} {AT_AN_EDGE} It stands behind {among}." if among else said
+
+
+def not_repeated(experiments: Iterable[Experiment]) -> str:
+    """Which experiments have no repetition with other seeds yet, and how long their reported runs took, in words.
+
+    Args:
+        experiments: those without a run of every arm that has ended are left out.
+    """
+    named = []
+    for each in experiments:
+        with suppress(NoRunsYet):
+            runs = each.counted(read_table(each))
+            if replication(each) is None:
+                hours = runs["seconds"].sum() / 3600 if "seconds" in runs else math.nan
+                named.append(f"{each.folder.name} ({'hours unknown' if math.isnan(hours) else f'{hours:.1f} h'})")
+    told = "Without a repetition of their own, with the hours that their reported runs took: "
+    return f"{told}{', '.join(named)}." if named else "All have a repetition with other seeds."
 
 
 def _compared(experiment: Experiment) -> Compared:

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from dcinterp.evidence.page import more_of, page_of
-from dcinterp.evidence.verdicts import AT_AN_EDGE, verdict_lines, verdict_rows, verdict_table, verdicts
+from dcinterp.evidence.verdicts import AT_AN_EDGE, not_repeated, verdict_lines, verdict_rows, verdict_table, verdicts
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
 
@@ -224,3 +224,6 @@ def test_a_repetition_without_a_run_of_every_arm_is_not_there_yet(several):
     rows = pd.read_csv(several / "replication.csv")
     rows[(rows["arm"] != "worse") | (rows["stage"] != "final")].to_csv(several / "replication.csv", index=False)
     assert all(row[5] == "" for row in verdict_rows([read_experiment(several)]))
+    assert not_repeated([read_experiment(several)]).endswith(" took: several (hours unknown).")
+    repeated(several, 0.0)
+    assert "several" not in not_repeated([read_experiment(several)])
