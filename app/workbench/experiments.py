@@ -133,10 +133,14 @@ def curves(experiment: Experiment) -> Any | None:
 
 
 def commands(experiment: Experiment) -> str:
-    """What repeats it with other seeds."""
+    """What made its numbers, and what repeats it with other seeds."""
     folder = f"experiments/{experiment.folder.name}"
     keep = " --keep-search" if experiment.tuning_keys else ""
     return (
+        f"# what made the numbers above; runs that are in the table are not made again\n"
+        f"dcinterp experiment run {folder}\n"
+        f"dcinterp experiment page {folder}\n"
+        f"# the same of other seeds\n"
         f"dcinterp experiment run {folder} --seeds {experiment.fresh_seeds()}{keep} --table again.csv\n"
         f"dcinterp experiment show {folder} --table again.csv"
     )

@@ -12,6 +12,7 @@ from dcinterp.cli._engine import Engine
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._outputs import print_results_json, require_file_place, whole
 from dcinterp.cli._training_progress import show_progress
+from dcinterp.support.errors import UserError, require_known
 
 app = Verbs()
 
@@ -79,6 +80,13 @@ def run(
 def show(
     folder: Folder,
     table: Annotated[Path | None, typer.Option(help="Another table than its own.", metavar="FILE")] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="Print how far this arm is above --baseline; of several, their mean.")
+    ] = None,
+    baseline: Annotated[list[str] | None, typer.Option(help="Of several, their mean.")] = None,
+    level: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, help="Of the intervals of --arm minus --baseline.")
+    ] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the comparison of each measure.")] = False,
 ) -> None:
     """Compare the arms, by every measure of the experiment, with 95 % intervals over seeds.
@@ -86,14 +94,23 @@ def show(
     Example:
 
         dcinterp experiment show experiments/recombination
+        dcinterp experiment show experiments/parts --arm "post only" --baseline plain --level 0.99
     """
     from dcinterp.evidence.page import table_of
-    from dcinterp.evidence.verdicts import comparisons
+    from dcinterp.evidence.verdicts import comparisons, difference_line
     from dcinterp.train.control.experiment_file import read_experiment
 
-    found = comparisons(read_experiment(folder, table=table))
+    if bool(arm) != bool(baseline):
+        raise UserError("--arm and --baseline need each other: what is printed is the one minus the other.")
+    experiment = read_experiment(folder, table=table)
+    for each in (*(arm or ()), *(baseline or ())):
+        require_known("arm", each, experiment.arms)
+    found = comparisons(experiment)
     if as_json:
         print_results_json(found)
+        return
+    if arm and baseline:
+        typer.echo("\n".join(difference_line(each, arm, baseline, level) for each in found))
         return
     for each in found:
         typer.echo("\n\n".join([each.meaning, table_of(each), *each.warnings()]) + "\n")

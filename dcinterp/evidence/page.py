@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,10 @@ To see whether the differences come again, give other seeds, and a table of thei
 
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
+
+How far an arm is above another, also where no hypothesis asks it, with its interval at any level:
+
+    dcinterp experiment show {folder} --arm {arm} --baseline {baseline} --level 0.99
 
 {beside}{measured}"""
 
@@ -111,6 +116,8 @@ def page_of(experiment: Experiment, picture: str) -> str:
         about="\n\n".join(experiment.about),
         folder=f"experiments/{experiment.folder.name}",
         others=experiment.fresh_seeds(),
+        arm=json.dumps(next(each for each in experiment.arms if each != experiment.baseline)),
+        baseline=json.dumps(experiment.baseline),
         again=SEARCHED if experiment.tuning_keys else "",
         beside=BESIDE.format(names=" and ".join(f"`{each.name}`" for each in beside)) if beside else "",
         measured=_measured(experiment),

@@ -18,7 +18,15 @@ from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, verdict_words
 from dcinterp.mechanism.statistics import without_width
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Claim, Experiment, Hypothesis, NoRunsYet, read_table
+from dcinterp.train.control.experiment import (
+    REPLICATION,
+    Claim,
+    Experiment,
+    Hypothesis,
+    NoRunsYet,
+    in_words,
+    read_table,
+)
 from dcinterp.train.control.experiment_file import read_experiment
 
 CLAIM = "claim"
@@ -104,6 +112,12 @@ def replication(experiment: Experiment) -> Experiment | None:
     except NoRunsYet:
         return None
     return again
+
+
+def difference_line(found: ArmComparison, arms: Sequence[str], baselines: Sequence[str], level: float = LEVEL) -> str:
+    """The mean of some arms minus that of others by one measure, with its interval at a level; no verdict."""
+    apart = f"{in_words(arms, baselines)}: {interval_text(*found.between(arms, baselines, level), sign='+')}"
+    return f"{found.meaning}, {apart} at {100 * level:g} %, over {len(found.seeds)} seeds"
 
 
 def verdict_rows(experiments: Iterable[Experiment]) -> list[tuple[str, ...]]:

@@ -41,6 +41,13 @@ ADDED: tuple[dict[str, Any], ...] = (
 a key adds it here: a test asks that every run of a table is still known."""
 
 
+def in_words(arms: Sequence[str], baselines: Sequence[str]) -> str:
+    """The difference between some arms and others, such as "plain minus all"."""
+    arm, baseline = (" and ".join(side) for side in (arms, baselines))
+    several = len(arms) > 1 or len(baselines) > 1
+    return f"the mean of {arm} minus that of {baseline}" if several else f"{arm} minus {baseline}"
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """That the mean of `arms` minus that of `baselines` is above zero, in a measure (the primary one when empty).
@@ -57,9 +64,7 @@ class Hypothesis:
     @property
     def difference(self) -> str:
         """What is said to be above zero, in words."""
-        arm, baseline = (" and ".join(side) for side in (self.arms, self.baselines))
-        several = len(self.arms) > 1 or len(self.baselines) > 1
-        return f"the mean of {arm} minus that of {baseline}" if several else f"{arm} minus {baseline}"
+        return in_words(self.arms, self.baselines)
 
 
 @dataclass(frozen=True)
