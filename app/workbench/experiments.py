@@ -54,11 +54,11 @@ def every_verdict(_experiments: Iterable[Experiment], tables: tuple[tuple[str, f
 
 @st.cache_data(ttl=60, show_spinner="Reading what was measured of the models of all experiments")
 def every_way(_experiments: Iterable[Experiment], tables: tuple[tuple[str, float], ...]) -> tuple[pd.DataFrame, str]:
-    """Which ways return over seeds, the longest column last, and what was not looked into; kept as `every_verdict`."""
+    """Which ways return over seeds, beside the arms, and what was not looked into; kept as `every_verdict`."""
     ways = _of_each(_experiments, motifs)
     experiment, arm, learnt, asked, largest, alike = COLUMNS_OF_WAYS
     rows = pd.DataFrame(motif_rows(ways), columns=list(COLUMNS_OF_WAYS))
-    return rows[[experiment, arm, learnt, asked, alike, largest]], not_looked_into(ways)
+    return rows[[experiment, arm, largest, alike, asked, learnt]], not_looked_into(ways)
 
 
 def _of_each(experiments: Iterable[Experiment], make: Callable[[list[Experiment]], list[T]]) -> list[T]:
