@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
@@ -99,6 +100,18 @@ def measured_by(difference: Tensor, largest: Tensor | float | None = None) -> Te
 def share_missed(gap: Tensor, difference: Tensor) -> Tensor:
     """|gap| of every path, as a share of what it is measured by."""
     return gap.abs() / measured_by(difference).clamp(min=1e-9)
+
+
+def missed(
+    gap: Float[Tensor, example * path], difference: Float[Tensor, example * path], tolerance: float
+) -> Bool[Tensor, " example"]:
+    """Examples whose integral misses more than `tolerance` of what it is measured by on some path.
+
+    Each example's paths are compared with one another.
+    """
+    size = difference.flatten(1)
+    allowed = tolerance * measured_by(size, size.abs().amax(1, keepdim=True))
+    return (gap.abs().flatten(1) > allowed).any(1)
 
 
 def integrate(

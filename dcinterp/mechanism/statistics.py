@@ -355,17 +355,6 @@ def few_examples(n: int) -> list[str]:
     return [f"There are only {n} examples, so the intervals are rough."] if n < 20 else []
 
 
-def missed(
-    gap: Float[Tensor, example * path], difference: Float[Tensor, example * path], tolerance: float
-) -> Bool[Tensor, " example"]:
-    """Examples whose integral misses more than `tolerance` of the metric difference on some path.
-
-    A share of a difference near zero says nothing: such a path is measured by a tenth of its example's largest one.
-    """
-    size = difference.abs().flatten(1)
-    return (gap.abs().flatten(1) > tolerance * torch.maximum(size, 0.1 * size.amax(1, keepdim=True))).any(1)
-
-
 class AgainstControl:
     """What means with an interval and a control have in common; `control` is "none" if there is none."""
 

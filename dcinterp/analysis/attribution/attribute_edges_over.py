@@ -42,14 +42,13 @@ from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Path, PathGradient
+from dcinterp.mechanism.path_gradient import Integration, Path, PathGradient, missed
 from dcinterp.mechanism.prompt import decoded, require_stage
 from dcinterp.mechanism.statistics import (
     AgainstControl,
     bootstrap_interval,
     exchanged_extremes,
     few_examples,
-    missed,
     sign_test,
 )
 from dcinterp.results.registry import analysis

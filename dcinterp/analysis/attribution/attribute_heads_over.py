@@ -43,14 +43,13 @@ from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Path
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, missed
 from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.mechanism.statistics import (
     AgainstControl,
     bootstrap_interval,
     exchanged_extremes,
     few_examples,
-    missed,
     sign_test,
 )
 from dcinterp.results.registry import analysis

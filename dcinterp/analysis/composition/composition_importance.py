@@ -40,9 +40,9 @@ from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, integrate
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, integrate, missed
 from dcinterp.mechanism.prompt import decoded
-from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, missed
+from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.progress import Progress, all_once, silent
