@@ -113,7 +113,7 @@ def show(
         typer.echo("\n".join(difference_line(each, arm, baseline, level) for each in found))
         return
     for each in found:
-        typer.echo("\n\n".join([each.meaning, table_of(each), *each.warnings()]) + "\n")
+        typer.echo("\n\n".join([each.meaning, table_of(each, experiment.solved_at), *each.warnings()]) + "\n")
 
 
 @app.command("list")

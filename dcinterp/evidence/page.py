@@ -226,7 +226,7 @@ def search_tables(experiment: Experiment) -> str:
     return text
 
 
-def table_of(found: ArmComparison, solved_at: float = 0.95) -> str:
+def table_of(found: ArmComparison, solved_at: float) -> str:
     """A row for every arm: size, compute, what the search chose, mean, difference, and how many seeds solved it."""
     head = ["arm", "parameters", "FLOPs", "tuned", "mean", f"minus {found.baseline}"]
     head += [f"seeds at {solved_at:.0%} or more"] if found.share else []

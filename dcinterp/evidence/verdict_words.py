@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 LEVEL = 0.95
 """Of intervals, where nothing else is asked for."""
+FAMILY_ERROR = 0.05
+"""What all tests of a family may err together."""
 SUPPORTED, REFUTED, OPEN, NO_VERDICT = WORDS = ("supported", "refuted", "open", "no verdict")
 
 
@@ -60,6 +62,11 @@ def verdict_words(
     word = (OPEN, SUPPORTED, REFUTED)[side]
     said = marked(word) + at_level(level) + (f": {refuted}" if word == REFUTED else "")
     return word, said + (f"; {better}" if better else "")
+
+
+def error_of(tests: int) -> float:
+    """What each of so many tests may err, so that together they err `FAMILY_ERROR` at the most (Bonferroni)."""
+    return FAMILY_ERROR / tests
 
 
 def at_level(level: float) -> str:

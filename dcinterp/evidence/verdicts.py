@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
 from dcinterp.evidence.intervals import brackets, interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
-from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, verdict_words
+from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, error_of, verdict_words
 from dcinterp.mechanism.statistics import without_width
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (
@@ -288,7 +288,7 @@ def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str],
 
 def family_level(tests: int) -> float:
     """Of an interval when that many hypotheses are one family (Bonferroni)."""
-    return 1 - 0.05 / tests
+    return 1 - error_of(tests)
 
 
 def side_of_zero(low: float, high: float) -> int:

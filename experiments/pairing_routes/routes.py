@@ -25,7 +25,7 @@ from dcinterp.evidence.pooled_edges import group_of, pair_shares, share_cells, s
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, accuracy_by_part, open_trained, print_measured, trained_models
-from dcinterp.evidence.verdict_words import SUPPORTED, marked
+from dcinterp.evidence.verdict_words import SUPPORTED, error_of, marked
 from dcinterp.mechanism.circuit_pairs import Pair, batches, read_pairs
 from dcinterp.mechanism.head_maps import branch_map
 from dcinterp.support.text import markdown_table
@@ -149,7 +149,7 @@ def verdict(name: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     """A hypothesis with what became of it, as a line of Markdown."""
     change, way, other = HYPOTHESES[name]
     shares = shares_of(rows, ARM, experiment.solved_part, change)
-    trained, error = rows["seed"].nunique(), 0.05 / len(HYPOTHESES)
+    trained, error = rows["seed"].nunique(), error_of(len(HYPOTHESES))
     found = sign_verdict(shares, way, other, trained=trained, seeds=len(experiment.seeds), error=error)
     less = f"*{other}*" if isinstance(other, str) else "one half"
     return f"- **{name}** (another *{change}*: *{way}* minus {less}): {found}"
@@ -162,7 +162,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """
     part = experiment.solved_part
     verdicts = {name: verdict(name, rows, experiment) for name in HYPOTHESES}
-    error, ways = 0.05 / len(HYPOTHESES), (POST, PRE, QUERY, BETWEEN, OWN, MAP_BETWEEN, MAP_OWN, MAP)
+    error, ways = error_of(len(HYPOTHESES)), (POST, PRE, QUERY, BETWEEN, OWN, MAP_BETWEEN, MAP_OWN, MAP)
     shares = {change: shares_of(rows, ARM, part, change) for change in CHANGES}
     columns = [share_cells(each, ways) for each in shares.values()]
     return TEXT.format(

@@ -27,6 +27,7 @@ from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, questi
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
+from dcinterp.evidence.verdict_words import FAMILY_ERROR, error_of
 from dcinterp.evidence.ways_out import (
     CHANGE,
     OTHER_WAY,
@@ -52,7 +53,7 @@ NAMED = {
     "C4": ("head convolution", QUERY),
 }
 """The way that the protocol named for the models of an arm, before any model of the other seeds was there."""
-ERROR, SIGN_ERROR = 0.05 / len(NAMED), 0.05
+ERROR, SIGN_ERROR = error_of(len(NAMED)), FAMILY_ERROR
 """What the intervals of C1 to C4 may err, as they are four, and what the sign test beside each may."""
 
 TEXT = """## Which edges carry the question in the models that learnt it

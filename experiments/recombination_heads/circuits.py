@@ -21,6 +21,7 @@ from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, questi
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import CHECKED, RunsTable, print_measured, trained_models
+from dcinterp.evidence.verdict_words import error_of
 from dcinterp.evidence.ways_out import CHANGE, POST_WEIGHTS, QUERY, WAYS, largest_ways, ways_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -82,7 +83,7 @@ def arms_asked(experiment: Experiment) -> list[str]:
 
 def error_rate(experiment: Experiment) -> float:
     """What a test may err, as one is asked for every size."""
-    return 0.05 / len(sizes(experiment))
+    return error_of(len(sizes(experiment)))
 
 
 def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:

@@ -218,8 +218,8 @@ def test_an_end_near_zero_tells_its_side(tmp_path, write_experiment):
     same = [value + 1e-4 for value in plain]
     folder = write_experiment(tmp_path / "e", {"plain": plain, "composed": near, "same": same})
     found = dcinterp.compare_arms(str(folder))
-    assert "+0.0003 [+0.0002, +0.0003]" in table_of(found)
-    assert "+0.0001 (all the same, so no interval)" in table_of(found)
+    assert "+0.0003 [+0.0002, +0.0003]" in table_of(found, 0.95)
+    assert "+0.0001 (all the same, so no interval)" in table_of(found, 0.95)
     assert found.sentences()[1] == "same minus plain: +0.000, the same in all 3 seeds, so that there is no interval."
 
 
