@@ -22,11 +22,12 @@ EVERY = (
 )
 WAYS = (
     "A row is an arm of an experiment on a puzzle. The prompt and the one that values are taken from differ in one "
-    "thing, a change. A way is all that layer 0 writes into one kind of input of layer 1, into an MLP, or into the "
-    "logits; the largest carries the greatest share of the change's effect, and in brackets stands in how many models "
-    "it is that one. *Alike* is how the shares of two models correlate, change by change in the same order (? where "
-    "too few are known). That a way is the largest does not say that the model needs it, and only models that learnt "
-    "the puzzle can be asked."
+    "thing, a change. A way is all that the attention of layer 0 writes into one kind of input of layer 1, into an "
+    "MLP, or into the logits; the largest carries the greatest share of the change's effect, and in brackets stands in "
+    "how many models it is that one. *Alike* is how the shares of two models correlate over all groups of edges, most "
+    "of which are no ways, change by change in the same order (? where too few are known). That a way is the largest "
+    "does not say that the puzzle needs it. Only models that learnt it can be asked; those of recombination, seeds 0 "
+    "to 9, were trained again."
 )
 
 
@@ -57,9 +58,7 @@ if links.switch("All hypotheses on differences between arms", key="all", help="W
     rows = experiments.every_verdict(found.values(), experiments.tables(found.values()))
     st.dataframe(rows, hide_index=True, height=420)
     st.caption(EVERY)
-if links.switch(
-    "Ways that return over seeds", key="ways", help="By which ways the models that learnt a puzzle carry it."
-):
+if links.switch("Ways over seeds", key="ways", help="By which ways the models that learnt a puzzle carry it."):
     rows, left = experiments.every_way(found.values(), experiments.tables(found.values()))
     st.dataframe(rows, hide_index=True, height=420)
     st.caption(f"{WAYS} {escape(left)}")

@@ -12,8 +12,9 @@ SENTENCES = (
     "something from where it looks. In a usual model every head uses the attention that it computed itself; in "
     "DCFormer a small step, **Compose**, lets heads use each other's attention, more or less of it for every pair of "
     "words. This page takes one question and its answer, finds the head that does most for the answer, and shows from "
-    "which heads it borrowed the attention that it used. That a model uses this does not say that it needs it: "
-    "`transformer++`, trained on the same documents without Compose, answers these tasks as well (page *Experiments*)."
+    "which heads it borrowed the attention that it used. That `dcformer++` uses this does not say that its "
+    "tasks need it: `transformer++`, trained on the same documents without Compose, answers as many of them (the page "
+    "*Experiments* says more)."
 )
 OWN, QUERY, KEY = "#8f8f8f", "#228b4e", "#a03fa8"
 """The colours that the figures give to these parts."""

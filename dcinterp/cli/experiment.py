@@ -81,12 +81,13 @@ def show(
     folder: Folder,
     table: Annotated[Path | None, typer.Option(help="Another table than its own.", metavar="FILE")] = None,
     arm: Annotated[
-        list[str] | None, typer.Option(help="Print how far this arm is above --baseline; of several, their mean.")
+        list[str] | None,
+        typer.Option(help="Print its mean minus that of --baseline; of several, their mean."),
     ] = None,
     baseline: Annotated[list[str] | None, typer.Option(help="Of several, their mean.")] = None,
     level: Annotated[
-        float, typer.Option(min=0.5, max=0.9999, help="Of the intervals of --arm minus --baseline.")
-    ] = 0.95,
+        float | None, typer.Option(min=0.5, max=0.9999, help="Of the intervals of --arm minus --baseline; else 0.95.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the comparison of each measure.")] = False,
 ) -> None:
     """Compare the arms, by every measure of the experiment, with 95 % intervals over seeds.
@@ -97,11 +98,16 @@ def show(
         dcinterp experiment show experiments/parts --arm "post only" --baseline plain --level 0.99
     """
     from dcinterp.evidence.page import table_of
+    from dcinterp.evidence.verdict_words import LEVEL
     from dcinterp.evidence.verdicts import comparisons, difference_line
     from dcinterp.train.control.experiment_file import read_experiment
 
     if bool(arm) != bool(baseline):
         raise UserError("--arm and --baseline need each other: what is printed is the one minus the other.")
+    if not arm and level is not None:
+        raise UserError("--level is of the intervals of --arm minus --baseline; name two arms.")
+    if arm and as_json:
+        raise UserError("--json prints whole comparisons, and no --arm minus --baseline; give the one or the other.")
     experiment = read_experiment(folder, table=table)
     for each in (*(arm or ()), *(baseline or ())):
         require_known("arm", each, experiment.arms)
@@ -110,7 +116,8 @@ def show(
         print_results_json(found)
         return
     if arm and baseline:
-        typer.echo("\n".join(difference_line(each, arm, baseline, level) for each in found))
+        lines = [difference_line(each, arm, baseline, level or LEVEL) for each in found]
+        typer.echo("\n".join([*lines, *dict.fromkeys(note for each in found for note in each.warnings())]))
         return
     for each in found:
         typer.echo("\n\n".join([each.meaning, table_of(each, experiment.solved_at), *each.warnings()]) + "\n")

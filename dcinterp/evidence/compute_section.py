@@ -42,10 +42,11 @@ of them to scatter by itself, and at the lowest loss of these lines, which not e
 
 BESIDE = """Two numbers to hold beside it, both by lines, at {loss:.3f}, and no hypotheses:
 
-- Composing costs FLOPs. Were it of no use, so that the models of {base} had the losses of those of {other} of the
-  same size, the multiplier would be {no_use}. No test compares the two.
-- In parameters instead of FLOPs {base} needs {parameters} times those of {other}. Text grows with the parameters
-  of {base}.
+- Composing costs FLOPs. Were it of no use, so that both families had the losses of {other} at each width, the
+  multiplier would be {no_use}. No test compares the two.
+- In parameters instead of FLOPs, {base} needs {parameters} times those of {other}; were composing of no
+  use, {no_use_parameters}. No interval is given. At one width both read the same text, and wider models read more, so
+  that this is not at equal text either.
 
 """
 
@@ -139,6 +140,7 @@ def _beside(experiment: Experiment, fit: ScalingFit) -> str:
         loss=float(fit.loss[0]),
         no_use=_geometric(apart(flops, (other_loss, other_loss))),
         parameters=_geometric(apart(parameters, (base_loss, other_loss))),
+        no_use_parameters=_geometric(apart(parameters, (other_loss, other_loss))),
     )
 
 

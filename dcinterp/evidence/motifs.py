@@ -2,8 +2,8 @@
 
     motif_table(motifs(experiments), "experiments")
 
-A way leads out of layer 0 (`L0 -> ...`) in models of two layers, over all heads. `pooled_edges` says how its share of
-a change's effect is measured; `circuits.csv` of an experiment holds what was measured of its models.
+A way leads out of the attention of layer 0 (`L0 -> ...`) in models of two layers, over all heads. `pooled_edges` says
+how its share of a change's effect is measured; `circuits.csv` of an experiment holds what was measured of its models.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def not_looked_into(found: Sequence[Motif]) -> str:
         f"{experiment}, seeds {seeds} ({', '.join(f'{each.arm} {each.learnt}' for each in own)})"
         for (experiment, seeds), own in groupby(left, key=lambda each: (each.experiment, each.seeds))
     ]
-    text = f"Looked into were {asked} of the {learnt} models that learnt their puzzle."
+    text = f"{asked} models were looked into; {learnt} learnt their puzzle."
     return f"{text} Of these arms none was, with how many learnt it: {'; '.join(named)}." if named else text
 
 

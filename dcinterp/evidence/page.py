@@ -56,7 +56,8 @@ To see whether the differences come again, give other seeds, and a table of thei
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
 
-How far an arm is above another, also where no hypothesis asks it, with its interval at any level:
+The mean of an arm minus that of another, with its interval at any level (where no hypothesis asks it, it describes: of
+many such intervals some miss, and it does not say whether an arm was at an edge of the search):
 
     dcinterp experiment show {folder} --arm {arm} --baseline {baseline} --level 0.99
 

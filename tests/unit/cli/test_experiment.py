@@ -38,6 +38,8 @@ def test_several_arms_are_taken_by_their_mean():
     ("options", "says"),
     [
         (LATE[:2], "need each other"),
+        (["--level", "0.99"], "--level is of the intervals"),
+        ([*LATE, "--json"], "prints whole comparisons"),
         (
             ["--arm", "talking heads", "--baseline", "plain wide"],
             "There is no arm 'plain wide'; did you mean plain wider",

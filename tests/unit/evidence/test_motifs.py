@@ -45,7 +45,7 @@ def test_arms_that_learnt_it_and_were_not_looked_into_are_named(longer):
     (composed,) = (row for row in rows if row[1] == "DCMHA")
     assert "relation: L1 post weights (9), none with 15% (1); letter: L1 value (10)" in composed[4]
     assert not_looked_into(found) == (
-        "Looked into were 30 of the 40 models that learnt their puzzle. Of these arms none was, with how many learnt "
+        "30 models were looked into; 40 learnt their puzzle. Of these arms none was, with how many learnt "
         "it: lookup_longer, seeds 310 to 319 (plain with MLP longer 10)."
     )
     table = motif_table(found, "pages").splitlines()
