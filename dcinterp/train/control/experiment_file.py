@@ -105,7 +105,13 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
     if set(seeds) & set(searched):
         raise UserError(f"{file} tunes on seeds that it also reports ({sorted(set(seeds) & set(searched))}).")
-    hypotheses = _hypotheses(file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms])
+    hypotheses = _hypotheses(
+        file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms], list(map(str, tree["measures"]))
+    )
+    multiplier = _multiplier(file, tree.get("multiplier"))
+    called = [each.name for each in (*hypotheses, *([multiplier] if multiplier else []))]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise UserError(f"Two hypotheses of {file} are called {twice[0]!r}; give each a name of its own.")
     made = Experiment(
         folder=file.parent,
         title=str(tree.get("title", file.parent.name)),
@@ -123,7 +129,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         measures={str(key): str(name) for key, name in tree["measures"].items()},
         hypotheses=hypotheses,
         claim=_claim(file, tree.get("claim"), [each.name for each in hypotheses]),
-        multiplier=_multiplier(file, tree.get("multiplier")),
+        multiplier=multiplier,
         solved_by=str(solved.get("by", "")),
         solved_at=float(solved.get("at", 0.95)),
         about=tuple(map(str, tree.get("about") or ())),
@@ -206,14 +212,20 @@ def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
             "such as `recipe.learning_rate: [0.001, 0.002]`."
         )
     known = isinstance(solved, dict) and set(solved) <= {"by", "at"}
-    if not known or type(solved.get("at", 0.95)) not in (int, float):
+    if not known or type(at := solved.get("at", 0.95)) not in (int, float) or not 0 < at <= 1:
         raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")
+    if solved and solved.get("by") not in tree["measures"]:
+        raise UserError(
+            f"`solved` of {file} is by {solved.get('by')!r}; {nearest(str(solved.get('by')), tree['measures'])}"
+        )
+    if not isinstance(tree.get("output") or "", str):
+        raise UserError(f"`output` of {file} must be a folder.")
     for key in ("about", "limits"):
         if not isinstance(tree.get(key) or [], list):
             raise UserError(f"`{key}` of {file} must be a list of sentences.")
 
 
-def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, ...]:
+def _hypotheses(file: Path, listed: Any, arms: list[str], measures: list[str]) -> tuple[Hypothesis, ...]:
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise UserError(f"The hypotheses of {file} must be a list such as `- {{name: H1, arm: ..., baseline: ...}}`.")
     found = []
@@ -231,7 +243,11 @@ def _hypotheses(file: Path, listed: Any, arms: list[str]) -> tuple[Hypothesis, .
         for arm in over + under:
             if arm not in arms:
                 raise UserError(f"A hypothesis of {file} names the arm {arm!r}; {nearest(arm, arms)}")
-        found.append(Hypothesis(str(each["name"]), over, under, str(each.get("measure", "")), again))
+        if both := set(over) & set(under):
+            raise UserError(f"The hypothesis {each['name']!r} of {file} has {min(both)!r} on both sides.")
+        if (measure := str(each.get("measure", ""))) and measure not in measures:
+            raise UserError(f"A hypothesis of {file} is about {measure!r}; {nearest(measure, measures)}")
+        found.append(Hypothesis(str(each["name"]), over, under, measure, again))
     return tuple(found)
 
 

@@ -87,9 +87,13 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
     for key in tree:
         if key not in KEYS:
             raise UserError(f"Unknown key {key!r} in the sweep {path}; {nearest(str(key), KEYS)}")
-    base = tree.get("config", {})
+    base = tree.get("config") or {}
     if isinstance(base, str):
         base = read_tree(path.parent / base)
+    if not isinstance(base, dict):
+        raise UserError(f"`config` of {path} must hold keys and values, or name a file that does.")
+    if not isinstance(tree.get("output") or "", str):
+        raise UserError(f"`output` of {path} must be a folder.")
     grid, listed, jobs = tree.get("grid") or {}, tree.get("runs") or [{}], tree.get("jobs", 1)
     if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
         raise UserError(f"The grid of {path} must hold keys with lists of values, such as `data.seed: [0, 1]`.")

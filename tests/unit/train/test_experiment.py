@@ -203,6 +203,21 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"config": "base.yaml"}, "`config` of .* must hold keys and values"),
         ({"solved": 0.95}, "`solved` of .* must be a column and a share"),
         ({"solved": {"by": "accuracy 1 seen", "at": "most"}}, "`solved` of .* must be a column and a share"),
+        ({"solved": {"by": "accuracy 1 seen", "at": 95}}, "`solved` of .* must be a column and a share"),
+        ({"solved": {"by": "acuracy"}}, "`solved` of .* is by 'acuracy'"),
+        ({"output": 5}, "`output` of .* must be a folder"),
+        (
+            {"hypotheses": [{"name": "H1", "arm": "plain", "baseline": ["plain", "talking heads"]}]},
+            "'H1' of .* has 'plain' on both sides",
+        ),
+        (
+            {"hypotheses": [{"name": "H1", "arm": "talking heads", "baseline": "plain"}] * 2},
+            "Two hypotheses of .* are called 'H1'",
+        ),
+        (
+            {"hypotheses": [{"name": "H1", "arm": "talking heads", "baseline": "plain", "measure": "acuracy"}]},
+            "is about 'acuracy'",
+        ),
         ({"about": "one sentence"}, "`about` of .* must be a list"),
         ({"limits": 5}, "`limits` of .* must be a list"),
         ({"seeds": [0, 0, 1]}, "one twice"),

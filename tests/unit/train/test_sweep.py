@@ -52,6 +52,8 @@ def test_lists_and_grids_multiply(tmp_path):
         ("runs: [{name: odd, recipe.lerning_rate: 1}]", "The run odd: Unknown key 'lerning_rate'"),
         ("jobs: 0", "at least 1"),
         ("config: missing.yaml", "no training config"),
+        ("config: 3", "`config` of .* must hold keys and values"),
+        ("output: 5", "`output` of .* must be a folder"),
     ],
 )
 def test_refuses_with_a_sentence(tmp_path, text, message):
