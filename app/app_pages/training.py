@@ -119,7 +119,9 @@ def state(now: training.Run) -> None:
     st.progress(now.share, text=now.words())
     if now.state == "failed":
         st.error(now.message, icon=":material/error:")
-    if now.state in ("starting", "running"):
+    if now.host:
+        st.caption(f"It runs on {escape(now.host)}, where it can be stopped.")
+    elif now.state in ("starting", "running"):
         st.button("Stop", icon=":material/stop:", on_click=training.stop, args=(folder,), help="It can be resumed.")
     elif now.state == "stopping" and training.ignores_stop(folder):
         st.button("Stop at once", icon=":material/stop:", on_click=training.stop, args=(folder,))

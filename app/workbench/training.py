@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -26,6 +26,9 @@ from dcinterp.support.paths import path_of
 from workbench import jobs
 from workbench.drawings import drawn
 from workbench.theme import theme
+
+if TYPE_CHECKING:
+    from dcinterp.train.control.run_lock import LockHolder
 
 LOG = "app.log"
 SAYS = "dcinterp: "
@@ -50,6 +53,8 @@ class Run:
     message: str = ""
     saved: int = 0
     """The step of the last checkpoint."""
+    host: str = ""
+    """The machine that it runs on, where that is another: from here it cannot be stopped."""
 
     @property
     def alive(self) -> bool:
@@ -190,8 +195,13 @@ def _launch(folder: Path, arguments: list[str]) -> None:
 
 
 def stop(folder: Path) -> None:
-    """Ask the run to end after its step, with a checkpoint; a second time, when it does not answer, end it at once."""
-    if (process := _process(folder)) <= 0:
+    """Ask the run to end after its step, with a checkpoint; a second time, when it does not answer, end it at once.
+
+    A run on another machine is left alone: there its number is that of another process.
+    """
+    from dcinterp.train.control.run_lock import lock_holder
+
+    if (process := _process(folder)) <= 0 or _elsewhere(lock_holder(folder)):
         return
     again = (request := _stop_requested.get(str(folder))) is not None and request[0] == process
     try:
@@ -218,6 +228,11 @@ def _process(folder: Path) -> int:
     return other.process if other is not None else 0
 
 
+def _elsewhere(holder: LockHolder | None) -> str:
+    """The other machine that a run is on; empty where there is none, or it is on this one."""
+    return holder.host if holder is not None and holder.elsewhere else ""
+
+
 def read_run(folder: Path) -> Run:
     """The run as it stands now."""
     from dcinterp.train.control.run_lock import lock_holder
@@ -229,7 +244,7 @@ def read_run(folder: Path) -> Run:
         step, steps, message = (held.step, held.steps or steps, held.message) if held is not None else (0, steps, "")
         stopping = _stop_requested.get(str(folder), (0, 0.0))[0] == process
         state = "stopping" if stopping else "running" if step else "starting"
-        return Run(folder, state, step, steps, message=message, saved=saved)
+        return Run(folder, state, step, steps, message=message, saved=saved, host=_elsewhere(held))
     step, loss = 0, math.nan
     for record in _records(folder):
         step, loss = record.get("step", step), record.get("loss", loss)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from dcinterp.train.control.run_lock import lock_holder
+from dcinterp.train.control import run_lock
+from dcinterp.train.control.run_lock import lock_holder, lock_run
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -90,6 +92,26 @@ def test_start_stop_resume_done(page, server):
     page.wait_for_selector("h3#step-1", timeout=STARTS)
     page.wait_for_selector(SETTLED, timeout=STARTS)
     assert page.locator("[data-testid=stException]").count() == 0
+
+
+def test_a_run_of_another_machine_is_seen_and_left_alone(tmp_path, monkeypatch):
+    """Its number may be that of another process here."""
+    monkeypatch.syspath_prepend(str(APP))
+    from workbench import training
+
+    signals = []
+    monkeypatch.setattr(training.os, "kill", lambda *given: signals.append(given))
+    with lock_run(tmp_path) as publish:
+        training.stop(tmp_path)
+        assert signals.pop() == (os.getpid(), signal.SIGTERM)
+        assert training.read_run(tmp_path).host == ""
+        with monkeypatch.context() as there:
+            there.setattr(run_lock, "gethostname", lambda: "far-away")
+            publish(5, 10, "loss 1.2")
+        run = training.read_run(tmp_path)
+        assert (run.host, run.step, run.alive) == ("far-away", 5, True)
+        training.stop(tmp_path)
+        assert signals == []
 
 
 @pytest.fixture

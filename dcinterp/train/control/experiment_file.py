@@ -109,7 +109,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         file, tree.get("hypotheses") or [], [str(arm["name"]) for arm in arms], list(map(str, tree["measures"]))
     )
     multiplier = _multiplier(file, tree.get("multiplier"))
-    called = [each.name for each in (*hypotheses, *([multiplier] if multiplier else []))]
+    called = [each.name for each in hypotheses] + ([multiplier.name] if multiplier else [])
     if twice := [name for name in called if called.count(name) > 1]:
         raise UserError(f"Two hypotheses of {file} are called {twice[0]!r}; give each a name of its own.")
     made = Experiment(

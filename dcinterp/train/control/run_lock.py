@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from socket import gethostname
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
@@ -36,6 +37,13 @@ class LockHolder:
     step: int = 0
     steps: int = 0
     message: str = ""
+    host: str = ""
+    """The machine that it runs on; others may see the lock in a folder that they share."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it runs on another machine, where its number names another process."""
+        return self.host not in ("", gethostname())
 
 
 @contextmanager
@@ -69,9 +77,8 @@ def lock_run(folder: Path, *, file: str = FILE, way_out: str = "choose another o
             nonlocal written
             if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
                 written = time.monotonic()
-                text = json.dumps(asdict(LockHolder(os.getpid(), done, total, message[: WIDTH // 2])))
                 # One write of one length: a reader never sees half of two.
-                os.pwrite(handle, text.encode().ljust(WIDTH)[:WIDTH], 0)
+                os.pwrite(handle, _written(LockHolder(os.getpid(), done, total, message, gethostname())), 0)
 
         publish(0, 0)
         written = 0.0
@@ -106,7 +113,15 @@ def _take(handle: int, folder: Path, way_out: str) -> None:
         else:
             return
     other = _read(os.pread(handle, WIDTH, 0))
-    raise UserError(f"Process {other.process} is training in {folder} now; stop it there, or {way_out}.")
+    where = f" on {other.host}" if other.elsewhere else ""
+    raise UserError(f"Process {other.process}{where} is training in {folder} now; stop it there, or {way_out}.")
+
+
+def _written(holder: LockHolder) -> bytes:
+    """The text of the file; of a long message, the beginning that fits."""
+    while len(text := json.dumps(asdict(holder)).encode()) > WIDTH and holder.message:
+        holder = replace(holder, message=holder.message[: len(holder.message) // 2])
+    return text.ljust(WIDTH)
 
 
 def _read(text: bytes) -> LockHolder:

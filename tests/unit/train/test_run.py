@@ -23,7 +23,8 @@ from dcinterp.train.config.recipe import (
     TrainConfig,
     read_config,
 )
-from dcinterp.train.control.run_lock import lock_holder
+from dcinterp.train.control import run_lock
+from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.run import train
 from dcinterp.train.loop.run_summary import describe_data
@@ -145,6 +146,24 @@ def test_cancelled_at_the_last_step_is_finished(whole, tmp_path):
 
     folder = train(tiny(tmp_path / "run"), progress=stop)
     assert all(torch.equal(weight, weights(whole[1])[name]) for name, weight in weights(folder).items())
+
+
+def test_a_long_message_in_any_script_leaves_the_process_readable(tmp_path):
+    with lock_run(tmp_path) as publish:
+        publish(3, 10, "损失" * 400)
+        found = lock_holder(tmp_path)
+    assert found is not None
+    assert (found.process, found.step, found.elsewhere) == (os.getpid(), 3, False)
+    assert found.message.startswith("损失")
+
+
+def test_a_process_of_another_machine_is_named_with_it(tmp_path, monkeypatch):
+    with lock_run(tmp_path) as publish:
+        with monkeypatch.context() as there:
+            there.setattr(run_lock, "gethostname", lambda: "far-away")
+            publish(3, 10)
+        with pytest.raises(UserError, match=f"Process {os.getpid()} on far-away is training"), lock_run(tmp_path):
+            pass
 
 
 def test_one_process_at_a_time_trains_in_a_folder(tmp_path):
