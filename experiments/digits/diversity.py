@@ -134,7 +134,8 @@ def main(
     final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
     means, verdicts, seeds = summary(final, tuning, arm, baseline)
     searched = SEARCHED.format(table=by_rate(tuning, arm, baseline)) if len(tuning) else NOT_SEARCHED
-    options = trained.options + (f' --arm "{arm}" --baseline "{baseline}"' if "--folder" in trained.options else "")
+    of_another = folder.resolve() != HERE.resolve()
+    options = trained.options + (f' --arm "{arm}" --baseline "{baseline}"' if of_another else "")
     text = TEXT.format(seeds=seeds, options=options, table=means, verdicts=verdicts, searched=searched)
     print_text(text, trained.place / "more.md")
 

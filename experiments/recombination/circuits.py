@@ -38,7 +38,7 @@ from dcinterp.evidence.ways_out import (
     largest_ways,
     ways_table,
 )
-from dcinterp.train.control.experiment import REPLICATION, Experiment
+from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
 TABLE, TEXT_FILE = "circuits.csv", "more-circuits.md"
@@ -144,11 +144,11 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     counts, arms = tables_by_arm(rows, list(CHANGES))
-    again = REPLICATION in options
+    again = not experiment.has_own_table
     text = TEXT.format(
         options=options,
         intro=INTRO.format(
-            which=counts if options else OWN + counts,
+            which=counts if again else OWN + counts,
             at=experiment.solved_at,
             seen=experiment.solved_part,
             documents=DOCUMENTS,
@@ -163,7 +163,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
     trained = trained_models(HERE, HERE, table)
-    arms = ARMS_AGAIN if trained.options else ARMS
+    arms = ARMS if trained.experiment.has_own_table else ARMS_AGAIN
     print_measured(trained, TABLE, TEXT_FILE, question_shares, summary, arms)
 
 
