@@ -1,8 +1,8 @@
 """The command line: thin verbs over the library. A verb is one file here that defines `app` or `command`.
 
-Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`, `sweep`); 2 bad input, with one sentence;
-70 a mistake of ours, with one sentence; 130 Ctrl-C; 141 whoever read the output went away. Results go to standard
-output, everything else (progress, notes, errors) to standard error.
+Exit codes: 0 done; 1 a check said no (`verify`, `replay`, `tasks solve`), or a run failed (`sweep`, `experiment run`);
+2 bad input, with one sentence; 70 a mistake of ours, with one sentence; 130 Ctrl-C; 141 whoever read the output went
+away. Results go to standard output, everything else (progress, notes, errors) to standard error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dcinterp.support.text import shown
 # Not named `app`: importing the verb of that name would put its module in the name's place.
 verbs = Verbs(
     name="dcinterp",
-    epilog="Exit codes: 0 done, 1 a check said no, 2 bad input, 70 a mistake of ours, 130 stopped, 141 nobody reads "
-    "the output. Results go to standard output, progress and errors to standard error. DCINTERP_DEBUG=1 shows the "
-    "traceback behind an error; NO_COLOR=1 prints no colours.",
+    epilog="Exit codes: 0 done, 1 a check said no or a run failed, 2 bad input, 70 a mistake of ours, 130 stopped, "
+    "141 nobody reads the output. Results go to standard output, progress and errors to standard error. "
+    "DCINTERP_DEBUG=1 shows the traceback behind an error; NO_COLOR=1 prints no colours.",
     pretty_exceptions_enable=False,
 )
 

@@ -53,25 +53,31 @@ def run(
 ) -> None:
     """Run what is not in the table yet, the search for the best values first; it goes on where it was stopped.
 
+    Exit code 1 if a run failed; the others are run all the same.
+
     Example:
 
         dcinterp experiment run experiments/recombination --table again.csv --jobs 2
     """
     from dcinterp.train.control.experiment_file import read_experiment
-    from dcinterp.train.control.run_experiment import parse_seeds, run_experiment
+    from dcinterp.train.control.run_experiment import RunsFailed, parse_seeds, run_experiment
 
     require_file_place(table)
     experiment = read_experiment(folder, table=table)
     with show_progress("run", lines=sys.stderr) as progress:
-        rows = run_experiment(
-            experiment,
-            jobs=jobs,
-            seeds=parse_seeds(seeds),
-            progress=progress,
-            engine=engine,
-            keep_search=keep_search,
-            blind=blind,
-        )
+        try:
+            rows = run_experiment(
+                experiment,
+                jobs=jobs,
+                seeds=parse_seeds(seeds),
+                progress=progress,
+                engine=engine,
+                keep_search=keep_search,
+                blind=blind,
+            )
+        except RunsFailed as failed:
+            typer.echo(f"FAILED {failed}", err=True)
+            raise typer.Exit(1) from None
     beside = f" --table {table}" if table else ""
     typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}{beside}")
 

@@ -19,6 +19,10 @@ from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_
 LOCK = ".experiment"
 
 
+class RunsFailed(UserError):
+    """Runs failed; the others ended, and are in the table."""
+
+
 def run_experiment(
     experiment: Experiment,
     *,
@@ -41,10 +45,13 @@ def run_experiment(
         blind: tell of running ones their steps alone, and no loss.
 
     Raises:
-        UserError: other seeds would join the experiment's own table, or were tuned on; a row of the table was made
-            with another config; another process runs the experiment into this table; or runs failed (then the others
-            ended, and are in the table).
+        RunsFailed: runs failed; the others ended, and are in the table.
+        UserError: other seeds would join the experiment's own table, or were tuned on; there is no other table for
+            `keep_search`; a row of the table was made with another config; or another process runs the experiment into
+            this table.
     """
+    if keep_search and experiment.has_own_table:
+        raise UserError("--keep-search fills another table with what the search chose for this one; give --table.")
     if seeds and experiment.has_own_table:
         raise UserError("Other seeds need a table of their own, since the file says which are reported; give --table.")
     if set(seeds) & set(experiment.tuning_seeds):
@@ -107,7 +114,7 @@ def _run_missing(
         failed = rows[rows["status"] == "failed"]
         if len(failed):
             first = failed.iloc[0]
-            raise UserError(
+            raise RunsFailed(
                 f"{len(failed)} of {len(missing)} runs failed, such as {first['name']} ({first['message']}). The "
                 f"others are kept in {experiment.table}, and the logs are in {place}."
             )

@@ -9,8 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import dcinterp
+from dcinterp.cli import verbs
 from dcinterp.evidence.page import page_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import read_config
@@ -110,6 +112,8 @@ def test_a_repetition_keeps_the_search_when_told_to(folder, launched):
     launched.clear()
     run_experiment(again, seeds=(7, 8), keep_search=True)
     assert not launched
+    with pytest.raises(UserError, match="--keep-search fills another table"):
+        run_experiment(read_experiment(folder), keep_search=True)
     page = page_of(read_experiment(folder), "picture.svg")
     assert "--seeds 7-8 --keep-search --table experiments/small/replication.csv" in page
     assert page.count("## With other seeds") == 1
@@ -337,6 +341,9 @@ def test_runs_that_fail_are_named_and_the_others_kept(folder, monkeypatch):
         run_experiment(experiment)
     kept = read_table(experiment)
     assert kept.loc[kept["stage"] == "final", "arm"].tolist() == ["talking heads"]
+    done = CliRunner().invoke(verbs, ["experiment", "run", str(folder)])
+    assert done.exit_code == 1
+    assert "FAILED 1 of 1 runs failed, such as final,plain" in done.stderr
 
 
 def test_one_process_at_a_time_runs_an_experiment(folder):
