@@ -10,6 +10,7 @@ import pandas as pd
 from dcinterp.evidence.intervals import differences
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import console
+from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.control.sweep import Sweep, run_sweep
@@ -48,7 +49,7 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
         rows.insert(0, "arm", [runs[name][0] for name in rows["name"]])
         rows = rows[["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"]]
         extra = rows if not len(extra) else pd.concat([extra, rows], ignore_index=True)
-        extra.to_csv(table, index=False)
+        write_table(extra, table)
     return extra
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.support.errors import UserError
+from dcinterp.support.table_files import write_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.batches import answers_right
@@ -51,7 +52,7 @@ def measure_missing(
         if model.is_dir() and not (len(rows) and ((rows["arm"] == arm) & (rows["seed"] == seed)).any()):
             found = pd.DataFrame([{"arm": arm, "seed": seed} | row for row in measure(arm, model)])
             rows = pd.concat([rows, found], ignore_index=True)
-            rows.to_csv(table, index=False)
+            write_table(rows, table)
             said(f"{arm}, seed {seed}: measured")
     if not len(rows):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")

@@ -22,6 +22,7 @@ from dcinterp.evidence.trained_models import RunsTable, print_text, trained_mode
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
+from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, read_table
 
@@ -194,7 +195,7 @@ def main(
         curves = curves[curves["seed"] != seed] if len(curves) else curves
         curves = pd.concat([curves, curves_of(seed, found)], ignore_index=True)
         for rows, name in ((curves, CURVES), (starts, STARTS)):
-            rows.to_csv(to / name, index=False)
+            write_table(rows, to / name)
         typer.echo(f"seed {seed} is measured", err=True)
     if not len(starts):
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")

@@ -22,6 +22,7 @@ from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
+from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, TUNING, read_table
 
@@ -130,7 +131,7 @@ def main(
     if not measured:
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
     rows = pd.DataFrame(measured).round(4)
-    rows.to_csv(trained.place / "diversity.csv", index=False)
+    write_table(rows, trained.place / "diversity.csv")
     final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
     means, verdicts, seeds = summary(final, tuning, arm, baseline)
     searched = SEARCHED.format(table=by_rate(tuning, arm, baseline)) if len(tuning) else NOT_SEARCHED

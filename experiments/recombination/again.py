@@ -25,6 +25,7 @@ from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import open_trained, print_text, right_answers
 from dcinterp.model.kernels.select import ENVIRONMENT
 from dcinterp.support.progress import console
+from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
@@ -130,7 +131,7 @@ def main(
             found = accuracies(experiment, arm, train_again(experiment, arm, attention, seed))
             row = pd.DataFrame([{"arm": arm, "attention": attention, "seed": seed} | found])
             rows = row if not len(rows) else pd.concat([rows, row], ignore_index=True)
-            rows.to_csv(table, index=False)
+            write_table(rows, table)
     text = summary(rows, experiment)
     print_text(text, table.parent / TEXT_FILE)
 

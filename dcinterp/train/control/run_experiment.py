@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress
+from dcinterp.support.table_files import write_table
 from dcinterp.train.control.engines import LOCAL
 from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, digest, read_table
 from dcinterp.train.control.run_lock import lock_run
@@ -72,7 +72,7 @@ def _take_search(experiment: Experiment) -> None:
     rows = own[own["stage"] == TUNING] if len(own) else own
     rows = rows[~rows["name"].isin(there["name"])] if len(there) else rows
     if len(rows):
-        _write(pd.concat([rows, there], ignore_index=True), experiment.table)
+        write_table(pd.concat([rows, there], ignore_index=True), experiment.table)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -137,11 +137,4 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     rows.insert(0, "stage", stage)
     rows["digest"] = [digests[name] for name in rows["name"]]
     kept = before[~before["name"].isin(rows["name"])] if len(before) else before
-    _write(pd.concat([kept, rows], ignore_index=True), experiment.table)
-
-
-def _write(rows: pd.DataFrame, table: Path) -> None:
-    """At once, so that a table is never half there."""
-    aside = table.with_name(f".{table.name}")
-    rows.to_csv(aside, index=False)
-    aside.replace(table)
+    write_table(pd.concat([kept, rows], ignore_index=True), experiment.table)

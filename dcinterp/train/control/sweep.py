@@ -36,6 +36,7 @@ from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.table_files import write_table
 from dcinterp.train.config.recipe import (
     TrainConfig,
     build_config,
@@ -186,9 +187,7 @@ def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFram
     """
     rows = [_row(run, (failures or {}).get(run.name, "")) for run in sweep.runs]
     table = pd.DataFrame(rows)
-    aside = sweep.output / f".{TABLE}"
-    table.to_csv(aside, index=False)
-    aside.replace(sweep.output / TABLE)
+    write_table(table, sweep.output / TABLE)
     return table
 
 
