@@ -52,9 +52,11 @@ mean.{warnings}
 {checks}
 
 Every edge that is worth more than {worth} nats at the end and whose curve is a step (others are left out), by layer and
-branch. The lag is the split of the loss minus that of the edge, in steps, the mean over the edges of a model and then
-over models; brackets are 95 % intervals over models, where there are {fewest} or more, each by itself. The splits are
-of means over all documents. No hypothesis is about these:
+branch. *Start* is the step that splits an edge's effect on the loss, the mean over the edges of a model and then over
+models. The first *lag* is the split of the loss minus that, the second the split of the share of right answers minus
+that; *before* counts edges. Brackets are 95 % intervals over models, where there are {fewest} or more, each by itself.
+The splits are of means over all documents, so that a single edge but the main one has no interval. No hypothesis is
+about these:
 
 {branches}
 
@@ -140,26 +142,33 @@ def checks(found: EdgeStarts) -> list[str]:
 
 
 def by_branch(found: EdgeStarts) -> str:
-    """When the edges of each branch start, against the loss, as a table in Markdown."""
-    loss, branches = splits(found.loss.T, found), [edge.rpartition(".")[0] for edge in found.edges]
-    lines = []
+    """When the edges of each branch start, also against the loss and the right answers, as a table in Markdown."""
+    levels = {"loss": splits(found.loss.T, found), "right": splits(found.right.T, found)}
+    branches, lines = [edge.rpartition(".")[0] for edge in found.edges], []
     for branch in dict.fromkeys(branches):
-        own, edges, early, by_model = torch.tensor([each == branch for each in branches]), 0, 0, []
+        own, by_model = torch.tensor([each == branch for each in branches]), list[torch.Tensor]()
+        starts, early = list[float](), dict.fromkeys(levels, 0)
         for s in range(len(found.seeds)):
             first, explained = split(found.effect[s].double())
-            steps = own & (found.effect[s, -1] > WORTH) & (explained >= STEP_LIKE)
-            lags = loss[s] - found.step[first][steps]
-            edges, early = edges + len(lags), early + int((lags > 0).sum())
-            by_model += [float(lags.float().mean())] if len(lags) else []
-        lag = mean_of(torch.tensor(by_model)) if len(by_model) >= FEWEST else ""
-        lines.append([f"`{branch}`", str(edges), str(len(by_model)), str(early), lag])
-    return markdown_table(["layer and branch", "edges", "models", "edges before the loss", "lag"], lines)
+            start = found.step[first][own & (found.effect[s, -1] > WORTH) & (explained >= STEP_LIKE)].float()
+            if len(start):
+                by_model.append(torch.stack([start.mean(), *(each[s] - start.mean() for each in levels.values())]))
+            for name, each in levels.items():
+                early[name] += int((start < each[s]).sum())
+            starts += start.tolist()
+        start, *lags = torch.stack(by_model, 1) if len(by_model) >= FEWEST else [None] * 3
+        cells = [mean_of(start, "") if start is not None else ""]
+        for name, lag in zip(levels, lags, strict=True):
+            cells += [str(early[name]), mean_of(lag) if lag is not None else ""]
+        lines.append([f"`{branch}`", str(len(starts)), str(len(by_model)), *cells])
+    heads = ["layer and branch", "edges", "models", "start", "before the loss", "lag", "before right answers", "lag"]
+    return markdown_table(heads, lines)
 
 
-def mean_of(lags: torch.Tensor) -> str:
+def mean_of(steps: torch.Tensor, sign: str = "+") -> str:
     """A mean over seeds with its interval."""
-    low, high = bootstrap_interval(lags)
-    return f"{float(lags.mean()):+.0f} [{float(low):+.0f}, {float(high):+.0f}]"
+    low, high = bootstrap_interval(steps)
+    return f"{float(steps.mean()):{sign}.0f} [{float(low):{sign}.0f}, {float(high):{sign}.0f}]"
 
 
 def lags_until(found: EdgeStarts, end: int) -> torch.Tensor:

@@ -601,7 +601,7 @@ def test_the_words_on_blocks_are_those_of_the_table():
     assert set(rows["seed"]) == set(experiment.seeds)
 
 
-def test_starts_of_edges_are_counted_from_that_of_the_loss_by_branch():
+def test_starts_of_edges_are_counted_from_those_of_the_loss_and_of_right_answers_by_branch():
     module, step, rises = script("birth", "measure"), torch.arange(100, 1001, 100), torch.zeros(5, 10, 4)
     for s in range(5):
         rises[s, 6:, 0] = 1.0  # splits at step 700, in all
@@ -610,10 +610,13 @@ def test_starts_of_edges_are_counted_from_that_of_the_loss_by_branch():
         rises[s, :, 3] = 0.9 + torch.tensor([0.0, 0.3, -0.3] * 3 + [0.0])  # no step
     edges = ("0.pre.qp.0>0", "0.pre.qp.0>1", "1.post.kg.0>0", "1.post.qg.0>0")
     loss = torch.cat([torch.full((5, 4), 2.0), torch.zeros(5, 6)], 1)  # splits at 500
-    found = SimpleNamespace(seeds=tuple(range(5)), edges=edges, step=step, loss=loss, effect=rises)
-    lines = module.by_branch(found).splitlines()[2:]
-    assert lines[0].startswith("| `0.pre.qp` | 9 | 5 | 4 | -40 [-"), "(-200, and the mean of -200 and 200 in four)"
-    assert lines[1:] == ["| `1.post.kg` | 3 | 3 | 0 |  |", "| `1.post.qg` | 0 | 0 | 0 |  |"]
+    right = torch.cat([torch.zeros(5, 1), torch.ones(5, 9)], 1)  # at 200
+    found = SimpleNamespace(seeds=tuple(range(5)), edges=edges, step=step, loss=loss, right=right, effect=rises)
+    first, *others = module.by_branch(found).splitlines()[2:]
+    cells = [cell.split(" [")[0] for cell in first.strip("| ").split(" | ")]
+    # Starts at 700 in one model, and at 700 and 300 in four.
+    assert cells == ["`0.pre.qp`", "9", "5", "540", "4", "-40", "0", "-340"]
+    assert others == ["| `1.post.kg` | 3 | 3 |  | 0 |  | 0 |  |", "| `1.post.qg` | 0 | 0 |  | 0 |  | 0 |  |"]
 
 
 def test_the_words_on_runs_made_again_are_those_of_the_table():
