@@ -254,6 +254,8 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
         for stage in config.stages:
             pair += composer_class(config.compose).cost_at(config, Place(layer, stage)).per_pair
         attention += pair * (row if window is None else min(window, row))
+    if isinstance(config, DCFormerConfig) and config.tie_word_embeddings:
+        parameters += config.vocab_size * config.hidden_size  # the embedding, used once more as the unembedding
     return 3 * tokens * (2 * parameters + attention)
 
 

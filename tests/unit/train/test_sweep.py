@@ -93,8 +93,8 @@ def test_flops_are_those_counted_on_the_model():
     from dcinterp.model.complexity import CountFlops
 
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
-    for preset in ("tiny-dcformer++", "tiny-transformer++"):
-        config = dcinterp.DCFormerConfig.preset(preset, vocab_size=50, **sizes)
+    for preset, tied in (("tiny-dcformer++", False), ("tiny-transformer++", False), ("tiny-transformer++", True)):
+        config = dcinterp.DCFormerConfig.preset(preset, vocab_size=500, tie_word_embeddings=tied, **sizes)
         model = build_model(config)
         parameters = sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
         with CountFlops() as counted, torch.no_grad():
