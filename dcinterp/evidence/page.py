@@ -12,6 +12,7 @@ from scipy.special import betaincinv
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.analysis.training.edge_starts import CURVES
+from dcinterp.evidence.compute_section import TITLE as COMPUTE_TITLE
 from dcinterp.evidence.compute_section import compute_section
 from dcinterp.evidence.intervals import difference_text, interval_text
 from dcinterp.evidence.verdict_words import LEVEL
@@ -147,7 +148,9 @@ def more_of(experiment: Experiment) -> list[str]:
     After these, what they printed of the repetition with other seeds, which its heading says.
     """
     own, again = (_texts(place) for place in (experiment.folder, (experiment.folder / REPLICATION).with_suffix("")))
-    said = ((text, MORE_AGAIN if name in own else MORE_FIRST) for name, text in again.items())
+    # What the page itself has of the first seeds, above.
+    there = [*own, *(name for name, text in again.items() if text.startswith(COMPUTE_TITLE))]
+    said = ((text, MORE_AGAIN if name in there else MORE_FIRST) for name, text in again.items())
     return [*own.values(), *(text.replace("\n", words, 1) for text, words in said)]
 
 
