@@ -101,7 +101,7 @@ def show(
     Example:
 
         dcinterp experiment show experiments/recombination
-        dcinterp experiment show experiments/parts --arm "post only" --baseline plain --level 0.99
+        dcinterp experiment show experiments/parts --arm all --baseline plain
     """
     from dcinterp.evidence.page import table_of
     from dcinterp.evidence.verdict_words import LEVEL

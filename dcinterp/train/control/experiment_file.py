@@ -214,10 +214,6 @@ def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
     known = isinstance(solved, dict) and set(solved) <= {"by", "at"}
     if not known or type(at := solved.get("at", 0.95)) not in (int, float) or not 0 < at <= 1:
         raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")
-    if solved and solved.get("by") not in tree["measures"]:
-        raise UserError(
-            f"`solved` of {file} is by {solved.get('by')!r}; {nearest(str(solved.get('by')), tree['measures'])}"
-        )
     if not isinstance(tree.get("output") or "", str):
         raise UserError(f"`output` of {file} must be a folder.")
     for key in ("about", "limits"):
