@@ -201,7 +201,8 @@ def stop(folder: Path) -> None:
     """
     from dcinterp.train.control.run_lock import lock_holder
 
-    if (process := _process(folder)) <= 0 or _elsewhere(lock_holder(folder)):
+    held = lock_holder(folder)
+    if (process := _process(folder, held)) <= 0 or (held is not None and held.elsewhere):
         return
     again = (request := _stop_requested.get(str(folder))) is not None and request[0] == process
     try:
@@ -217,34 +218,32 @@ def ignores_stop(folder: Path) -> bool:
     return str(folder) in _stop_requested and time.monotonic() - _stop_requested[str(folder)][1] > SECONDS_OF_PATIENCE
 
 
-def _process(folder: Path) -> int:
-    """The process that trains in a folder, whoever started it; 0 when there is none."""
-    from dcinterp.train.control.run_lock import lock_holder
+def _process(folder: Path, held: LockHolder | None) -> int:
+    """The process that trains in a folder, whoever started it; 0 when there is none.
 
+    held: who has the lock of the folder.
+    """
     mine = _processes.get(str(folder))
     if mine is not None and mine.poll() is None:
         return mine.pid
-    other = lock_holder(folder)
-    return other.process if other is not None else 0
-
-
-def _elsewhere(holder: LockHolder | None) -> str:
-    """The other machine that a run is on; empty where there is none, or it is on this one."""
-    return holder.host if holder is not None and holder.elsewhere else ""
+    return held.process if held is not None else 0
 
 
 def read_run(folder: Path) -> Run:
     """The run as it stands now."""
     from dcinterp.train.control.run_lock import lock_holder
 
-    held, process = lock_holder(folder), _process(folder)
+    held = lock_holder(folder)
+    process = _process(folder, held)
     steps = _config(folder).get("steps", 0)
     saved = max((step for step, place in checkpoints(folder).items() if Path(place).name != "model"), default=0)
     if held is not None or process:
         step, steps, message = (held.step, held.steps or steps, held.message) if held is not None else (0, steps, "")
         stopping = _stop_requested.get(str(folder), (0, 0.0))[0] == process
         state = "stopping" if stopping else "running" if step else "starting"
-        return Run(folder, state, step, steps, message=message, saved=saved, host=_elsewhere(held))
+        return Run(
+            folder, state, step, steps, message=message, saved=saved, host=held.elsewhere if held is not None else ""
+        )
     step, loss = 0, math.nan
     for record in _records(folder):
         step, loss = record.get("step", step), record.get("loss", loss)

@@ -41,9 +41,9 @@ class LockHolder:
     """The machine that it runs on; others may see the lock in a folder that they share."""
 
     @property
-    def elsewhere(self) -> bool:
-        """Whether it runs on another machine, where its number names another process."""
-        return self.host not in ("", gethostname())
+    def elsewhere(self) -> str:
+        """The other machine that it runs on, where its number names another process; empty if that is this one."""
+        return "" if self.host == gethostname() else self.host
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def _take(handle: int, folder: Path, way_out: str) -> None:
         else:
             return
     other = _read(os.pread(handle, WIDTH, 0))
-    where = f" on {other.host}" if other.elsewhere else ""
+    where = f" on {other.elsewhere}" if other.elsewhere else ""
     raise UserError(f"Process {other.process}{where} is training in {folder} now; stop it there, or {way_out}.")
 
 

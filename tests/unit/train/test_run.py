@@ -153,7 +153,7 @@ def test_a_long_message_in_any_script_leaves_the_process_readable(tmp_path):
         publish(3, 10, "损失" * 400)
         found = lock_holder(tmp_path)
     assert found is not None
-    assert (found.process, found.step, found.elsewhere) == (os.getpid(), 3, False)
+    assert (found.process, found.step, found.elsewhere) == (os.getpid(), 3, "")
     assert found.message.startswith("损失")
 
 
