@@ -21,7 +21,7 @@ from dcinterp.evidence.pooled_edges import FLOOR, models_alike, shares_of, with_
 from dcinterp.evidence.verdicts import comparison, replication
 from dcinterp.evidence.ways_out import count_largest, place
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Experiment, NoRunsYet
+from dcinterp.train.control.experiment import FINAL, REPLICATION, Experiment, NoRunsYet
 
 SOURCE, LAYERS = "L0 -> ", 2
 COLUMNS = ("experiment", "arm", "learnt it", "looked into", "largest way, in how many of them", "alike")
@@ -58,8 +58,7 @@ def motifs(experiments: Iterable[Experiment]) -> list[Motif]:
     """
     rows = list[Motif]()
     for experiment in experiments:
-        model = experiment.config.get("model", {}).get("changes", {})
-        if not (experiment.solved_by and model.get("num_hidden_layers") == LAYERS):
+        if not experiment.solved_by:
             continue
         again = replication(experiment)
         for asked, folder in ((experiment, experiment.folder), (again, experiment.folder / Path(REPLICATION).stem)):
@@ -69,10 +68,12 @@ def motifs(experiments: Iterable[Experiment]) -> list[Motif]:
 
 
 def _arms_of(experiment: Experiment, table: Path) -> Iterator[Motif]:
-    """A row for every arm; the table is that of what was measured of its models."""
+    """A row for every arm of two layers; the table is that of what was measured of its models."""
     runs, part = comparison(experiment, experiment.solved_by), experiment.solved_part
     measured = with_shares(pd.read_csv(table) if table.is_file() else pd.DataFrame(columns=["arm"]))
     for arm, values in zip(runs.arms, runs.values, strict=True):
+        if experiment.run(FINAL, arm, {}, runs.seeds[0]).config.model.changes.get("num_hidden_layers") != LAYERS:
+            continue
         own = measured[measured["arm"] == arm]
         shares = {change: shares_of(own, arm, part, change) for change in map(str, own["change"].unique())}
         yield Motif(
@@ -124,7 +125,7 @@ def motif_table(found: Sequence[Motif], folder: str) -> str:
     """
     body, last = [], ""
     for name, *row in motif_rows(found):
-        page, seeds = name.split(", ")
+        page, seeds = name.rsplit(", ", 1)
         linked = f"[{page}]({folder}/{page}.md), {seeds}" if folder else name
         body.append([linked if name != last else "", *row])
         last = name

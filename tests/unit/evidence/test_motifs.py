@@ -35,6 +35,7 @@ def test_a_row_counts_the_models_of_an_arm_by_their_largest_way(longer):
     assert wider.largest["relation"] == {QUERY: 10}
     assert composed.largest["relation"] == {POST_WEIGHTS: 9, "": 1}
     assert (local.learnt, local.asked, local.largest) == (0, 0, {})
+    assert "plain deeper" not in found, "it has four layers"
 
 
 def test_arms_that_learnt_it_and_were_not_looked_into_are_named(longer):
