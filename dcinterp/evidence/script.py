@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,5 +20,7 @@ def run_script(main: Callable[..., Any]) -> None:
     try:
         script()
     except UserError as error:
+        if os.environ.get("DCINTERP_DEBUG"):
+            raise
         typer.echo(f"{Path(sys.argv[0]).name}: {error}", err=True)
         sys.exit(2)

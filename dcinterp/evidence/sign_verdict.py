@@ -8,6 +8,7 @@ from scipy.stats import binomtest
 from dcinterp.evidence.intervals import two_decimals
 from dcinterp.evidence.verdict_words import NO_VERDICT, OPEN, REFUTED, SUPPORTED, marked
 from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.errors import UserError
 
 
 def least_models(error: float) -> int:
@@ -40,14 +41,18 @@ def sign_verdict(
         signs: whether to count the signs where there are too few models.
 
     Raises:
-        ValueError: a model that was asked lacks a share of one of the two.
+        UserError: a model that was asked lacks a share of one of the two.
     """
     if trained < seeds:
         return f"interim, {trained} of {seeds} seeds; {NO_VERDICT}."
     own = shares.reindex(columns=[way, other] if isinstance(other, str) else [way])
     if own.isna().any(axis=None):
         lacks = next(column for column in own if own[column].isna().any())
-        raise ValueError(f"Seeds {own.index[own[lacks].isna()].tolist()} have no share of {lacks!r}.")
+        seeds = own.index[own[lacks].isna()].tolist()
+        raise UserError(
+            f"Seeds {seeds} have no share of {lacks!r}; take their rows out of the table of what was measured, and "
+            "measure them again."
+        )
     values = (own[way] - (own[other] if isinstance(other, str) else other)).to_numpy(copy=True)
     of, above = f"{len(values)} of {trained} models", int((values > 0).sum())
     sign_error = error if sign_error is None else sign_error

@@ -5,6 +5,7 @@ import pytest
 
 from dcinterp.evidence.sign_verdict import sign_verdict
 from dcinterp.evidence.ways_out import CHANGE, OTHER_WAY, QUERY, WAYS, beside_the_largest, largest_ways, ways_table
+from dcinterp.support.errors import UserError
 
 LOGITS, VALUE = "L0 -> logits", "L0 -> L1 value"
 
@@ -31,9 +32,9 @@ def test_the_largest_other_way_is_that_of_the_same_model():
 
 def test_a_share_that_a_model_lacks_is_no_verdict():
     asked = {"trained": 8, "seeds": 8}
-    with pytest.raises(ValueError, match=r"Seeds \[7\] have no share of 'L0 -> L1 query'"):
+    with pytest.raises(UserError, match=r"Seeds \[7\] have no share of 'L0 -> L1 query'"):
         sign_verdict(shares(query=[0.6] * 7 + [None], logits=[0.1] * 8), QUERY, LOGITS, **asked)
-    with pytest.raises(ValueError, match="have no share of 'L0 -> L1 qury'"):
+    with pytest.raises(UserError, match="have no share of 'L0 -> L1 qury'"):
         sign_verdict(shares(query=[0.6] * 8), "L0 -> L1 qury", 0.5, **asked)
 
 
