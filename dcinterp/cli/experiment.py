@@ -110,6 +110,8 @@ def show(
 
     if bool(arm) != bool(baseline):
         raise UserError("--arm and --baseline need each other: what is printed is the one minus the other.")
+    if both := set(arm or ()) & set(baseline or ()):
+        raise UserError(f"{min(both)!r} is on both sides; a difference needs two.")
     if not arm and level is not None:
         raise UserError("--level is of the intervals of --arm minus --baseline; name two arms.")
     if arm and as_json:

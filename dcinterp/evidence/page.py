@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,15 +57,16 @@ To see whether the differences come again, give other seeds, and a table of thei
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
 
-The mean of an arm minus that of another, with its interval at any level (where no hypothesis asks it, it describes: of
-many such intervals some miss, and it does not say whether an arm was at an edge of the search):
-
-    dcinterp experiment show {folder} --arm {arm} --baseline {baseline} --level 0.99
-
-{beside}{measured}"""
+{apart}{beside}{measured}"""
 
 BESIDE = """The multiplier needs the sizes of {names} with the same seeds, too, in a table of the same name in that
 experiment's folder; the name of the table above is then to be one in this experiment's folder.
+
+"""
+APART = """The mean of an arm minus that of another, with its interval at any level (where no hypothesis asks it, it
+describes: of many such intervals some miss, and it does not say whether an arm was at an edge of the search):
+
+    dcinterp experiment show {folder} --arm {arm} --baseline {baseline} --level 0.99
 
 """
 MEASURED = """What is measured of the trained models, further down, by scripts that make {names}, takes
@@ -118,8 +119,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
         about="\n\n".join(experiment.about),
         folder=f"experiments/{experiment.folder.name}",
         others=experiment.fresh_seeds(),
-        arm=json.dumps(next(each for each in experiment.arms if each != experiment.baseline)),
-        baseline=json.dumps(experiment.baseline),
+        apart=_apart(experiment),
         again=SEARCHED if experiment.tuning_keys else "",
         beside=BESIDE.format(names=" and ".join(f"`{each.name}`" for each in beside)) if beside else "",
         measured=_measured(experiment),
@@ -152,6 +152,13 @@ def more_of(experiment: Experiment) -> list[str]:
     there = [*own, *(name for name, text in again.items() if text.startswith(COMPUTE_TITLE))]
     said = ((text, MORE_AGAIN if name in there else MORE_FIRST) for name, text in again.items())
     return [*own.values(), *(text.replace("\n", words, 1) for text, words in said)]
+
+
+def _apart(experiment: Experiment) -> str:
+    """The command for any difference between arms; empty where there is one arm."""
+    baseline, *others = map(shlex.quote, experiment.arms)
+    folder = f"experiments/{experiment.folder.name}"
+    return APART.format(folder=folder, arm=others[0], baseline=baseline) if others else ""
 
 
 def _measured(experiment: Experiment) -> str:

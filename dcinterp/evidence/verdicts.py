@@ -114,7 +114,7 @@ def replication(experiment: Experiment) -> Experiment | None:
     return again
 
 
-def difference_line(found: ArmComparison, arms: Sequence[str], baselines: Sequence[str], level: float = LEVEL) -> str:
+def difference_line(found: ArmComparison, arms: Sequence[str], baselines: Sequence[str], level: float) -> str:
     """The mean of some arms minus that of others by one measure, with its interval at a level; no verdict."""
     apart = f"{in_words(arms, baselines)}: {interval_text(*found.between(arms, baselines, level), sign='+')}"
     return f"{found.meaning}, {apart} at {100 * level:g} %, over {len(found.seeds)} seeds"
@@ -176,9 +176,10 @@ def not_repeated(experiments: Iterable[Experiment]) -> str:
     named = []
     for each in experiments:
         with suppress(NoRunsYet):
-            runs = each.counted(read_table(each))
+            arms_of(each)
             if replication(each) is None:
-                hours = runs["seconds"].sum() / 3600 if "seconds" in runs else math.nan
+                runs = each.counted(read_table(each))
+                hours = runs["seconds"].sum(skipna=False) / 3600 if "seconds" in runs else math.nan
                 named.append(f"{each.folder.name} ({'hours unknown' if math.isnan(hours) else f'{hours:.1f} h'})")
     told = "Without a repetition of their own, with the hours that their reported runs took: "
     return f"{told}{', '.join(named)}." if named else "All have a repetition with other seeds."

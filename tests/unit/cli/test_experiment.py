@@ -39,6 +39,7 @@ def test_several_arms_are_taken_by_their_mean():
     [
         (LATE[:2], "need each other"),
         (["--level", "0.99"], "--level is of the intervals"),
+        ([*LATE, "--arm", "talking heads"], "'talking heads' is on both sides"),
         ([*LATE, "--json"], "prints whole comparisons"),
         (
             ["--arm", "talking heads", "--baseline", "plain wide"],
