@@ -75,7 +75,7 @@ def _of_each(experiments: Iterable[Experiment], make: Callable[[list[Experiment]
 def tables(experiments: Collection[Experiment]) -> tuple[tuple[str, float], ...]:
     """The tables of runs and of what was measured of models, those of repetitions too, and when they were written."""
     files = [file for each in experiments for file in (each.table, each.folder / REPLICATION)]
-    files += [place / CIRCUITS for each in experiments for place in (each.folder, each.folder / Path(REPLICATION).stem)]
+    files += [place / CIRCUITS for each in experiments for place in (each.folder, each.replication_folder)]
     series = [each.multiplier for each in experiments if each.multiplier is not None]
     files += [folder / name for each in series for folder in each.beside for name in (TABLE, REPLICATION)]
     return tuple((str(file), file.stat().st_mtime) for file in files if file.is_file())

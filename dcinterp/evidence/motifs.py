@@ -21,7 +21,7 @@ from dcinterp.evidence.pooled_edges import FLOOR, models_alike, shares_of, with_
 from dcinterp.evidence.verdicts import comparison, replication
 from dcinterp.evidence.ways_out import count_largest, place
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, REPLICATION, Experiment, NoRunsYet
+from dcinterp.train.control.experiment import FINAL, Experiment, NoRunsYet
 
 SOURCE, LAYERS = "L0 -> ", 2
 COLUMNS = ("experiment", "arm", "learnt it", "looked into", "largest way, in how many of them", "alike")
@@ -61,7 +61,7 @@ def motifs(experiments: Iterable[Experiment]) -> list[Motif]:
         if not experiment.solved_by:
             continue
         again = replication(experiment)
-        for asked, folder in ((experiment, experiment.folder), (again, experiment.folder / Path(REPLICATION).stem)):
+        for asked, folder in ((experiment, experiment.folder), (again, experiment.replication_folder)):
             with suppress(NoRunsYet):
                 rows += _arms_of(asked, folder / TABLE) if asked is not None else []
     return rows

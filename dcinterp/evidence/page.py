@@ -147,7 +147,7 @@ def more_of(experiment: Experiment) -> list[str]:
 
     After these, what they printed of the repetition with other seeds, which its heading says.
     """
-    own, again = (_texts(place) for place in (experiment.folder, (experiment.folder / REPLICATION).with_suffix("")))
+    own, again = (_texts(place) for place in (experiment.folder, experiment.replication_folder))
     # What the page itself has of the first seeds, above.
     there = [*own, *(name for name, text in again.items() if text.startswith(COMPUTE_TITLE))]
     said = ((text, MORE_AGAIN if name in there else MORE_FIRST) for name, text in again.items())

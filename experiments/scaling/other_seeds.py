@@ -27,7 +27,7 @@ def main() -> None:
     again = replication(read_experiment(HERE))
     if again is None:
         raise UserError(f"{REPLICATION} has no run of every arm yet: `dcinterp experiment run` as in protocol.md.")
-    place = (HERE / REPLICATION).with_suffix("")
+    place = again.replication_folder
     place.mkdir(exist_ok=True)
     print_text(f"{TITLE}\n\n{compute_text(again, fit_of(again))}", place / "more.md")
 

@@ -167,6 +167,11 @@ class Experiment:
         """Whether the table is results.csv beside the file, and not that of a repetition."""
         return self.table.resolve() == (self.folder / TABLE).resolve()
 
+    @property
+    def replication_folder(self) -> Path:
+        """What was measured of the models of its repetition."""
+        return (self.folder / REPLICATION).with_suffix("")
+
     def fresh_seeds(self) -> str:
         """As many seeds as it has, after its own and those of its repetition, such as "20-29".
 
