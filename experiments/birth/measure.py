@@ -79,9 +79,11 @@ def row_of(seed: int, found: TrainingEdges) -> dict[str, Any]:
     edge = [found.effect[:, main, odd], found.effect_right[:, main, odd]]
     curves = torch.stack([found.loss[:, odd], found.right[:, odd], *edge], 1)
     starts = change_points(found.step, curves, level=found.level)
+    # The loss falls and the others rise; a split that goes the other way is no start.
+    explained = torch.where(starts.rise * torch.tensor([-1.0, 1.0, 1.0, 1.0]) > 0, starts.explained, 0.0)
     row: dict[str, Any] = {"seed": seed, "main": found.edges[main]}
     for number, name in enumerate(("loss", "right", "main", "main_right")):
-        row |= {f"{name}_start": int(starts.start[number]), f"{name}_explained": float(starts.explained[number])}
+        row |= {f"{name}_start": int(starts.start[number]), f"{name}_explained": float(explained[number])}
     row |= {"main_low": int(starts.low[2]), "main_high": int(starts.high[2])}
     return row | {"edges_that_matter": int((found.final_low > 0).sum())}
 
@@ -121,23 +123,27 @@ def checks(found: EdgeStarts) -> list[str]:
     """How the numbers change with what they rest on; of means over all documents, since only these are kept."""
     cuts = {end: float(lags_until(found, end).mean()) for end in (1000, 1400, int(found.step[-1]))}
     listed = ", ".join(f"{lag:+.0f} at step {end:,}" for end, lag in cuts.items())
-    solved = (found.right[:, -1] >= SOLVED).tolist()
-    said = [mean_of(lag[torch.tensor(solved)]) for lag in (found.lag, found.lag_right)]
+    solved, lags = found.right[:, -1] >= SOLVED, ((found.lag, found.has_lag), (found.lag_right, found.has_lag_right))
+    said = [mean_of(lag[solved & has]) for lag, has in lags]
+    below = [f"{int((lag[has] < 0).sum())} of {int(has.sum())}" for lag, has in lags]
     last = found.effect[:, -1]
     early, worth, models = 0, int((last > WORTH).sum()), set()
     for s, start in enumerate(splits(found.loss.T, found)):
         before = (splits(found.effect[s], found) < start) & (last[s] > WORTH)
         early += int(before.sum())
         models |= {s} if bool(before.any()) else set()
-    other = [seed for s, seed in enumerate(found.seeds) if found.edges[int(last[s].argmax())] != found.main[s]]
+    other = [str(seed) for s, seed in enumerate(found.seeds) if found.edges[int(last[s].argmax())] != found.main[s]]
+    listed_seeds = ", ".join(other)
     return [
+        f"Below zero are {below[0]} lags of the loss and {below[1]} of the answers.",
         f"The size of the first lag depends on where training ends: with the same main edges and the curves cut there, "
         f"it is {listed} (all documents).",
-        f"Without the {solved.count(False)} models that end below {SOLVED:.0%} right, the lags are {said[0]} for the "
+        f"Without the {int((~solved).sum())} models that end below {SOLVED:.0%} right, the lags are {said[0]} for the "
         f"loss and {said[1]} for the answers.",
         f"Of the {worth} edges that are worth more than {WORTH} nats at the end (not those that matter by the intervals"
         f" above), {early} split before the loss, in {len(models)} of the models (all documents).",
-        f"In seeds {', '.join(map(str, other))} another edge than the main one is worth most over all documents.",
+        f"In {f'seeds {listed_seeds}' if other else 'no seed'} another edge than the main one is worth most over all "
+        "documents.",
     ]
 
 
@@ -166,7 +172,9 @@ def by_branch(found: EdgeStarts) -> str:
 
 
 def mean_of(steps: torch.Tensor, sign: str = "+") -> str:
-    """A mean over seeds with its interval."""
+    """A mean over seeds with its interval; one by one where they are too few for one."""
+    if len(steps) < FEWEST:
+        return f"{', '.join(f'{step:{sign}.0f}' for step in steps.tolist()) or 'of no model'} (too few for an interval)"
     low, high = bootstrap_interval(steps)
     return f"{float(steps.mean()):{sign}.0f} [{float(low):{sign}.0f}, {float(high):{sign}.0f}]"
 

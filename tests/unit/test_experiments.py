@@ -649,6 +649,36 @@ def test_the_words_on_starts_are_those_of_the_tables():
     assert module.lags_until(made, 1000).tolist() == [-200.0] * len(main)
 
 
+@pytest.mark.parametrize(("solved", "said"), [(0, "of no model"), (2, "-480, -440"), (6, "-340 [")])
+def test_lags_of_models_that_learnt_the_task_are_told_however_few_these_are(solved, said):
+    module = script("birth", "measure")
+    found = dcinterp.edge_starts(str(FOLDER / "birth"))
+    right = found.right.clone()
+    right[:, -1] = (torch.arange(len(right)) < solved).float()
+    line = next(line for line in module.checks(dataclasses.replace(found, right=right)) if "below 95%" in line)
+    assert f"Without the {10 - solved} models" in line
+    assert said in line
+
+
+def test_a_split_that_goes_the_wrong_way_is_no_start():
+    """Of a loss that rises and an edge that matters less and less."""
+    module, up = script("birth", "measure"), torch.tensor([0.0] * 5 + [1.0] * 5)[:, None].expand(10, 4).contiguous()
+    edge, step = torch.stack([up, up.flip(0)], 1), torch.arange(100, 1001, 100)
+    found = SimpleNamespace(
+        step=step,
+        loss=up,
+        right=up,
+        effect=edge,
+        effect_right=edge,
+        edges=("a", "b"),
+        level=0.95,
+        final_low=edge[-1, :, 0],
+    )
+    row = module.row_of(0, found)
+    assert row["main"] == "a"
+    assert [row[f"{name}_explained"] for name in ("loss", "right", "main", "main_right")] == [0.0, 1.0, 1.0, 1.0]
+
+
 def test_a_route_is_concluded_where_interval_and_signs_agree():
     module, experiment = script("recombination_heads", "circuits"), read_experiment(FOLDER / "recombination_heads")
     assert module.least_models(module.error_rate(experiment)) == 7

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dcinterp.mechanism.statistics import bootstrap_interval, without_width
@@ -94,6 +94,16 @@ class EdgeStarts(Result):
     mean_lag: tuple[float, float, float]
     mean_lag_right: tuple[float, float, float]
 
+    @property
+    def has_lag(self) -> Bool[Tensor, " seed"]:
+        """Whose curves of the loss and of the main edge are steps, so that there is a lag."""
+        return _kept(self.loss_explained, self.main_explained)
+
+    @property
+    def has_lag_right(self) -> Bool[Tensor, " seed"]:
+        """As `has_lag`, of the share of right answers."""
+        return _kept(self.right_explained, self.main_right_explained)
+
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {
             "checkpoint": self.step.tolist(),
@@ -131,21 +141,18 @@ class EdgeStarts(Result):
         branches = Counter(".".join(edge.split(".")[1:3]) for edge in self.main)
         listed = ", ".join(f"`{branch}` in {count}" for branch, count in branches.most_common())
         return [
-            _said("the loss", self.mean_lag, sum(_kept(self.loss_explained, self.main_explained)), verdict=True),
-            _said(
-                "the share of right answers",
-                self.mean_lag_right,
-                sum(_kept(self.right_explained, self.main_right_explained)),
-            ),
+            _said("the loss", self.mean_lag, int(self.has_lag.sum()), verdict=True),
+            _said("the share of right answers", self.mean_lag_right, int(self.has_lag_right.sum())),
             f"The main edge is of {listed} of {len(self.seeds)} seeds.",
         ]
 
     def warnings(self) -> list[str]:
-        without = [
-            s for s, kept in zip(self.seeds, _kept(self.loss_explained, self.main_explained), strict=True) if not kept
-        ]
-        listed = ", ".join(map(str, without))
-        return [f"A curve of seed {listed} is no step, so it has no start and no lag."] if without else []
+        said = []
+        for has, what in ((self.has_lag, "A curve"), (self.has_lag_right, "A curve of the answers")):
+            if without := [seed for seed, kept in zip(self.seeds, has.tolist(), strict=True) if not kept]:
+                listed = ", ".join(map(str, without))
+                said.append(f"{what} of seed {listed} is no step, so it has no start and no lag.")
+        return said
 
 
 @analysis(
@@ -222,13 +229,13 @@ def _read(file: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     return found
 
 
-def _kept(first: Float[Tensor, " seed"], second: Float[Tensor, " seed"]) -> list[bool]:
-    return ((first >= STEP_LIKE) & (second >= STEP_LIKE)).tolist()
+def _kept(first: Float[Tensor, " seed"], second: Float[Tensor, " seed"]) -> Bool[Tensor, " seed"]:
+    return (first >= STEP_LIKE) & (second >= STEP_LIKE)
 
 
-def _mean(values: Float[Tensor, " seed"], kept: list[bool]) -> tuple[float, float, float]:
+def _mean(values: Float[Tensor, " seed"], kept: Bool[Tensor, " seed"]) -> tuple[float, float, float]:
     """(mean, low, high) over the seeds that count; NaN without any."""
-    some = values[torch.tensor(kept)]
+    some = values[kept]
     if not len(some):
         return (float("nan"),) * 3
     low, high = bootstrap_interval(some)
