@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -159,6 +160,35 @@ def ways() -> None:
 
     read = (read_experiment(folder) for folder in find_experiments().values())
     typer.echo(motif_table(motifs(read), ""))
+
+
+@app.command()
+def circuits(
+    folder: Folder,
+    table: Annotated[Path | None, typer.Option(help="Another table than its own.", metavar="FILE")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Of these arms alone, instead of all.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Markdown file to write besides, such as more-circuits.md.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """By which edges the models that learnt a puzzle carry its questions; of every arm and seed whose model is there.
+
+    What is measured is kept in circuits.csv, beside experiment.yaml or in a folder of the name of --table; it goes on
+    where it was stopped.
+
+    Example:
+
+        dcinterp experiment circuits experiments/birth --table again.csv
+    """
+    from dcinterp.evidence.circuits import circuits_text
+
+    require_file_place(to)
+    text = circuits_text(folder, table, arm, said=partial(typer.echo, err=True))
+    if to is not None:
+        with whole(to) as made:
+            made.write_text(text, encoding="utf-8")
+    typer.echo(text)
 
 
 @app.command()

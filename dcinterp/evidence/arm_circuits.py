@@ -51,7 +51,7 @@ that learnt it less often is seen by its better models. They are asked the first
 training did not read, in which each of the changes below can be made. {explained} *weights* are the dynamic weights of
 a stage of composition, made from the residual stream.
 
-    python experiments/{script}/circuits.py{options}
+    {command}{options}
 
 {changes}
 
@@ -86,7 +86,7 @@ def ask_models(
     """
     trained = trained_models(folder or own, own, table)
     measure = partial(measure_model, prompts=prompts)
-    told = partial(summary, changes=changes, script=own.name, note=note)
+    told = partial(summary, changes=changes, command=f"python experiments/{own.name}/circuits.py", note=note)
     print_measured(trained, TABLE, TEXT_FILE, measure, told)
     return trained
 
@@ -105,14 +105,14 @@ def summary(
     rows: pd.DataFrame,
     experiment: Experiment,
     changes: Mapping[str, str],
-    script: str,
+    command: str,
     options: str = "",
     *,
     note: str = DESCRIBES,
 ) -> str:
     """The tables of every arm over seeds, as Markdown.
 
-    script: the folder of the script that makes it again. options: of its command. note: as in `ask_models`.
+    command: that makes it again. options: of it. note: as in `ask_models`.
     """
     counts, arms = tables_by_arm(rows, list(changes))
     return TEXT.format(
@@ -123,7 +123,7 @@ def summary(
         part=next(each for each in rows if each not in COLUMNS),
         documents=DOCUMENTS,
         explained=f"{EXPLAINED} {note}",
-        script=script,
+        command=command,
         options=options,
         changes=change_list(changes),
         arms=arms,

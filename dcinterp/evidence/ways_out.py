@@ -18,7 +18,7 @@ from dcinterp.evidence.pooled_edges import FLOOR, share_cells, shares_of
 from dcinterp.support.text import markdown_table
 
 CHANGE = "letter"
-"""Of `recombination_questions.CHANGES`: what goes a way is the letter of the fact that is asked for."""
+"""Of `questions.recombination.CHANGES`: what goes a way is the letter of the fact that is asked for."""
 POST_WEIGHTS, QUERY = "L0 -> L1 post weights", "L0 -> L1 query"
 WAYS = (POST_WEIGHTS, "L0 -> L1 pre weights", QUERY, "L0 -> L1 key", "L0 -> L1 value", "L0 -> logits")
 OTHER_WAY = "largest other way"

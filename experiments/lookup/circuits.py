@@ -16,8 +16,8 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.arm_circuits import TABLE, TESTED, ask_models
-from dcinterp.evidence.lookup_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import share_cells, shares_of
+from dcinterp.evidence.questions.lookup import CHANGES, questions
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_text

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from dcinterp.evidence.arm_circuits import TESTED, ask_models
-from dcinterp.evidence.pairing_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import DESCRIBES
+from dcinterp.evidence.questions.pairing import CHANGES, questions
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable
 

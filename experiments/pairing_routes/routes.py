@@ -20,8 +20,8 @@ from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.evidence.arm_circuits import DOCUMENTS
-from dcinterp.evidence.pairing_questions import CHANGES, questions
 from dcinterp.evidence.pooled_edges import group_of, pair_shares, share_cells, shares_of
+from dcinterp.evidence.questions.pairing import CHANGES, questions
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, accuracy_by_part, open_trained, print_measured, trained_models

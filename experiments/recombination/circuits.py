@@ -23,7 +23,7 @@ from dcinterp.evidence.pooled_edges import (
     with_shares,
     without_void_ways,
 )
-from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.questions.recombination import CHANGES, DOCUMENTS, question_shares
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models

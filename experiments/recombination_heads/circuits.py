@@ -17,7 +17,7 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.pooled_edges import PREFERS, shares_of, with_shares
-from dcinterp.evidence.recombination_questions import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.questions.recombination import CHANGES, DOCUMENTS, question_shares
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import CHECKED, RunsTable, print_measured, trained_models

@@ -17,7 +17,7 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.intervals import differences
-from dcinterp.evidence.recombination_questions import asked_first
+from dcinterp.evidence.questions.recombination import asked_first
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
 from dcinterp.support.text import markdown_table

@@ -20,10 +20,11 @@ import torch
 import dcinterp
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.bridge import wrap
-from dcinterp.evidence import arm_circuits, lookup_questions, pairing_questions
+from dcinterp.evidence import arm_circuits
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.page import page_of
-from dcinterp.evidence.recombination_questions import asked_first, questions
+from dcinterp.evidence.questions import compositional_recall, find_block, lookup, pairing
+from dcinterp.evidence.questions.recombination import asked_first, questions
 from dcinterp.evidence.trained_models import folder_option
 from dcinterp.evidence.verdicts import comparison
 from dcinterp.mechanism.circuit_pairs import Pair
@@ -53,6 +54,11 @@ def script(experiment: str, name: str) -> Any:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def command_of(experiment: str) -> str:
+    """That makes the words on circuits again."""
+    return f"python experiments/{experiment}/circuits.py"
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +234,7 @@ def test_the_words_on_circuits_are_those_of_the_table(circuits):
 
 def test_questions_on_blocks_differ_in_what_the_change_says(tmp_path):
     """Read anew from the prompts: one block alone holds both letters, its last is the answer, and little differs."""
-    module, section = script("find_block", "circuits"), read_experiment(FOLDER / "find_block").config["data"]["puzzle"]
+    section = read_experiment(FOLDER / "find_block").config["data"]["puzzle"]
     source = PuzzleSource(PuzzleSection(**section), tmp_path)
     documents = {tuple(ids[:28].tolist()) for ids in source.held_out("seen", 160)["input_ids"]}
 
@@ -238,8 +244,8 @@ def test_questions_on_blocks_differ_in_what_the_change_says(tmp_path):
         (held,) = [block for block in blocks if set(asked.split()) <= set(block.split())]
         return blocks, held.split()[-1]
 
-    found = module.prompts(source, 20)
-    assert [len(found[change]) for change in module.CHANGES] == [20] * 4
+    found = find_block.questions(source, 20)
+    assert [len(found[change]) for change in find_block.CHANGES] == [20] * 4
     for change, rows in found.items():
         for prompt, answer, other, its_answer in rows:
             assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
@@ -267,8 +273,8 @@ def test_questions_on_pairings_differ_in_what_the_change_says(tmp_path):
         (fact,) = (fact.split("-") for fact in facts if fact.split("-")[side] == key.split("-")[side])
         return fact, "ABCDEFGH"[rules[number]["ABCDEFGH".index(fact[2])]]
 
-    found = pairing_questions.questions(source, 20)
-    assert [len(found[change]) for change in pairing_questions.CHANGES] == [20] * 4
+    found = pairing.questions(source, 20)
+    assert [len(found[change]) for change in pairing.CHANGES] == [20] * 4
     for change, rows in found.items():
         for prompt, answer, other, its_answer in rows:
             assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
@@ -298,8 +304,8 @@ def test_questions_on_lookups_differ_in_what_the_change_says(tmp_path):
         (item,) = [each for each in items if held[each, attribute] == value]
         return item, "ABCDEFGH"[rules[number][letter[item]]]
 
-    found = lookup_questions.questions(source, 20)
-    assert [len(found[change]) for change in lookup_questions.CHANGES] == [20] * 3
+    found = lookup.questions(source, 20)
+    assert [len(found[change]) for change in lookup.CHANGES] == [20] * 3
     for change, rows in found.items():
         for prompt, answer, other, its_answer in rows:
             assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
@@ -328,7 +334,7 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
         rows = [
             {"seed": seed, "change": change, "group": way, "share": share + 0.01 * seed}
             for seed in range(seeds)
-            for change in lookup_questions.CHANGES
+            for change in lookup.CHANGES
             for way in module.WAYS
         ]
         return module.summary(pd.DataFrame(rows).assign(arm=module.ARM, part="seen"), experiment)
@@ -349,7 +355,9 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
 def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, options, first):
     folder, circuits = FOLDER / name, script("lookup", "circuits")
     experiment, rows = read_experiment(folder), pd.read_csv(folder / "circuits.csv")
-    told = arm_circuits.summary(rows, experiment, lookup_questions.CHANGES, "lookup", options, note=arm_circuits.TESTED)
+    told = arm_circuits.summary(
+        rows, experiment, lookup.CHANGES, command_of("lookup"), options, note=arm_circuits.TESTED
+    )
     assert (folder / "more-circuits.md").read_text(encoding="utf-8") == told
     assert "no hypothesis hangs on it" not in told
     found = circuits.summary(rows, experiment, options)
@@ -497,7 +505,7 @@ def test_edges_of_the_last_composition_are_between_heads_or_a_heads_own(edge, gr
 def test_questions_on_keys_of_two_parts_differ_in_what_the_change_says(tmp_path):
     """Read anew from the prompts: one fact alone has both parts, and its value is the answer."""
     section = read_experiment(FOLDER / "compositional_recall").config["data"]["puzzle"]
-    module, source = script("compositional_recall", "circuits"), PuzzleSource(PuzzleSection(**section), tmp_path)
+    source = PuzzleSource(PuzzleSection(**section), tmp_path)
     documents = {tuple(ids[:16].tolist()) for ids in source.held_out("seen", 20)["input_ids"]}
 
     def answer_of(prompt: str) -> str:
@@ -506,8 +514,8 @@ def test_questions_on_keys_of_two_parts_differ_in_what_the_change_says(tmp_path)
         (value,) = (words[at] for at in range(0, len(words), 3) if words[at + 1 : at + 3] == asked.split())
         return value
 
-    found = module.prompts(source, 20)
-    assert [len(found[change]) for change in module.CHANGES] == [20] * 4
+    found = compositional_recall.questions(source, 20)
+    assert [len(found[change]) for change in compositional_recall.CHANGES] == [20] * 4
     for change, rows in found.items():
         for prompt, answer, other, its_answer in rows:
             assert tuple(source.tokenizer(prompt, add_special_tokens=False)["input_ids"]) in documents
@@ -529,7 +537,7 @@ def test_the_words_on_circuits_of_other_seeds_are_those_of_the_table(asked):
     told = (
         module.summary
         if asked in ("find_block", "recombination")
-        else partial(arm_circuits.summary, changes=module.CHANGES, script=asked)
+        else partial(arm_circuits.summary, changes=module.CHANGES, command=command_of(asked))
     )
     option = f" --table experiments/{asked}/replication.csv"
     assert (place / "more-circuits.md").read_text(encoding="utf-8") == told(rows, experiment, options=option)
@@ -547,8 +555,8 @@ def test_the_words_on_routes_are_those_of_the_tables():
     told = arm_circuits.summary(
         pd.read_csv(folder / arm_circuits.TABLE),
         experiment,
-        pairing_questions.CHANGES,
-        script="pairing",
+        pairing.CHANGES,
+        command=command_of("pairing"),
         options=" --folder experiments/pairing_routes",
         note=arm_circuits.TESTED,
     )
@@ -574,7 +582,7 @@ def test_the_claim_on_routes_needs_every_verdict(way, share, says):
 def test_models_none_of_which_learnt_it_make_no_tables(asked):
     module, experiment = script(asked, "circuits"), read_experiment(FOLDER / asked)
     rows = pd.DataFrame([{"arm": arm, "seed": seed, "seen": 0.5} for arm in ("plain", "DCMHA") for seed in (0, 1)])
-    told = getattr(module, "summary", partial(arm_circuits.summary, changes=pairing_questions.CHANGES, script=asked))
+    told = getattr(module, "summary", partial(arm_circuits.summary, changes=pairing.CHANGES, command=command_of(asked)))
     text = told(rows, experiment)
     assert (
         "0 of 2 seeds reach 95%" if asked == "find_block" else "0 of 2 seeds of plain and 0 of 2 seeds of DCMHA"
