@@ -153,18 +153,35 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
         rows: those of an experiment one after the other.
         pages: the folder of the pages of experiments, for links; none when empty.
     """
-    words = Counter(word for word in WORDS for row in rows if row[1] != CLAIM and row[4].startswith(word))
+    words = Counter(_word(row[4]) for row in rows if row[1] != CLAIM)
     lines, before = list[Sequence[str]](), ""
     for name, *rest in rows:
         lines.append(["" if name == before else f"[{name}]({pages}/{name}.md)" if pages else name, *rest])
         before = name
     counts = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
     said = f"{markdown_table(COLUMNS, lines)}\n\nOf {sum(words.values())} hypotheses: {counts or 'none'}."
-    if again := sum(bool(row[5]) for row in rows if row[1] != CLAIM):
-        said += f" {again} of them {'was' if again == 1 else 'were'} asked again of other seeds."
+    if again := [row for row in rows if row[1] != CLAIM and row[5]]:
+        said += (
+            f" {len(again)} of them {'was' if len(again) == 1 else 'were'} asked again of other seeds{_became(again)}."
+        )
     marked = Counter(word for word in WORDS for row in rows if row[4].startswith(f"{word} {EDGE}"))
     among = ", ".join(f"{marked[word]} of the {words[word]} {word}" for word in WORDS if marked[word])
     return f"{said} {AT_AN_EDGE} It stands behind {among}." if among else said
+
+
+def _became(rows: Sequence[Sequence[str]]) -> str:
+    """What the verdicts of the first seeds became with others, in words."""
+    counted = Counter((_word(row[4]), next(word for word in WORDS if f", {word}" in row[5])) for row in rows)
+    told = list[str]()
+    for first in WORDS:
+        of = {word: counted[first, word] for word in (first, *WORDS) if counted[first, word]}
+        each = ", ".join(f"{number} {word}{' again' * (word == first)}" for word, number in of.items())
+        told += [f"of {sum(of.values())} {first}, {each}"] if of else []
+    return f": {'; '.join(told)}"
+
+
+def _word(verdict: str) -> str:
+    return next(word for word in WORDS if verdict.startswith(word))
 
 
 def not_repeated(experiments: Iterable[Experiment]) -> str:

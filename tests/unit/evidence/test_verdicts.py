@@ -117,7 +117,8 @@ def test_what_became_of_it_with_other_seeds_stands_beside(several):
         ("refuted", "refuted"),
         ("open", "open"),
     ]
-    assert verdict_table(rows).endswith(" 3 of them were asked again of other seeds.")
+    became = "of 1 supported, 1 open; of 1 refuted, 1 refuted again; of 1 open, 1 open again"
+    assert verdict_table(rows).endswith(f" 3 of them were asked again of other seeds: {became}.")
     first, second, third, *_ = verdict_lines(read_experiment(several))
     assert [line.split(" With other seeds: ")[1].split(", ")[-1] for line in (first, second, third)] == [
         "open.",
