@@ -169,7 +169,11 @@ def circuits(
     arm: Annotated[list[str] | None, typer.Option(help="Of these arms alone, instead of all.")] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--to", help="Markdown file to write besides, such as more-circuits.md.", metavar="FILE"),
+        typer.Option(
+            "--to",
+            help="Markdown file to write besides; for the page, more-circuits.md beside circuits.csv.",
+            metavar="FILE",
+        ),
     ] = None,
 ) -> None:
     """By which edges the models that learnt a puzzle carry its questions; of every arm and seed whose model is there.

@@ -40,6 +40,8 @@ TABLE, TEXT_FILE, DOCUMENTS = "circuits.csv", "more-circuits.md", 64
 
 TESTED = "The hypotheses about some of these groups stand in a section of their own."
 """The note of a page whose experiment has hypotheses about some groups; `DESCRIBES` is that of the others."""
+NEUTRAL = "Whether a hypothesis is about some of these groups, the protocol says; these tables judge none."
+"""The note where an experiment may have such hypotheses or not."""
 
 PromptsOf: TypeAlias = Callable[[PuzzleSource, int], Mapping[str, Prompts]]
 """Makes {change: prompts} of so many documents of a puzzle's first part."""
@@ -120,7 +122,7 @@ def summary(
         last=rows["seed"].max(),
         counts=counts,
         at=experiment.solved_at,
-        part=next(each for each in rows if each not in COLUMNS),
+        part=next((each for each in rows if each not in COLUMNS), experiment.solved_part),
         documents=DOCUMENTS,
         explained=f"{EXPLAINED} {note}",
         command=command,

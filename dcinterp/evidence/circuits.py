@@ -2,7 +2,7 @@
 
     print(circuits_text(Path("experiments/birth"), table=Path("again.csv")))
 
-An experiment with hypotheses about edges has a script of its own, circuits.py, which keeps the same table.
+Some experiments have a script of their own, circuits.py, which keeps the same table and says more.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from dcinterp.evidence.arm_circuits import TABLE, summary
+from dcinterp.evidence.arm_circuits import NEUTRAL, TABLE, summary
 from dcinterp.evidence.questions import asked_of
 from dcinterp.evidence.trained_models import measure_missing, trained_models
-from dcinterp.support.errors import require_known
+from dcinterp.support.errors import UserError, require_known
+from dcinterp.train.control.experiment import read_table
+from dcinterp.train.control.experiment_file import read_experiment
 
 
 def circuits_text(
@@ -24,20 +26,28 @@ def circuits_text(
     """Measure the models that circuits.csv lacks, and say which edges carry the questions, as Markdown.
 
     Args:
-        folder: of the experiment.
+        folder: of the experiment, or its file.
         table: another table of its runs; what is measured is kept in a folder of its name beside it.
-        arms: whose models are measured; None for all.
+        arms: whose models are measured and told; None for all.
         said: called with a line after each model.
 
     Raises:
         UserError: the experiment has no questions or no such arm, the table is not there, or no model is.
     """
-    trained = trained_models(folder, folder, table)
-    experiment, asked = trained.experiment, asked_of(trained.experiment)
-    for arm in arms or ():
+    experiment = read_experiment(folder)
+    asked, told = asked_of(experiment), list(dict.fromkeys(arms or experiment.arms))
+    for arm in told:
         require_known("arm", arm, experiment.arms)
-    measure = partial(asked.measure, experiment)
-    rows = measure_missing(experiment, arms or list(experiment.arms), trained.place / TABLE, measure, said)
-    only = "".join(f" --arm {shlex.quote(arm)}" for arm in arms or ())
-    command = f"dcinterp experiment circuits experiments/{experiment.folder.name}"
-    return summary(rows, experiment, asked.changes, command, f"{trained.options}{only}")
+    trained = trained_models(experiment.folder, experiment.folder, table)
+    measure = partial(asked.measure, trained.experiment)
+    rows = measure_missing(trained.experiment, told, trained.place / TABLE, measure, said)
+    rows = rows[rows["arm"].isin(told)]
+    if not len(rows):
+        raise UserError(f"There are no trained models of {', '.join(told)} in {trained.experiment.output}.")
+    options = ["--table", str(table)] if table else []
+    options += [word for arm in arms or () for word in ("--arm", arm)]
+    command = shlex.join(["dcinterp", "experiment", "circuits", str(folder), *options])
+    text = summary(rows, trained.experiment, asked.changes, command, note=NEUTRAL)
+    runs = trained.experiment.counted(read_table(trained.experiment))
+    gone = int(runs["arm"].isin(told).sum()) - len(rows.drop_duplicates(["arm", "seed"]))
+    return f"{text}\nThe models of {gone} more runs are not there, and were not asked.\n" if gone else text

@@ -45,7 +45,7 @@ def measure_missing(
     Raises:
         UserError: no run has ended, one was made with another config, or no model is there, nor any row.
     """
-    rows = pd.read_csv(table) if table.is_file() else pd.DataFrame()
+    rows = read_measured(table) if table.is_file() else pd.DataFrame()
     runs = experiment.counted(read_table(experiment))
     for _, run in runs[runs["arm"].isin(arms)].iterrows():
         arm, seed, model = run["arm"], int(run["recipe.seed"]), experiment.output / run["name"] / "model"
@@ -55,7 +55,23 @@ def measure_missing(
             write_table(rows, table)
             said(f"{arm}, seed {seed}: measured")
     if not len(rows):
-        raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
+        again = f"dcinterp experiment run {experiment.folder} --table again.csv"
+        raise UserError(
+            f"There are no trained models in {experiment.output}; where the table has runs, their models are gone: "
+            f"repeat these with {again}, and ask them with --table again.csv."
+        )
+    return rows
+
+
+def read_measured(table: Path) -> pd.DataFrame:
+    """What was measured of trained models, a row or more a model; names of arms such as 1 or None are text.
+
+    Raises:
+        UserError: it has no columns arm and seed.
+    """
+    rows = pd.read_csv(table, dtype={"arm": str}, keep_default_na=False, na_values=[""])
+    if missing := [name for name in ("arm", "seed") if name not in rows]:
+        raise UserError(f"{table} has no column {missing[0]}, so it is none of what was measured of trained models.")
     return rows
 
 

@@ -171,7 +171,7 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
 
 def _became(rows: Sequence[Sequence[str]]) -> str:
     """What the verdicts of the first seeds became with others, in words."""
-    counted = Counter((_word(row[4]), next(word for word in WORDS if f", {word}" in row[5])) for row in rows)
+    counted = Counter((_word(row[4]), _word(row[5].rpartition(", ")[2])) for row in rows)
     told = list[str]()
     for first in WORDS:
         of = {word: counted[first, word] for word in (first, *WORDS) if counted[first, word]}

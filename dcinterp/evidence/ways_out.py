@@ -1,6 +1,6 @@
 """By which ways the letter that layer 0 has found leaves it, in models of the puzzle `recombination` of two layers.
 
-    asked = with_shares(rows)                                   # rows of `question_shares`, of all arms
+    asked = with_shares(rows)                                   # rows of `questions.recombination.measure`
     ways_table(asked, {"DCMHA": 10, "plain": 10}, "seen", WAYS)
     largest_ways(asked, "DCMHA", "seen", WAYS)
     sign_verdict(beside_the_largest(shares_of(asked, "DCMHA", "seen", CHANGE), QUERY, WAYS), QUERY, OTHER_WAY, ...)

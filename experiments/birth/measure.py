@@ -121,8 +121,8 @@ def summary(found: EdgeStarts, options: str = "") -> str:
 
 def checks(found: EdgeStarts) -> list[str]:
     """How the numbers change with what they rest on; of means over all documents, since only these are kept."""
-    cuts = {end: float(lags_until(found, end).mean()) for end in (1000, 1400, int(found.step[-1]))}
-    listed = ", ".join(f"{lag:+.0f} at step {end:,}" for end, lag in cuts.items())
+    cuts = {end: lags_until(found, end)[found.has_lag].mean() for end in (1000, 1400, int(found.step[-1]))}
+    listed = ", ".join(f"{float(lag):+.0f} at step {end:,}" for end, lag in cuts.items())
     solved, lags = found.right[:, -1] >= SOLVED, ((found.lag, found.has_lag), (found.lag_right, found.has_lag_right))
     said = [mean_of(lag[solved & has]) for lag, has in lags]
     below = [f"{int((lag[has] < 0).sum())} of {int(has.sum())}" for lag, has in lags]

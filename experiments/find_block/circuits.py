@@ -9,14 +9,13 @@ circuits.csv of this folder, and prints the tables over seeds, which are also at
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
-from dcinterp.evidence.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE, measure_model
+from dcinterp.evidence.arm_circuits import DOCUMENTS, TABLE, TEXT_FILE
 from dcinterp.evidence.pooled_edges import DESCRIBES, EXPLAINED, arm_tables, change_list, with_shares
-from dcinterp.evidence.questions.find_block import CHANGES, questions
+from dcinterp.evidence.questions.find_block import CHANGES, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.train.control.experiment import Experiment
@@ -42,6 +41,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
+    rows = rows[rows["arm"] == ARM]  # dcinterp experiment circuits may have measured others
     solved = with_shares(rows)
     return TEXT.format(
         options=options,
@@ -57,7 +57,6 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    measure = partial(measure_model, prompts=questions)
     print_measured(trained_models(HERE, HERE, table), TABLE, TEXT_FILE, measure, summary, [ARM])
 
 

@@ -23,7 +23,7 @@ from dcinterp.evidence.pooled_edges import (
     with_shares,
     without_void_ways,
 )
-from dcinterp.evidence.questions.recombination import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.questions.recombination import CHANGES, DOCUMENTS, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
@@ -143,8 +143,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    counts, arms = tables_by_arm(rows, list(CHANGES))
     again = not experiment.has_own_table
+    rows = rows[rows["arm"].isin(arms_asked(experiment))]  # dcinterp experiment circuits may have measured others
+    counts, arms = tables_by_arm(rows, list(CHANGES))
     text = TEXT.format(
         options=options,
         intro=INTRO.format(
@@ -160,11 +161,15 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     return f"{text}\n{one_way(rows, experiment)}" if again else text
 
 
+def arms_asked(experiment: Experiment) -> tuple[str, ...]:
+    """Arms whose models are opened."""
+    return ARMS if experiment.has_own_table else ARMS_AGAIN
+
+
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
     trained = trained_models(HERE, HERE, table)
-    arms = ARMS if trained.experiment.has_own_table else ARMS_AGAIN
-    print_measured(trained, TABLE, TEXT_FILE, question_shares, summary, arms)
+    print_measured(trained, TABLE, TEXT_FILE, measure, summary, arms_asked(trained.experiment))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import pandas as pd
 import typer
 
 from dcinterp.evidence.pooled_edges import PREFERS, shares_of, with_shares
-from dcinterp.evidence.questions.recombination import CHANGES, DOCUMENTS, question_shares
+from dcinterp.evidence.questions.recombination import CHANGES, DOCUMENTS, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
 from dcinterp.evidence.trained_models import CHECKED, RunsTable, print_measured, trained_models
@@ -89,7 +89,7 @@ def error_rate(experiment: Experiment) -> float:
 def verdict(size: str, rows: pd.DataFrame, experiment: Experiment) -> str:
     """The hypothesis about the DCMHA models of one size, as a line of Markdown.
 
-    rows: of `question_shares`, of all arms.
+    rows: of `measure`, of all arms.
     """
     arm, part, error = f"{FAMILIES[0]} {size}", experiment.solved_part, error_rate(experiment)
     shares, trained = shares_of(rows, arm, part, CHANGE), rows.loc[rows["arm"] == arm, "seed"].nunique()
@@ -135,7 +135,7 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     trained = trained_models(folder, HERE, table)
-    print_measured(trained, TABLE, TEXT_FILE, question_shares, summary, arms_asked(trained.experiment))
+    print_measured(trained, TABLE, TEXT_FILE, measure, summary, arms_asked(trained.experiment))
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ class EdgeStarts(Result):
         for has, what in ((self.has_lag, "A curve"), (self.has_lag_right, "A curve of the answers")):
             if without := [seed for seed, kept in zip(self.seeds, has.tolist(), strict=True) if not kept]:
                 listed = ", ".join(map(str, without))
-                said.append(f"{what} of seed {listed} is no step, so it has no start and no lag.")
+                said.append(f"{what} of seed {listed} is no step that goes its way, so it has no start and no lag.")
         return said
 
 

@@ -1,21 +1,20 @@
 """What models of each puzzle are asked to find the edges that carry a question. A file a puzzle.
 
-    asked = asked_about("lookup")
+    asked = asked_of(experiment)
     rows = asked.measure(experiment, arm, model)    # of `pooled_shares`, with the accuracy of the model
 
-A file has prompts that differ in one thing, and `CHANGES`, which says in what; its name stands in `ASKED`.
+A file names its `PUZZLE`, has prompts that differ in one thing, says in `CHANGES` in what, and has `measure`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
-from dcinterp.evidence.arm_circuits import PromptsOf, measure_model
-from dcinterp.evidence.questions import compositional_recall, find_block, lookup, pairing, recombination
-from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment
 
 
@@ -26,29 +25,29 @@ class Asked(NamedTuple):
     measure: Callable[[Experiment, str, Path], list[dict[str, Any]]]
 
 
-def _of_prompts(prompts: PromptsOf, changes: Mapping[str, str]) -> Asked:
-    return Asked(changes, partial(measure_model, prompts=prompts))
+def _scan() -> dict[str, Asked]:
+    modules = [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
+    return {each.PUZZLE: Asked(each.CHANGES, each.measure) for each in modules}
 
 
-ASKED = {
-    "compositional-recall": _of_prompts(compositional_recall.questions, compositional_recall.CHANGES),
-    "find-block": _of_prompts(find_block.questions, find_block.CHANGES),
-    "lookup": _of_prompts(lookup.questions, lookup.CHANGES),
-    "pairing": _of_prompts(pairing.questions, pairing.CHANGES),
-    "recombination": Asked(recombination.CHANGES, recombination.question_shares),
-}
+ASKED = _scan()
+"""By the name that `data.puzzle.name` gives; a new one is a file in this folder."""
 
 
 def asked_of(experiment: Experiment) -> Asked:
     """What the models of an experiment are asked.
 
     Raises:
-        UserError: it has no puzzle, or one that has no questions, or does not say when a model has learnt it.
+        UserError: an arm has no puzzle, or another one than others, or one that has no questions.
     """
-    data = experiment.run(FINAL, next(iter(experiment.arms)), {}, experiment.seeds[0]).config.data
-    if not any(phase.source == "puzzle" for phase in data.phases):
+    data = [experiment.run(FINAL, arm, {}, experiment.seeds[0]).config.data for arm in experiment.arms]
+    if not all(any(phase.source == "puzzle" for phase in each.phases) for each in data):
         raise UserError(f"{experiment.folder} trains on no puzzle, so that there are no questions to ask its models.")
-    if not experiment.solved_by:
-        raise UserError(f"{experiment.folder} does not say when a model has learnt it; give its file `solved: ...`.")
-    require_known("puzzle with questions", data.puzzle.name, ASKED)
-    return ASKED[data.puzzle.name]
+    puzzle, *others = dict.fromkeys(each.puzzle.name for each in data)
+    if others:
+        raise UserError(f"The arms of {experiment.folder} have several puzzles ({puzzle}, {', '.join(others)}).")
+    if puzzle not in ASKED:
+        raise UserError(
+            f"Models of the puzzle {puzzle!r} have no questions yet; dcinterp/evidence/questions has those."
+        )
+    return ASKED[puzzle]

@@ -8,9 +8,13 @@ A question and its other prompt differ in one thing (`CHANGES`); what carries th
 
 from __future__ import annotations
 
+from functools import partial
+
+from dcinterp.evidence.arm_circuits import measure_model
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.compositional_recall import MARK, CompositionalRecall
 
+PUZZLE = CompositionalRecall.name
 CHANGES = {
     "first": "the first part of the key is another one, of a fact with the same second part",
     "second": "the second part of the key is another one, of a fact with the same first part",
@@ -45,3 +49,7 @@ def questions(source: PuzzleSource, count: int) -> dict[str, list[tuple[str, str
         found["both"].append((*now, *written(start, facts, (others[0], others[1]))))
         found["value"].append((*now, *written(start, swapped, (first, second))))
     return found
+
+
+measure = partial(measure_model, prompts=questions)
+"""Makes the rows of a model, from its experiment, its arm and its folder."""

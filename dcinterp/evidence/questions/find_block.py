@@ -8,11 +8,14 @@ A question and its other prompt differ in one thing (`CHANGES`); what carries th
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
+from dcinterp.evidence.arm_circuits import measure_model
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock
 
+PUZZLE = FindBlock.name
 CHANGES = {
     "both": "both letters of the question are of another block",
     "first": "the first letter alone is another one, which with the second is in another block",
@@ -73,3 +76,7 @@ def _written(start: str, blocks: list[str], first: str, second: str) -> tuple[st
     """(the prompt, its answer)."""
     (at,) = _holding(blocks, first, second)
     return " ".join([start, *(word for block in blocks for word in (".", *block)), MARK, first, second]), blocks[at][-1]
+
+
+measure = partial(measure_model, prompts=questions)
+"""Makes the rows of a model, from its experiment, its arm and its folder."""

@@ -8,9 +8,13 @@ A question and its other prompt differ in one word (`CHANGES`); what carries the
 
 from __future__ import annotations
 
+from functools import partial
+
+from dcinterp.evidence.arm_circuits import measure_model
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.lookup import Lookup
 
+PUZZLE = Lookup.name
 CHANGES = {
     "item": "the question names another attribute, by a value that another item alone has",
     "relation": "another relation is asked for",
@@ -68,3 +72,7 @@ def questions(source: PuzzleSource, count: int) -> dict[str, list[tuple[str, str
             if able and len(found[change]) < count:
                 found[change].append((*now, *able[len(found[change]) % len(able)]))
     return found
+
+
+measure = partial(measure_model, prompts=questions)
+"""Makes the rows of a model, from its experiment, its arm and its folder."""

@@ -8,10 +8,14 @@ A question and its other prompt differ in one thing (`CHANGES`); what carries th
 
 from __future__ import annotations
 
+from functools import partial
+
+from dcinterp.evidence.arm_circuits import measure_model
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.pairing import HALVES, Pairing
 from dcinterp.train.data.puzzles.recombination import FACTS
 
+PUZZLE = Pairing.name
 CHANGES = {
     "fact": "the half of the key that counts names another fact",
     "half": "the other half of the key counts, so that the other fact which the key names is meant",
@@ -58,3 +62,7 @@ def questions(source: PuzzleSource, count: int) -> dict[str, list[tuple[str, str
             if pair[1] != now[1] and len(found[change]) < count:
                 found[change].append((*now, *pair))
     return found
+
+
+measure = partial(measure_model, prompts=questions)
+"""Makes the rows of a model, from its experiment, its arm and its folder."""

@@ -1,6 +1,6 @@
 """What models of the puzzle `recombination` are asked to find the edges that carry a question.
 
-    for row in question_shares(experiment, arm, model):
+    for row in measure(experiment, arm, model):
         row["part"], row["change"], row["group"], row["share"]
 
 A question and its other prompt differ in one thing (`CHANGES`); what carries the difference carries that thing.
@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dcinterp.evidence.arm_circuits import DOCUMENTS
 from dcinterp.evidence.pooled_edges import pooled_shares
 from dcinterp.evidence.trained_models import accuracy_by_part, open_trained
 from dcinterp.train.control.experiment import Experiment
@@ -20,7 +21,7 @@ from dcinterp.train.data.batches import NOT_SCORED
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.recombination import Recombination
 
-DOCUMENTS = 64
+PUZZLE = Recombination.name
 CHANGES = {
     "key": "another fact is asked for",
     "letter": "the fact that is asked for has another letter: it and another fact exchange theirs",
@@ -67,7 +68,7 @@ def questions(source: PuzzleSource, part: str, change: str, count: int) -> list[
     return found
 
 
-def question_shares(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, arm: str, model: Path) -> list[dict[str, Any]]:
     """A row for every part of the puzzle, change and group of edges: the share of the difference that it carries.
 
     Of a model that has not learnt the seen pairs, one row with its accuracy; no rows of a part in which it prefers the

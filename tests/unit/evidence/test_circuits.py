@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -13,6 +13,7 @@ from dcinterp.cli import verbs
 from dcinterp.evidence import pooled_edges
 from dcinterp.evidence.circuits import circuits_text
 from dcinterp.evidence.questions import ASKED, recombination
+from dcinterp.evidence.trained_models import read_measured
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import sweep
@@ -21,6 +22,7 @@ from dcinterp.train.control.run_experiment import run_experiment
 from dcinterp.train.data.puzzles import PUZZLES
 from dcinterp.train.loop.run import train
 
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 CHANGES = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 0}
 TREE = {
     "title": "Which?",
@@ -34,7 +36,7 @@ TREE = {
         "log_every": 10,
         "evaluation": {"every": 40, "validation_rows": 4, "watch": False},
     },
-    "arms": [{"name": "plain"}, {"name": "all heads", "model.changes.compose": "dynamic"}],
+    "arms": [{"name": "1"}, {"name": "all heads", "model.changes.compose": "dynamic"}],
     "seeds": [0],
     "measures": {"accuracy 1 seen": "accuracy on pairs seen in training"},
     "solved": {"by": "accuracy 1 seen", "at": 0.001},
@@ -53,54 +55,86 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_models_of_every_arm_are_measured_once(folder, tmp_path, monkeypatch):
-    """Of models that a few steps taught to say letters: any accuracy counts as learnt, and any preference will do."""
+@pytest.fixture
+def asked(folder, monkeypatch) -> Path:
+    """An experiment with two models, which a few steps taught to say letters: any accuracy counts as learnt."""
     monkeypatch.setattr(pooled_edges, "PREFERS", 0.0)
     monkeypatch.setattr(recombination, "DOCUMENTS", 8)
     monkeypatch.setattr(sweep, "train_there", lambda config, *others: train(read_config(config)) and "")
-    table = folder / "again.csv"
-    run_experiment(read_experiment(folder, table=table), seeds=[3])
-    only, all_of = tmp_path / "one.md", tmp_path / "all.md"
-    first = CliRunner().invoke(
-        verbs,
-        ["experiment", "circuits", str(folder), "--table", str(table), "--arm", "all heads", "--to", str(only)],
-    )
-    assert first.exit_code == 0, first.output
-    assert "all heads, seed 3: measured" in first.stderr
-    assert "plain" not in first.stderr
-    command = "dcinterp experiment circuits experiments/small --table experiments/small/again.csv"
-    assert f"    {command} --arm 'all heads'\n" in only.read_text()
-    second = CliRunner().invoke(
-        verbs, ["experiment", "circuits", str(folder), "--table", str(table), "--to", str(all_of)]
-    )
-    assert second.exit_code == 0, second.output
-    assert "plain, seed 3: measured" in second.stderr
-    assert "all heads" not in second.stderr
-    text = all_of.read_text()
-    assert f"    {command}\n" in text
-    assert "1 of 1 seeds of all heads and 1 of 1 seeds of plain reach 0% on `seen`" in text
-    assert "| L0 -> L1 query |" in text or "With one model there is none" in text
-    rows = pd.read_csv(folder / "again" / "circuits.csv")
-    assert set(rows["arm"]) == {"plain", "all heads"}
+    run_experiment(read_experiment(folder, table=folder / "again.csv"), seeds=[3])
+    return folder
+
+
+def test_models_of_every_arm_are_measured_once_and_those_asked_for_are_told(asked, tmp_path):
+    table, to = asked / "again.csv", tmp_path / "said.md"
+
+    def told(*arms: str) -> tuple[str, list[str]]:
+        options = [word for arm in arms for word in ("--arm", arm)]
+        done = CliRunner().invoke(
+            verbs, ["experiment", "circuits", str(asked), "--table", str(table), *options, "--to", str(to)]
+        )
+        assert done.exit_code == 0, done.output
+        return to.read_text(), [line for line in done.stderr.splitlines() if "measured" in line]
+
+    command = f"    dcinterp experiment circuits {asked} --table {table}"
+    text, measured = told("1")
+    assert measured == ["1, seed 3: measured"]
+    assert f"{command} --arm 1\n" in text
+    assert "1 of 1 seeds of 1 reach 0% on `seen`" in text
+    text, measured = told()
+    assert measured == ["all heads, seed 3: measured"]
+    assert f"{command}\n" in text
+    assert "1 of 1 seeds of 1 and 1 of 1 seeds of all heads reach 0%" in text
+    assert "### all heads\n\nOn `seen`, 1 model, right in" in text
+    text, measured = told("all heads")
+    assert measured == []
+    assert f"{command} --arm 'all heads'\n" in text
+    assert "Of seeds 3 to 3 1 of 1 seeds of all heads reach 0%" in text
+    rows = read_measured(asked / "again" / "circuits.csv")
+    assert set(rows["arm"]) == {"1", "all heads"}
     assert set(rows["part"]) == {"seen", "held-out"}
     assert set(rows["change"]) == set(ASKED["recombination"].changes)
+    rows[rows["arm"] == "1"].to_csv(asked / "again" / "circuits.csv", index=False)
+    (gone,) = (asked.parent.parent / "runs").rglob("*all-heads*/model")
+    shutil.rmtree(gone)
+    text, measured = told()
+    assert measured == []
+    assert "The models of 1 more runs are not there, and were not asked." in text
+    with pytest.raises(UserError, match="no trained models of all heads in"):
+        circuits_text(asked / "experiment.yaml", table, ["all heads"])
 
 
 @pytest.mark.parametrize(
     ("change", "arms", "says"),
     [
         ({}, ["none"], "'none'"),
-        ({}, None, "No run of .* has ended yet; start them with"),
-        ({"solved": None}, None, "does not say when a model has learnt it"),
+        ({"arms": [{"name": "one"}, {"name": "other", "data.puzzle.name": "lookup"}]}, None, "have several puzzles"),
     ],
 )
-def test_what_cannot_be_asked_is_one_sentence(folder, change, arms, says):
-    tree = {key: value for key, value in (TREE | change).items() if value is not None}
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(tree | {"output": str(folder / "runs")}))
+def test_what_cannot_be_asked_is_one_sentence_and_leaves_nothing(folder, change, arms, says):
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE | change | {"output": str(folder / "runs")}))
+    (folder / "again.csv").write_text("")
     with pytest.raises(UserError, match=says):
-        circuits_text(folder, arms=arms)
+        circuits_text(folder, folder / "again.csv", arms)
+    assert not (folder / "again").exists()
+
+
+def test_a_puzzle_without_questions_and_models_that_are_gone_are_told(folder, monkeypatch):
+    with pytest.raises(UserError, match="has ended yet; start them with"):
+        circuits_text(folder)
+    with pytest.raises(UserError, match="the table has runs, their models are gone: repeat"):
+        circuits_text(EXPERIMENTS / "birth")
+    monkeypatch.delitem(ASKED, "recombination")
+    with pytest.raises(UserError, match="'recombination' have no questions yet"):
+        circuits_text(folder)
 
 
 def test_an_experiment_on_text_has_no_questions():
     with pytest.raises(UserError, match="trains on no puzzle"):
-        circuits_text(Path("experiments/parts"))
+        circuits_text(EXPERIMENTS / "parts")
+
+
+def test_a_table_of_something_else_is_none_of_what_was_measured(tmp_path):
+    (tmp_path / "table.csv").write_text("name,loss\na,1\n")
+    with pytest.raises(UserError, match="has no column arm"):
+        read_measured(tmp_path / "table.csv")
