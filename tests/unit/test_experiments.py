@@ -23,9 +23,9 @@ from dcinterp.bridge import wrap
 from dcinterp.evidence import arm_circuits
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.page import page_of
-from dcinterp.evidence.questions import compositional_recall, find_block, lookup, pairing
+from dcinterp.evidence.questions import asked_of, compositional_recall, find_block, lookup, pairing
 from dcinterp.evidence.questions.recombination import asked_first, questions
-from dcinterp.evidence.trained_models import folder_option
+from dcinterp.evidence.trained_models import folder_option, read_measured
 from dcinterp.evidence.verdicts import comparison
 from dcinterp.mechanism.circuit_pairs import Pair
 from dcinterp.mechanism.head_maps import branch_map
@@ -548,6 +548,18 @@ def test_the_words_on_circuits_of_other_seeds_are_those_of_the_table(asked):
     assert (accuracy["seen"] - accuracy["accuracy 1 seen"]).abs().max() < 0.005, "these are the models of the table"
 
 
+def test_the_words_on_circuits_by_the_command_are_those_of_the_table():
+    table = FOLDER / "birth" / "replication.csv"
+    rows, experiment = read_measured(table.with_suffix("") / "circuits.csv"), read_experiment(table.parent, table=table)
+    command = "dcinterp experiment circuits experiments/birth --table experiments/birth/replication.csv"
+    told = arm_circuits.summary(rows, experiment, asked_of(experiment).changes, command, note=arm_circuits.NEUTRAL)
+    assert (table.with_suffix("") / "more-circuits.md").read_text(encoding="utf-8") == told
+    models = rows.drop_duplicates(["arm", "seed"]).set_index(["arm", "seed"])["seen"]
+    runs = read_table(experiment).set_index(["arm", "recipe.seed"])["accuracy 1 seen"]
+    assert len(models) == len(runs) == 20
+    assert (models - runs).abs().max() < 0.005, "these are the models of the table"
+
+
 def test_the_words_on_routes_are_those_of_the_tables():
     module, folder = script("pairing_routes", "routes"), FOLDER / "pairing_routes"
     rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
@@ -648,6 +660,9 @@ def test_the_words_on_starts_are_those_of_the_tables():
     module = script("birth", "measure")
     found = dcinterp.edge_starts(str(FOLDER / "birth"))
     assert (FOLDER / "birth" / "more.md").read_text(encoding="utf-8") == module.summary(found)
+    again = FOLDER / "birth" / "replication"
+    told = module.summary(dcinterp.edge_starts(str(again)), " --table experiments/birth/replication.csv")
+    assert (again / "more.md").read_text(encoding="utf-8") == told
     late = torch.where(found.step >= 800, 1.0, 0.0)
     main = [found.edges.index(edge) for edge in found.main]
     effect = found.effect.clone()
