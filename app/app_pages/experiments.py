@@ -108,9 +108,17 @@ if again := experiments.lines_again(experiment):
     st.subheader("With other seeds", anchor=False, help="The same arms once more; it changes no verdict above.")
     for line in again:
         st.markdown(f"- {line}")
-if (curves := experiments.curves(experiment)) is not None:
+if by_seed := experiments.curves(experiment):
     st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))
-    seed = links.choose("Seed", list(curves.seeds), key="seed", where=st.columns(2)[0])
+    own = next(iter(by_seed.values()))
+    seed = links.choose(
+        "Seed",
+        list(by_seed),
+        key="seed",
+        where=st.columns(2)[0],
+        format=lambda seed: f"{seed}{', of the repetition' * (by_seed[seed] is not own)}",
+    )
+    curves = by_seed[seed]
     at = links.choose(
         "Checkpoint",
         curves.step.tolist(),
@@ -125,7 +133,7 @@ if (curves := experiments.curves(experiment)) is not None:
     across[0].metric("Loss", f"{float(curves.loss[row, place]):.3f} nats")
     across[1].metric("Right answers", f"{float(curves.right[row, place]):.0%}")
     across[2].metric(
-        f"Without {escape(main)}", f"{float(curves.effect[row, place, curves.edges.index(main)]):+.3f} nats", help=MAIN
+        f"Without {escape(main)}", f"{float(curves.effect[row, place, curves.edges.index(main)]):+.2f} nats", help=MAIN
     )
     view(
         curves,

@@ -121,15 +121,21 @@ def more(experiment: Experiment) -> str:
     return _headings_down("\n\n".join(more_of(experiment)), 1)
 
 
-def curves(experiment: Experiment) -> Any | None:
-    """Effects of edges over its checkpoints, where the experiment has measured them."""
-    if not (experiment.folder / CURVES).is_file():
-        return None
-    try:
-        return analyses.fresh("edge_starts", experiment=str(experiment.folder))
-    except UserError as problem:
-        st.warning(str(problem), icon=":material/warning:")
-        return None
+def curves(experiment: Experiment) -> dict[int, Any]:
+    """{seed: effects of edges over its checkpoints and those of seeds beside it}, where they were measured.
+
+    The seeds of the experiment come first, and then those of its repetition.
+    """
+    found = dict[int, Any]()
+    for folder in (experiment.folder, experiment.replication_folder):
+        if (folder / CURVES).is_file():
+            try:
+                starts = analyses.fresh("edge_starts", experiment=str(folder))
+            except UserError as problem:
+                st.warning(str(problem), icon=":material/warning:")
+            else:
+                found |= dict.fromkeys(starts.seeds, starts)
+    return found
 
 
 def commands(experiment: Experiment) -> str:

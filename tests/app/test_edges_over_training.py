@@ -62,8 +62,9 @@ def test_a_run_on_a_puzzle_has_curves_and_its_edges_can_be_measured(app, run, mo
     assert any("replaced by its mean" in caption.value for caption in app.caption)
 
 
-def test_the_seeds_of_an_experiment_can_be_walked_through(app):
-    found = dcinterp.edge_starts("experiments/birth")
+@pytest.mark.parametrize("folder", ["experiments/birth", "experiments/birth/replication"])
+def test_the_seeds_of_an_experiment_and_of_its_repetition_can_be_walked_through(app, folder):
+    found = dcinterp.edge_starts(folder)
     seed, step = found.seeds[1], int(found.step[2])
     open_page(app, "experiments", experiment="birth", seed=str(seed), checkpoint=str(step))
     assert not app.exception
@@ -73,4 +74,4 @@ def test_the_seeds_of_an_experiment_can_be_walked_through(app):
     assert shown["Right answers"] == f"{float(found.right[1, 2]):.0%}"
     main = found.edges.index(found.main[1])
     (value,) = [value for label, value in shown.items() if label.startswith("Without")]
-    assert value == f"{float(found.effect[1, 2, main]):+.3f} nats"
+    assert value == f"{float(found.effect[1, 2, main]):+.2f} nats"
