@@ -40,7 +40,7 @@ def test_the_mean_lag_is_over_the_seeds_that_have_starts(tmp_path):
     low, high = bootstrap_interval(torch.tensor([40.0, 40.0, 0.0]))
     assert found.mean_lag == pytest.approx((80 / 3, float(low), float(high)))
     assert found.mean_lag_right[0] == 40
-    assert found.warnings() == ["A curve of seed 3 is no step, so it has no start and no lag."]
+    assert found.warnings() == ["A curve of seed 3 is no step that goes its way, so it has no start and no lag."]
     assert "splits 27 steps before the loss, on average" in found.sentences()[0]
     assert found.sentences()[0].endswith("which comes first is open.")
     assert found.sentences()[1].endswith(" is +40 in all 4 seeds, so that there is no interval.")
