@@ -110,13 +110,12 @@ if again := experiments.lines_again(experiment):
         st.markdown(f"- {line}")
 if by_seed := experiments.curves(experiment):
     st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))
-    own = next(iter(by_seed.values()))
     seed = links.choose(
         "Seed",
         list(by_seed),
         key="seed",
         where=st.columns(2)[0],
-        format=lambda seed: f"{seed}{', of the repetition' * (by_seed[seed] is not own)}",
+        format=lambda seed: f"{seed}{', of the repetition' * (seed not in experiment.seeds)}",
     )
     curves = by_seed[seed]
     at = links.choose(

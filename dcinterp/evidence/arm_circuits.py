@@ -1,4 +1,4 @@
-"""Which edges carry a question in the models of every arm that learnt a puzzle: what scripts named circuits.py share.
+"""Which edges carry a question in the models of every arm that learnt a puzzle, as the command and scripts tell it.
 
     ask_models(HERE, prompts, CHANGES, table)    # HERE: the script's folder
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from dcinterp.evidence.arm_circuits import NEUTRAL, TABLE, summary
 from dcinterp.evidence.questions import asked_of
 from dcinterp.evidence.trained_models import measure_missing, trained_models
-from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.errors import require_known
 from dcinterp.train.control.experiment import read_table
 from dcinterp.train.control.experiment_file import read_experiment
 
@@ -42,12 +42,14 @@ def circuits_text(
     measure = partial(asked.measure, trained.experiment)
     rows = measure_missing(trained.experiment, told, trained.place / TABLE, measure, said)
     rows = rows[rows["arm"].isin(told)]
-    if not len(rows):
-        raise UserError(f"There are no trained models of {', '.join(told)} in {trained.experiment.output}.")
     options = ["--table", str(table)] if table else []
     options += [word for arm in arms or () for word in ("--arm", arm)]
     command = shlex.join(["dcinterp", "experiment", "circuits", str(folder), *options])
     text = summary(rows, trained.experiment, asked.changes, command, note=NEUTRAL)
     runs = trained.experiment.counted(read_table(trained.experiment))
-    gone = int(runs["arm"].isin(told).sum()) - len(rows.drop_duplicates(["arm", "seed"]))
-    return f"{text}\nThe models of {gone} more runs are not there, and were not asked.\n" if gone else text
+    measured = set(zip(rows["arm"], rows["seed"], strict=True))
+    asked_for = ((arm, int(seed)) for arm, seed in zip(runs["arm"], runs["recipe.seed"], strict=True) if arm in told)
+    gone = sum(run not in measured for run in asked_for)
+    if not gone:
+        return text
+    return f"{text}\nThe models of {gone} more run{'s' * (gone != 1)} are not there, and were not asked.\n"

@@ -19,6 +19,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.table_files import write_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.sweep import read_results
 from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
@@ -43,7 +44,8 @@ def measure_missing(
         said: called with a line after each model.
 
     Raises:
-        UserError: no run has ended, one was made with another config, or no model is there, nor any row.
+        UserError: no run has ended, one was made with another config, no model of the arms is there, nor any row, or
+            the table is none of what was measured.
     """
     rows = read_measured(table) if table.is_file() else pd.DataFrame()
     runs = experiment.counted(read_table(experiment))
@@ -54,11 +56,11 @@ def measure_missing(
             rows = pd.concat([rows, found], ignore_index=True)
             write_table(rows, table)
             said(f"{arm}, seed {seed}: measured")
-    if not len(rows):
-        again = f"dcinterp experiment run {experiment.folder} --table again.csv"
+    if not (len(rows) and rows["arm"].isin(arms).any()):
+        again = f"dcinterp experiment run {experiment.folder}{' --keep-search' * bool(experiment.tuning_keys)}"
         raise UserError(
-            f"There are no trained models in {experiment.output}; where the table has runs, their models are gone: "
-            f"repeat these with {again}, and ask them with --table again.csv."
+            f"There are no trained models of {', '.join(arms)} in {experiment.output}; train some with {again} "
+            "--table NEW.csv, a file that is not there yet, and ask those with --table NEW.csv."
         )
     return rows
 
@@ -67,12 +69,10 @@ def read_measured(table: Path) -> pd.DataFrame:
     """What was measured of trained models, a row or more a model; names of arms such as 1 or None are text.
 
     Raises:
-        UserError: it has no columns arm and seed.
+        UserError: it is no table, or has no column arm or seed.
     """
-    rows = pd.read_csv(table, dtype={"arm": str}, keep_default_na=False, na_values=[""])
-    if missing := [name for name in ("arm", "seed") if name not in rows]:
-        raise UserError(f"{table} has no column {missing[0]}, so it is none of what was measured of trained models.")
-    return rows
+    give = "it is none of what was measured of trained models, so move it away"
+    return read_results(table, ("arm", "seed"), give, dtype={"arm": str}, keep_default_na=False, na_values=[""])
 
 
 def print_text(text: str, file: Path) -> None:

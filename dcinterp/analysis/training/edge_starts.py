@@ -53,8 +53,9 @@ class EdgeStarts(Result):
     """Curves of every seed, where the loss and the main edge start, and how far apart.
 
     loss, right and effect are means over documents, of every checkpoint. main: the main edge, as interventions name it.
-    explained_*: the share of the curve's variance that its two levels hold. lag: loss_start - main_start; lag_right:
-    right_start - main_right_start. The means and their 95 % intervals are over the seeds whose curves are steps.
+    *_explained: the share of the curve's variance that its two levels hold, 0 where it goes the wrong way. lag:
+    loss_start - main_start; lag_right: right_start - main_right_start. The means and their 95 % intervals are over the
+    seeds whose curves are steps.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {

@@ -40,14 +40,19 @@ def asked_of(experiment: Experiment) -> Asked:
     Raises:
         UserError: an arm has no puzzle, or another one than others, or one that has no questions.
     """
-    data = [experiment.run(FINAL, arm, {}, experiment.seeds[0]).config.data for arm in experiment.arms]
-    if not all(any(phase.source == "puzzle" for phase in each.phases) for each in data):
-        raise UserError(f"{experiment.folder} trains on no puzzle, so that there are no questions to ask its models.")
-    puzzle, *others = dict.fromkeys(each.puzzle.name for each in data)
+    data = {arm: experiment.run(FINAL, arm, {}, experiment.seeds[0]).config.data for arm in experiment.arms}
+    for arm, each in data.items():
+        if not any(phase.source == "puzzle" for phase in each.phases):
+            raise UserError(
+                f"{arm} of {experiment.folder} trains on no puzzle, so that it has no questions to be asked."
+            )
+    puzzle, *others = dict.fromkeys(each.puzzle.name for each in data.values())
     if others:
-        raise UserError(f"The arms of {experiment.folder} have several puzzles ({puzzle}, {', '.join(others)}).")
+        raise UserError(
+            f"The arms of {experiment.folder} have several puzzles, {puzzle} and {others[0]}; give each a folder."
+        )
     if puzzle not in ASKED:
         raise UserError(
-            f"Models of the puzzle {puzzle!r} have no questions yet; dcinterp/evidence/questions has those."
+            f"Models of the puzzle {puzzle!r} have no questions yet; add a file to dcinterp/evidence/questions."
         )
     return ASKED[puzzle]

@@ -22,7 +22,7 @@ from dcinterp.train.control.run_experiment import run_experiment
 from dcinterp.train.data.puzzles import PUZZLES
 from dcinterp.train.loop.run import train
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
 CHANGES = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 0}
 TREE = {
     "title": "Which?",
@@ -99,8 +99,10 @@ def test_models_of_every_arm_are_measured_once_and_those_asked_for_are_told(aske
     shutil.rmtree(gone)
     text, measured = told()
     assert measured == []
-    assert "The models of 1 more runs are not there, and were not asked." in text
-    with pytest.raises(UserError, match="no trained models of all heads in"):
+    assert "The models of 1 more run are not there, and were not asked." in text
+    with pytest.raises(
+        UserError, match=r"no trained models of all heads in .* --table NEW\.csv, a file that is not there"
+    ):
         circuits_text(asked / "experiment.yaml", table, ["all heads"])
 
 
@@ -119,10 +121,11 @@ def test_what_cannot_be_asked_is_one_sentence_and_leaves_nothing(folder, change,
     assert not (folder / "again").exists()
 
 
-def test_a_puzzle_without_questions_and_models_that_are_gone_are_told(folder, monkeypatch):
+def test_a_puzzle_without_questions_and_models_that_are_gone_are_told(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where birth was never trained
     with pytest.raises(UserError, match="has ended yet; start them with"):
         circuits_text(folder)
-    with pytest.raises(UserError, match="the table has runs, their models are gone: repeat"):
+    with pytest.raises(UserError, match=r"no trained models of plain, DCMHA in .*; train some with"):
         circuits_text(EXPERIMENTS / "birth")
     monkeypatch.delitem(ASKED, "recombination")
     with pytest.raises(UserError, match="'recombination' have no questions yet"):
@@ -136,5 +139,5 @@ def test_an_experiment_on_text_has_no_questions():
 
 def test_a_table_of_something_else_is_none_of_what_was_measured(tmp_path):
     (tmp_path / "table.csv").write_text("name,loss\na,1\n")
-    with pytest.raises(UserError, match="has no column arm"):
+    with pytest.raises(UserError, match="has no column 'arm'"):
         read_measured(tmp_path / "table.csv")
