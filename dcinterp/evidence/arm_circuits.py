@@ -1,8 +1,8 @@
 """Which edges carry a question in the models of every arm that learnt a puzzle, as the command and scripts tell it.
 
-    ask_models(HERE, prompts, CHANGES, table)    # HERE: the script's folder
+    ask_models(HERE, measure, CHANGES, table)    # HERE: the script's folder; the others are of the puzzle's questions
 
-A script has what is its own: prompts that differ in one thing. `dcinterp.evidence.pooled_edges` says what is measured.
+What is a puzzle's own are prompts that differ in one thing. `dcinterp.evidence.pooled_edges` says what is measured.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ a stage of composition, made from the residual stream.
 
 def ask_models(
     own: Path,
-    prompts: PromptsOf,
+    measure: Callable[[Experiment, str, Path], list[dict[str, Any]]],
     changes: Mapping[str, str],
     table: Path | None,
     folder: Path | None = None,
@@ -74,7 +74,7 @@ def ask_models(
 
     Args:
         own: the folder of the script.
-        prompts: of a puzzle's documents.
+        measure: makes the rows of a model, from its experiment, its arm and its folder, as of the puzzle's questions.
         changes: what the two prompts of each differ in.
         table: another table of runs than the experiment's own, or None.
         folder: of the experiment, where it is not the script's.
@@ -87,7 +87,6 @@ def ask_models(
         UserError: no model is there, nor any row.
     """
     trained = trained_models(folder or own, own, table)
-    measure = partial(measure_model, prompts=prompts)
     told = partial(summary, changes=changes, command=f"python experiments/{own.name}/circuits.py", note=note)
     print_measured(trained, TABLE, TEXT_FILE, measure, told)
     return trained

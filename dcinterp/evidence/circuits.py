@@ -41,7 +41,6 @@ def circuits_text(
     trained = trained_models(experiment.folder, experiment.folder, table)
     measure = partial(asked.measure, trained.experiment)
     rows = measure_missing(trained.experiment, told, trained.place / TABLE, measure, said)
-    rows = rows[rows["arm"].isin(told)]
     options = ["--table", str(table)] if table else []
     options += [word for arm in arms or () for word in ("--arm", arm)]
     command = shlex.join(["dcinterp", "experiment", "circuits", str(folder), *options])

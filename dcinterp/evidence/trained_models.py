@@ -56,7 +56,8 @@ def measure_missing(
             rows = pd.concat([rows, found], ignore_index=True)
             write_table(rows, table)
             said(f"{arm}, seed {seed}: measured")
-    if not (len(rows) and rows["arm"].isin(arms).any()):
+    rows = rows[rows["arm"].isin(arms)] if len(rows) else rows
+    if not len(rows):
         again = f"dcinterp experiment run {experiment.folder}{' --keep-search' * bool(experiment.tuning_keys)}"
         raise UserError(
             f"There are no trained models of {', '.join(arms)} in {experiment.output}; train some with {again} "

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dcinterp.evidence.arm_circuits import ask_models
-from dcinterp.evidence.questions.compositional_recall import CHANGES, questions
+from dcinterp.evidence.questions.compositional_recall import CHANGES, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 def main(table: RunsTable = None) -> None:
     """Measure the models that are missing, and print the tables."""
-    ask_models(HERE, questions, CHANGES, table)
+    ask_models(HERE, measure, CHANGES, table)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    rows = rows[rows["arm"] == ARM]  # dcinterp experiment circuits may have measured others
     solved = with_shares(rows)
     return TEXT.format(
         options=options,

@@ -17,7 +17,7 @@ import typer
 
 from dcinterp.evidence.arm_circuits import TABLE, TESTED, ask_models
 from dcinterp.evidence.pooled_edges import share_cells, shares_of
-from dcinterp.evidence.questions.lookup import CHANGES, questions
+from dcinterp.evidence.questions.lookup import CHANGES, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import sign_verdict
 from dcinterp.evidence.trained_models import RunsTable, print_text
@@ -67,7 +67,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
-    trained = ask_models(HERE, questions, CHANGES, table, folder, note=TESTED)
+    trained = ask_models(HERE, measure, CHANGES, table, folder, note=TESTED)
     rows = pd.read_csv(trained.place / TABLE)
     print_text(summary(rows, trained.experiment, trained.options), trained.place / TEXT_FILE)
 

@@ -17,7 +17,7 @@ import typer
 
 from dcinterp.evidence.arm_circuits import TESTED, ask_models
 from dcinterp.evidence.pooled_edges import DESCRIBES
-from dcinterp.evidence.questions.pairing import CHANGES, questions
+from dcinterp.evidence.questions.pairing import CHANGES, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable
 
@@ -30,7 +30,7 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     note = DESCRIBES if folder.resolve() == HERE.resolve() else TESTED
-    ask_models(HERE, questions, CHANGES, table, folder, note=note)
+    ask_models(HERE, measure, CHANGES, table, folder, note=note)
 
 
 if __name__ == "__main__":

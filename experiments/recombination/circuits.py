@@ -144,7 +144,6 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     again = not experiment.has_own_table
-    rows = rows[rows["arm"].isin(arms_asked(experiment))]  # dcinterp experiment circuits may have measured others
     counts, arms = tables_by_arm(rows, list(CHANGES))
     text = TEXT.format(
         options=options,
