@@ -1,0 +1,162 @@
+"""Verdicts and words of the experiments that leave tasks out of the 74."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from experiment_scripts import FOLDER, script
+
+from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.evidence.trained_models import folder_option
+from dcinterp.evidence.verdicts import comparison
+from dcinterp.train.control.experiment_file import read_experiment
+
+HELD_OUT = {f"task{number}" for number in (4, 5, 18, 19, 32, 33, 54, 55, 68, 69)}
+"""Tasks that `recombination_tasks` trains no model on."""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "recombination_tasks",
+        "recombination_tasks_two_heads",
+        "recombination_tasks_eight_heads",
+        "recombination_tasks_mechanisms",
+    ],
+)
+@pytest.mark.parametrize("name", ["by_combination", "circuits"])
+def test_the_words_on_the_tasks_are_those_of_the_tables(name, asked):
+    module, folder = script("recombination_tasks", name), FOLDER / asked
+    rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
+    option = folder_option(folder, FOLDER / "recombination_tasks")
+    options = {"options": option} if option and name == "by_combination" else {}
+    assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
+
+
+def test_seeds_in_which_no_arm_learnt_the_tasks_make_no_row():
+    module, folder = script("recombination_tasks", "by_combination"), FOLDER / "recombination_tasks"
+    rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
+    text = module.summary(rows, replace(experiment, solved_at=1.01))
+    assert "In no\nseed has every arm 101% of the tasks seen." in text
+    assert "nan" not in text
+
+
+def test_the_words_on_heads_are_those_of_three_tables():
+    module = script("recombination_tasks_eight_heads", "heads")
+    text = module.summary()
+    assert (FOLDER / "recombination_tasks_eight_heads" / module.TEXT_FILE).read_text(encoding="utf-8") == text
+    assert "| 2 | 10 of 10 | 4 | 2.8% | " in text
+    assert "| 4 | 6 of 6 | 4 | 4.6% | " in text
+
+
+@pytest.mark.parametrize(
+    ("edge", "groups"),
+    [
+        ("embedding -> L0H1.q", ("tokens -> L0 query", "all -> queries")),
+        ("MLP 0 -> L2H1.v", ("layers -> L2 value", "all -> values")),
+        ("L0H1 -> L1 post weights", ("layers -> L1 post weights", "all -> weights", "all -> post weights")),
+        ("embedding -> L1 pre weights", ("tokens -> L1 pre weights", "all -> weights", "all -> pre weights")),
+        ("L1H0 -> L1H1 (post qp)", ("L1 post mixed heads", "mixed heads", "post between heads")),
+        ("L1H1 -> L1H1 (post static)", ("L1 post mixed heads", "mixed heads")),
+        ("L1H0 -> L1H0 (pre skip)", ()),
+        ("L0H1 -> MLP 1", ("all -> MLP 1",)),
+        ("L1H1 -> logits", ("L1 -> logits",)),
+    ],
+)
+def test_the_ways_of_the_tasks_pool_edges_by_reader(edge, groups):
+    assert script("recombination_tasks", "circuits").ways(edge) == groups
+
+
+def test_the_relation_is_asked_of_six_of_six_models():
+    module, experiment = script("recombination_tasks", "circuits"), read_experiment(FOLDER / "recombination_tasks")
+    for part in module.settings(experiment)[1]:
+        numbers = {f"task{number}" for number in module.tasks_of(experiment, part)}
+        assert bool(numbers & HELD_OUT) == (numbers <= HELD_OUT) == part.endswith("held-out")
+
+    def of(apart: list[float]) -> str:
+        rows = [
+            {"seed": seed, "part": module.ORDINALS, "change": module.RELATION, "group": group, "share": share}
+            for seed, each in enumerate(apart)
+            for group, share in ((module.ROUTE, 0.2 + each), (module.OTHER, 0.2))
+        ]
+        rows += [{"seed": seed} for seed in range(len(apart), 6)]
+        return module.verdict(pd.DataFrame(rows).assign(arm="DCMHA"), experiment)
+
+    assert "above zero in 6 of them; **supported**" in of([0.1, 0.12, 0.09, 0.11, 0.1, 0.1])
+    assert "above zero in 5 of them; **open**" in of([0.1, 0.12, 0.09, 0.11, 0.1, -0.01])
+    assert "above zero in 0 of them; **refuted**" in of([-0.1, -0.12, -0.09, -0.11, -0.1, -0.1])
+    assert of([0.1] * 5).endswith(
+        "5 of 6 models could be asked, above zero in 5 of them; fewer than 6, so nothing is concluded."
+    )
+
+
+def test_a_gain_is_told_from_better_learning():
+    """Of two arms over six seeds; three of the four conditions fail one by one."""
+    module, experiment = (
+        script("recombination_tasks_mechanisms", "learnt"),
+        read_experiment(FOLDER / "recombination_tasks"),
+    )
+    asked, found = experiment.hypotheses[0], comparison(experiment, None)
+
+    def of(plain: list[float], apart: list[float]) -> ArmComparison:
+        values = torch.tensor([plain, [0.0] * 6, [one + more for one, more in zip(plain, apart, strict=True)]])
+        return dataclasses.replace(found, values=values)
+
+    def says(left_out: list[float], seen: list[float], plain: float = 0.97, level: float = 0.98) -> list[str]:
+        return module.row_of(asked, of([0.5] * 6, left_out), of([plain] * 6, seen), 0.95, level)[3:]
+
+    near, above = [0.01, -0.01, 0.02, -0.02, 0.0, 0.01], [0.1, 0.2, 0.1, 0.2, 0.1, 0.2]
+    assert says(above, near)[1:] == ["6", "+0.150", "+0.002", "yes"]
+    assert says(above, [0.001, 0.0011, 0.001, 0.0012, 0.001, 0.0011])[-1] == "no", "better on tasks seen, in all seeds"
+    assert says(above, [0.2, -0.0, -0.01, 0.0, 0.01, -0.01])[-1] == "no", "better on tasks seen, in the mean"
+    assert says(above, [0.0] * 4 + [-0.4] * 2)[1:] == ["4", "+0.150", "+0.000", "yes"]
+    assert says(above, [0.0] * 3 + [-0.4] * 3)[1:] == ["3", "+0.133", "+0.000", "too few"]
+    assert says(above, near, plain=0.5)[1:] == ["0", "", "", "too few"]
+    assert says([-each for each in above], near)[-1] == "no finding"
+    assert says([-each for each in above], near, plain=0.5)[-1] == "too few", "whatever the difference is"
+    low, high = found.between(asked.arms, asked.baselines, 0.98)[1:]
+    assert module.row_of(asked, found, found, 0.95, 0.98)[2] == f"[{low:+.3f}, {high:+.3f}]"
+    others = [0.01, 0.02, 0.01, 0.02, 0.9, 0.9], [0.01, 0.0, 0.01, 0.0, -0.5, -0.5]
+    assert says(*others)[-1] == "no finding"
+    assert says(*others, level=0.5)[-1] == "no", "of other seeds"
+    text = module.summary(experiment)
+    assert "H1: DCMHA minus plain | +0.067" in text
+    assert f"one family of {len(experiment.hypotheses)}" in text
+    found = dataclasses.replace(found, planned=9)
+    assert says(above, near)[-1] == "", "seeds are missing"
+
+
+def test_maps_that_no_token_makes_have_no_way_through_weights():
+    """Of the 74 tasks; a share of 0.00 there would be a reading of what is not."""
+    module, folder = script("recombination_tasks", "circuits"), FOLDER / "recombination_tasks_mechanisms"
+    rows = pd.read_csv(folder / "circuits.csv")
+    text = module.summary(rows, read_experiment(folder))
+    by_arm = dict(each.split("\n", 1) for each in text.split("### ")[1:])
+    assert {arm: "weights |" in table for arm, table in by_arm.items()} == {
+        "DCMHA": True,
+        "plain": False,
+        "talking heads": False,
+        "head convolution": False,
+        "differential": False,
+    }
+    assert text.count("*all -> weights* 0.") == 1, "and in the lines of means"
+
+
+def test_what_a_difference_leans_on_is_what_is_left_without_a_part_of_it(monkeypatch):
+    module, folder = script("recombination_tasks_mechanisms", "leans_on"), FOLDER / "recombination_tasks_mechanisms"
+    experiment, rows = read_experiment(folder), pd.read_csv(folder / "by_combination.csv")
+    text = module.summary(rows, experiment)
+    assert text == (folder / "more-leans-on.md").read_text(encoding="utf-8")
+    one, seed = experiment.config["data"]["holdout"][0], experiment.seeds[0]
+    monkeypatch.setattr(module, "RESAMPLES", 100)
+    planted = rows.assign(right=0.0)  # a gain in one combination of one seed, over all arms but that of H1
+    planted.loc[(rows["arm"] == "talking heads") & (rows["combination"] == one) & (rows["seed"] == seed), "right"] = 1.0
+    lines = module.summary(planted, experiment).splitlines()
+    first = {line.split(" | ")[0].strip("| "): line.split(" | ")[1] for line in lines if line.startswith("| ")}
+    assert first[one].startswith("+0.000")
+    assert all(first[each].startswith("+0.025") for each in experiment.config["data"]["holdout"][1:])
+    assert first[str(seed)].startswith("+0.200; +0.000")
