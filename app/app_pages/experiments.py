@@ -52,7 +52,7 @@ st.markdown(
 )
 found = experiments.found()
 if not found:
-    st.info("There is no experiment with an experiment.yaml here; docs/experiments.md says how to make one.")
+    st.info("There is no experiment with an experiment.yaml here; docs/experiments-how.md says how to make one.")
     links.end_page()
 if links.switch("All hypotheses on differences between arms", key="all", help="What was asked, and what became of it."):
     rows = experiments.every_verdict(found.values(), experiments.tables(found.values()))

@@ -24,7 +24,7 @@ Folder = Annotated[Path, typer.Argument(help="Folder of the experiment, with its
 def choose() -> None:
     """Ask the same question of several arms: tune each by the same search, run many seeds, compare.
 
-    An experiment is a folder with a protocol.md and an experiment.yaml; docs/experiments.md says what they hold.
+    An experiment is a folder with a protocol.md and an experiment.yaml; docs/experiments-how.md says what they hold.
 
     Example:
 
