@@ -15,22 +15,22 @@ from dcinterp.train.control.experiment import read_table
 from dcinterp.train.control.experiment_file import read_experiment
 
 
-@pytest.mark.parametrize("asked", ["find_block", "pairing", "compositional_recall", "recombination"])
+@pytest.mark.parametrize(
+    "asked", ["find_block", "pairing", "compositional_recall", "recombination", "recombination_heads"]
+)
 def test_the_words_on_circuits_of_other_seeds_are_those_of_the_table(asked):
     folder, module = FOLDER / asked, script(asked, "circuits")
     place, table = folder / "replication", folder / "replication.csv"
     rows, experiment = pd.read_csv(place / "circuits.csv"), read_experiment(folder, table=table)
-    told = (
-        module.summary
-        if asked in ("find_block", "recombination")
-        else partial(arm_circuits.summary, changes=module.CHANGES, command=command_of(asked))
-    )
+    told = getattr(module, "summary", partial(arm_circuits.summary, changes=module.CHANGES, command=command_of(asked)))
     option = f" --table experiments/{asked}/replication.csv"
     assert (place / "more-circuits.md").read_text(encoding="utf-8") == told(rows, experiment, options=option)
     final = pd.read_csv(table).query("stage == 'final'")
     keys = ["arm", "seed"], ["arm", "recipe.seed"]
     accuracy = rows.drop_duplicates(["arm", "seed"]).merge(final, left_on=keys[0], right_on=keys[1])
-    assert len(accuracy) == {"find_block": 10, "recombination": 50}.get(asked, len(final))
+    assert len(accuracy) == {"find_block": 10, "recombination": 50, "recombination_heads": 60}.get(asked, len(final))
+    if hasattr(module, "arms_asked"):
+        assert set(rows["arm"]) == set(module.arms_asked(experiment))
     assert (accuracy["seen"] - accuracy["accuracy 1 seen"]).abs().max() < 0.005, "these are the models of the table"
 
 

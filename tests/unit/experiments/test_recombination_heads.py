@@ -9,7 +9,6 @@ from experiment_scripts import FOLDER, script
 from dcinterp.evidence.questions.recombination import asked_first
 from dcinterp.evidence.trained_models import folder_option
 from dcinterp.train.config.recipe import PuzzleSection
-from dcinterp.train.control.experiment import read_table
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 
@@ -78,16 +77,3 @@ def test_the_words_on_recombination_are_those_of_the_tables(name, asked, text):
     option = folder_option(folder, FOLDER / "recombination_heads")
     options = {"options": option} if option else {}
     assert (folder / text).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
-
-
-def test_the_words_on_circuits_of_other_seeds_are_those_of_their_models():
-    module, folder = script("recombination_heads", "circuits"), FOLDER / "recombination_heads"
-    table, place = folder / "replication.csv", folder / "replication"
-    rows, experiment = pd.read_csv(place / "circuits.csv"), read_experiment(folder, table=table)
-    text = module.summary(rows, experiment, options=" --table experiments/recombination_heads/replication.csv")
-    assert (place / "more-circuits.md").read_text(encoding="utf-8") == text
-    models = rows.drop_duplicates(["arm", "seed"]).set_index(["arm", "seed"])["seen"]
-    runs = read_table(experiment).query("stage == 'final'").set_index(["arm", "recipe.seed"])["accuracy 1 seen"]
-    assert set(rows["arm"]) == set(module.arms_asked(experiment))
-    assert len(models) == 60
-    assert (models - runs[models.index]).abs().max() < 0.005, "these are the models of the table"
