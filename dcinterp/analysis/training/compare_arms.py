@@ -123,7 +123,7 @@ class ArmComparison(Result):
 @analysis(
     title="Arms of an experiment",
     question="Which way of composing does better, over seeds?",
-    guide="experiments.md",
+    guide="experiments-how.md",
     example={"experiment": "experiments/recombination"},
 )
 def compare_arms(
