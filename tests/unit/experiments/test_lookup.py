@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from experiment_scripts import FOLDER, command_of, script
@@ -9,7 +11,7 @@ from experiment_scripts import FOLDER, command_of, script
 from dcinterp.evidence import arm_circuits
 from dcinterp.evidence.questions import lookup
 from dcinterp.train.config.recipe import PuzzleSection
-from dcinterp.train.control.experiment import read_table
+from dcinterp.train.control.experiment import Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.lookup import Lookup
@@ -70,17 +72,29 @@ def test_the_relation_of_a_lookup_is_asked_against_one_half():
     assert "interim, 9 of 10 seeds; no verdict" in told(0.6, seeds=9)
 
 
+def asked(name: str) -> tuple[Experiment, Path, str]:
+    """An experiment, its own or with other seeds, where what was measured of it is, and options of its commands."""
+    folder, _, again = name.partition(" ")
+    options = "" if folder == "lookup" else f" --folder experiments/{folder}"
+    if not again:
+        return read_experiment(FOLDER / folder), FOLDER / folder, options
+    table = FOLDER / folder / f"{again}.csv"
+    options += f" --table experiments/{folder}/{table.name}"
+    return read_experiment(FOLDER / folder, table=table), table.with_suffix(""), options
+
+
 @pytest.mark.parametrize(
-    ("name", "options", "first"),
+    ("name", "first"),
     [
-        ("lookup", "", "+0.49"),
-        ("lookup_longer", " --folder experiments/lookup_longer", "+0.50"),
-        ("lookup_mechanisms", " --folder experiments/lookup_mechanisms", "+0.50"),
+        ("lookup", "+0.49"),
+        ("lookup_longer", "+0.50"),
+        ("lookup_mechanisms", "+0.50"),
+        ("lookup_mechanisms replication", "+0.50"),
     ],
 )
-def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, options, first):
-    folder, circuits = FOLDER / name, script("lookup", "circuits")
-    experiment, rows = read_experiment(folder), pd.read_csv(folder / "circuits.csv")
+def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, first):
+    circuits, (experiment, folder, options) = script("lookup", "circuits"), asked(name)
+    rows = pd.read_csv(folder / "circuits.csv")
     told = arm_circuits.summary(
         rows, experiment, lookup.CHANGES, command_of("lookup"), options, note=arm_circuits.TESTED
     )
@@ -92,12 +106,18 @@ def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, option
 
 
 @pytest.mark.parametrize(
-    ("name", "runs"), [("lookup", 60), ("lookup_longer", 60), ("lookup_mechanisms", 70), ("lookup_schedule", 80)]
+    ("name", "runs"),
+    [
+        ("lookup", 60),
+        ("lookup_longer", 60),
+        ("lookup_mechanisms", 70),
+        ("lookup_mechanisms replication", 70),
+        ("lookup_schedule", 80),
+    ],
 )
 def test_what_lookups_learnt_over_training_is_that_of_the_tables(name, runs):
     """Every model is there, and its accuracy at the last step is that of the table of runs."""
-    folder, learning = FOLDER / name, script("lookup", "learning")
-    experiment, options = read_experiment(folder), "" if name == "lookup" else f" --folder experiments/{name}"
+    learning, (experiment, folder, options) = script("lookup", "learning"), asked(name)
     steps = pd.read_csv(folder / learning.TABLE)
     assert (folder / learning.TEXT_FILE).read_text(encoding="utf-8") == learning.summary(steps, experiment, options)
     final = read_table(experiment).query("stage == 'final'")
