@@ -145,7 +145,8 @@ def run_sweep(
     table = results(sweep, failures)
     written()
     progress(done, len(sweep.runs), f"{done} finished before")
-    with _stop_file(sweep.output) as stop, open_engine(engine, jobs or sweep.jobs) as pool, ExitStack() as held:
+    # The pool waits for its runs as it closes, and they read shared documents until they have ended.
+    with _stop_file(sweep.output) as stop, ExitStack() as held, open_engine(engine, jobs or sweep.jobs) as pool:
         try:
             kind, _, device = engine.partition(":")
             if kind == STACKED:

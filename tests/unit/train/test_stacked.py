@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -329,6 +332,31 @@ def test_a_sweep_of_stacks_gives_the_table_of_runs_one_by_one(tmp_path: Path) ->
     same = ["name", "status", "steps", "tokens", "parameters", "flops", "accuracy 1 seen"]
     pd.testing.assert_frame_equal(found[same], wanted[same])
     assert found["loss"].tolist() == pytest.approx(wanted["loss"].tolist(), rel=1e-4)
+
+
+def test_shared_documents_are_there_until_the_stacks_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that is stopped waits for its stacks, which read documents until they come to a checkpoint."""
+    there = []
+
+    @contextmanager
+    def engine(*_: object) -> Iterator[None]:
+        try:
+            yield None
+        finally:  # here a pool waits for what it runs
+            there.append(any((tmp_path / "stacked").glob(".documents-*")))
+
+    def stop(_done: int, _total: int, said: str = "") -> None:
+        if not said.endswith(("finished before", "several runs read")):
+            raise Cancelled
+
+    monkeypatch.setattr("dcinterp.train.control.sweep.open_engine", engine)
+    monkeypatch.setattr("dcinterp.train.control.sweep._submit_stack", lambda *_: Future())
+    with pytest.raises(Cancelled):
+        run_sweep(sweep(tmp_path / "stacked", ("none", "dynamic")), engine="stacked:cpu", progress=stop)
+    assert there == [True]
+    assert not list((tmp_path / "stacked").glob(".documents-*"))
 
 
 def test_a_gpu_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
