@@ -41,7 +41,7 @@ from typing import Any
 
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.train.config.recipe import find_config, own_folders, read_tree
-from dcinterp.train.control.experiment import FINAL, Claim, Experiment, Hypothesis, Multiplier
+from dcinterp.train.control.experiment import FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
 from dcinterp.train.control.sweep import TABLE, file_name
 
 FILE = "experiment.yaml"
@@ -101,6 +101,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
     if tuning.get("at_an_edge", "open") not in EDGE_RULES:
         raise UserError(f"`at_an_edge` of {file} is {tuning['at_an_edge']!r}; it is {' or '.join(EDGE_RULES)}.")
+    _require_own_keys(file, arms, searched_keys)
     tuned_as = _tuned_as(file, arms)
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
     if set(seeds) & set(searched):
@@ -219,6 +220,17 @@ def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
     for key in ("about", "limits"):
         if not isinstance(tree.get(key) or [], list):
             raise UserError(f"`{key}` of {file} must be a list of sentences.")
+
+
+def _require_own_keys(file: Path, arms: Sequence[Mapping[str, Any]], searched: Mapping[str, Any]) -> None:
+    """Refuse an arm's value of a key that the search or the seed of a run sets: that value would not count."""
+    for arm in arms:
+        for key in (*searched, *SEEDED):
+            if key in arm:
+                sets = "the search" if key in searched else "each seed"
+                raise UserError(
+                    f"The arm {arm['name']!r} of {file} has {key}, which {sets} sets for every arm; leave it out."
+                )
 
 
 def _hypotheses(file: Path, listed: Any, arms: list[str], measures: list[str]) -> tuple[Hypothesis, ...]:

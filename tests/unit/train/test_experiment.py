@@ -195,6 +195,11 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"multiplier": {"base": "transformer++"}}, "needs name, base and other"),
         ({"arms": [{"name": "a"}, {"name": "b", "tuned_as": "c"}]}, "must name an arm that is searched"),
         ({"arms": [{"name": "a,b"}]}, "comma"),
+        (
+            {"arms": [{"name": "slow", "recipe.learning_rate": 1e-5}]},
+            "'slow' of .* has recipe.learning_rate, which the",
+        ),
+        ({"arms": [{"name": "late", "data.seed": 7}]}, "'late' of .* has data.seed, which each seed sets"),
         ({"arms": [{"name": "a b"}, {"name": "a/b"}]}, "no other's"),
         ({"tuning": {"keys": {"recipe.learning_rate": [1.0]}}}, "no seeds"),
         ({"tuning": {"best": "higest"}}, "lowest or highest"),
