@@ -17,6 +17,7 @@ from dcinterp.evidence.intervals import brackets, interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, error_of, verdict_words
 from dcinterp.mechanism.statistics import without_width
+from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (
     REPLICATION,
@@ -101,16 +102,22 @@ def replication(experiment: Experiment) -> Experiment | None:
     """The experiment with the table of its repetition with other seeds; None before a run of every arm has ended.
 
     Raises:
-        UserError: the table is none of its runs, or a run that counts was made with another config.
+        UserError: the table is none of its runs, has seeds of the file, or a run that counts was made with another
+            config.
     """
     table = experiment.folder / REPLICATION
     if not table.is_file():
         return None
     again = read_experiment(experiment.folder, table=table)
     try:
-        arms_of(again)
+        seeds = arms_of(again).seeds
     except NoRunsYet:
         return None
+    if same := sorted(set(seeds) & set(experiment.seeds)):
+        raise UserError(
+            f"{table} has seeds {same}, which {experiment.folder} reports itself, so that it is no repetition with "
+            "other seeds; move it away, and give --seeds."
+        )
     return again
 
 
@@ -276,7 +283,8 @@ def _against(experiment: Experiment, claim: Claim, about: Compared) -> list[str]
         if name in claim.same and high >= claim.same[name]:
             against.append(f"the interval of {name} ends at {high:+.3f}")
         if name in claim.same and high < 0:
-            against.append(f"{name} is refuted, so {' and '.join(claim.needs)} may only say what was learnt")
+            found_so = "is refuted" if side < 0 else "lies below zero"
+            against.append(f"{name} {found_so}, so {' and '.join(claim.needs)} may only say what was learnt")
     return against
 
 

@@ -157,6 +157,18 @@ def test_other_seeds_are_judged_at_the_level_that_was_asked_for(several):
     assert any("Corrected" in line for line in verdict_lines(experiment))
 
 
+def test_what_must_not_lie_below_zero_is_not_called_refuted_where_it_is_open(several, monkeypatch):
+    monkeypatch.setattr("dcinterp.train.control.experiment.Experiment.worse_at_an_edge", lambda *_: ["worse"])
+    *_, claim = verdict_lines(changed(several, claim={"says": "it helps", "needs": ["H1"], "same": {"H2": 0.03}}))
+    assert claim.endswith("**not made** (H1 is open; H2 lies below zero, so H1 may only say what was learnt).")
+
+
+def test_its_own_seeds_are_no_other_ones(several):
+    (several / "replication.csv").write_bytes((several / "results.csv").read_bytes())
+    with pytest.raises(UserError, match=r"replication.csv has seeds \[0, 1, 2, 3\], which .*several reports itself"):
+        verdict_lines(read_experiment(several))
+
+
 def test_a_claim_is_asked_again_of_other_seeds(several):
     repeated(several, -0.3)
     experiment = changed(several, claim={"says": "it helps", "needs": ["H1"]})
