@@ -54,13 +54,14 @@ def sign_verdict(
             "measure them again."
         )
     values = (own[way] - (own[other] if isinstance(other, str) else other)).to_numpy(copy=True)
-    of, above = f"{len(values)} of {trained} models", int((values > 0).sum())
+    of, above, below = f"{len(values)} of {trained} models", int((values > 0).sum()), int((values < 0).sum())
     sign_error = error if sign_error is None else sign_error
     if len(values) < (least := least_models(sign_error)):
         counted = f", above zero in {above} of them" if signs else ""
         return f"{of} could be asked{counted}; fewer than {least}, so nothing is concluded."
     low, high = (float(end) for end in bootstrap_interval(values, level=1 - error))
-    agree = binomtest(above, len(values)).pvalue <= sign_error
+    # Ties have no sign, as in `sign_test`.
+    agree = above + below > 0 and binomtest(above, above + below).pvalue <= sign_error
     word = SUPPORTED if agree and low > 0 else REFUTED if agree and high < 0 else OPEN
     interval = f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
     each = ", ".join(two_decimals(value, "+") for value in sorted(values))

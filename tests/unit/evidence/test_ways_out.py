@@ -47,6 +47,14 @@ def test_models_are_counted_by_their_largest_way_and_those_without_one():
     assert table.splitlines()[2:] == ["| L1 query | 0.36 [0.04, 0.70] |  |", "| L1 value |  |  |"]
 
 
+def test_models_without_a_difference_have_no_sign():
+    """Five below and five at zero: a sign test of ten would take the ties for models below."""
+    table = shares(query=[0.2, 0.3, 0.1, 0.25, 0.15] + [0.5] * 5, logits=[0.5] * 10)
+    told = sign_verdict(table, QUERY, LOGITS, trained=10, seeds=10)
+    assert "above zero in 0 of them; **open**" in told
+    assert "**open**" in sign_verdict(shares(query=[0.5] * 10), QUERY, 0.5, trained=10, seeds=10)
+
+
 def test_the_sign_test_may_err_more_than_the_interval():
     """One of nine models has the other sign: a sign test at 5 % agrees, and one at 1.25 % does not."""
     table = shares(query=[0.14, 0.5, 0.6, 0.55, 0.4, 0.45, 0.65, 0.5, 0.35], logits=[0.15] * 9)
