@@ -12,6 +12,7 @@ from functools import partial
 from itertools import product
 
 from dcinterp.evidence.arm_circuits import measure_model
+from dcinterp.support.errors import UserError
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.puzzles.find_block import MARK, FindBlock
 
@@ -25,10 +26,19 @@ CHANGES = {
 
 
 def questions(source: PuzzleSource, count: int) -> dict[str, list[tuple[str, str, str, str]]]:
-    """{change: [(prompt, answer, other prompt, its answer)]} of the first documents that allow all changes."""
+    """{change: [(prompt, answer, other prompt, its answer)]} of the first documents that allow all changes.
+
+    Raises:
+        UserError: the puzzle asks for other letters than two, or for another answer than the last letter of the block.
+    """
     puzzle, tokenizer = source.puzzle, source.tokenizer
     assert isinstance(puzzle, FindBlock)
     assert tokenizer is not None
+    if (puzzle.asked, puzzle.says) != (2, "last"):
+        raise UserError(
+            f"The questions of {PUZZLE} name 2 letters and are answered by the last one of the block; this experiment "
+            f"has asked = {puzzle.asked} and says = {puzzle.says!r}, for which there are none yet."
+        )
     found: dict[str, list[tuple[str, str, str, str]]] = {change: [] for change in CHANGES}
     for row in source.held_out(puzzle.PARTS[0], 8 * count)["input_ids"].tolist():
         start, *words = list(tokenizer.convert_ids_to_tokens(row))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pandas as pd
+import pytest
 from experiment_scripts import FOLDER, script
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.questions import find_block
 from dcinterp.evidence.verdicts import comparison
+from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -41,6 +43,13 @@ def test_questions_on_blocks_differ_in_what_the_change_says(tmp_path):
                 assert blocks_and_answer(prompt)[0] != blocks_and_answer(other)[0]
             else:
                 assert differ == {"both": [26, 27], "first": [26], "second": [27]}[change]
+
+
+def test_a_variant_of_the_puzzle_that_has_no_questions_is_named(tmp_path):
+    """The full size says all letters of the block: its next token is the first one, and not the last."""
+    section = read_experiment(FOLDER / "find_block_full").config["data"]["puzzle"]
+    with pytest.raises(UserError, match=r"answered by the last one of the block; .* says = 'all'"):
+        find_block.questions(PuzzleSource(PuzzleSection(**section), tmp_path), 1)
 
 
 def test_the_words_on_blocks_are_those_of_the_table():
