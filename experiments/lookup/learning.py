@@ -17,6 +17,7 @@ import typer
 
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
+from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.loop.metrics_file import read_metrics
@@ -56,15 +57,24 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """Means over training, and when each arm came to what counts as solved, as Markdown.
 
     options: of the command that makes it again.
+
+    Raises:
+        UserError: there are no runs of an arm, or no arm of ours.
     """
     lines, lengths = [], sorted(set(rows.groupby("arm")["step"].max()))
     by_arm = {arm: _seen(rows, arm) for arm in experiment.arms}
+    if none := [arm for arm in dict.fromkeys((OURS, *experiment.arms)) if arm not in by_arm or not len(by_arm[arm])]:
+        raise UserError(
+            f"The table over training needs runs of every arm, and of one called {OURS}; of {', '.join(none)} of "
+            f"{experiment.folder} there are none."
+        )
     when = {arm: _first_steps(seen, experiment.solved_at) for arm, seen in by_arm.items()}
     rivals = {arm: _ours(arm, experiment) for arm in by_arm}
     shown = sorted({length * n // QUARTERS for length in lengths for n in range(1, QUARTERS + 1)})
     for arm, seen in by_arm.items():
         end = seen.index.max()
-        gained = seen.loc[end].mean() - seen.loc[end - end // QUARTERS].mean()
+        quarter = end - end // QUARTERS
+        gained = f"{seen.loc[end].mean() - seen.loc[quarter].mean():+.3f}" if quarter in seen.index else "not measured"
         steps, ours = when[arm], when[rivals[arm]]
         first, both = steps[steps < math.inf], steps.index.intersection(ours.index)
         earlier, same = (
@@ -74,7 +84,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         to = f"{first.median():,.0f} [{first.min():,.0f}, {first.max():,.0f}]" if len(first) else "none"
         means = [f"{seen.loc[step].mean():.3f}" if step in seen.index else "" for step in shown]
         before = "" if arm == rivals[arm] else f"{earlier} of {len(both)}" + f", {same} at the same step" * bool(same)
-        lines.append([arm, *means, f"{gained:+.3f}", to, f"{len(first)} of {len(steps)}", before])
+        lines.append([arm, *means, gained, to, f"{len(first)} of {len(steps)}", before])
     head = ["arm", *(f"{step:,}" for step in shown), "last quarter", f"steps to {experiment.solved_at:.0%}"]
     others = sorted(each.removeprefix(OURS).strip() for each in {*rivals.values()} - {OURS})
     return TEXT.format(

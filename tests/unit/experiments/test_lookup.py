@@ -10,6 +10,7 @@ from experiment_scripts import FOLDER, command_of, script
 
 from dcinterp.evidence import arm_circuits
 from dcinterp.evidence.questions import lookup
+from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.control.experiment import Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
@@ -157,6 +158,21 @@ def test_an_arm_is_compared_with_ours_of_the_same_ending():
     assert (last["plain wider"], last["plain wider late"]) == ("2 of 2", "0 of 2")
     assert (last["talking heads"], last["talking heads late"]) == ("2 of 2", "2 of 2")
     assert (last["DCMHA"], last["DCMHA late"]) == ("", "")
+
+
+def test_what_was_not_measured_over_training_is_said():
+    """No accuracy was measured a quarter before the end; and of an arm without runs there is no table."""
+    module, experiment = script("lookup", "learning"), read_experiment(FOLDER / "lookup")
+    rows = [
+        {"arm": arm, "seed": seed, "step": step, "seen": 0.5}
+        for arm in experiment.arms
+        for seed in (0, 1)
+        for step in (1000, 2000)
+    ]
+    text = module.summary(pd.DataFrame(rows), experiment)
+    assert "| plain |  | 0.500 |  | 0.500 | not measured | none | 0 of 2 | 0 of 2 |" in text
+    with pytest.raises(UserError, match=r"of plain open of .* there are none"):
+        module.summary(pd.DataFrame([row for row in rows if row["arm"] != "plain open"]), experiment)
 
 
 def test_an_arm_that_lacks_a_seed_is_compared_in_the_others():
