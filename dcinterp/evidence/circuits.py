@@ -16,7 +16,7 @@ from dcinterp.evidence.arm_circuits import NEUTRAL, TABLE, summary
 from dcinterp.evidence.questions import asked_of
 from dcinterp.evidence.trained_models import measure_missing, trained_models
 from dcinterp.support.errors import require_known
-from dcinterp.train.control.experiment import read_table
+from dcinterp.train.control.experiment import reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
 
 
@@ -45,7 +45,7 @@ def circuits_text(
     options += [word for arm in arms or () for word in ("--arm", arm)]
     command = shlex.join(["dcinterp", "experiment", "circuits", str(folder), *options])
     text = summary(rows, trained.experiment, asked.changes, command, note=NEUTRAL)
-    runs = trained.experiment.counted(read_table(trained.experiment))
+    runs = reported_runs(trained.experiment)
     measured = set(zip(rows["arm"], rows["seed"], strict=True))
     asked_for = ((arm, int(seed)) for arm, seed in zip(runs["arm"], runs["recipe.seed"], strict=True) if arm in told)
     gone = sum(run not in measured for run in asked_for)

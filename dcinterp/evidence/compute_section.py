@@ -14,7 +14,7 @@ from dcinterp.analysis.training.scaling_fit import ScalingFit
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.multiplier import fit_of, found_fit, multiplier_text
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, read_table, reported_runs
 from dcinterp.train.control.experiment_file import series
 
 TITLE = "## Compute for the same loss"
@@ -119,7 +119,7 @@ def _beside(experiment: Experiment, fit: ScalingFit) -> str:
     Empty where one family has more arms than the other, so that they are no pairs.
     """
     assert experiment.multiplier is not None
-    runs = pd.concat([each.counted(read_table(each)) for each in series(experiment)])
+    runs = pd.concat([reported_runs(each) for each in series(experiment)])
     runs = runs[~runs["arm"].isin(experiment.multiplier.without)]
     base, other = pairs = [_by_size(runs, family) for family in fit.families]
     if len(base) != len(other):
@@ -166,7 +166,7 @@ def _sizes(experiment: Experiment, fit: ScalingFit) -> str:
 
     Empty where one family has more arms than the other, so that they are no pairs.
     """
-    runs = experiment.counted(read_table(experiment))
+    runs = reported_runs(experiment)
     first, second = (_by_size(runs, family) for family in fit.families)
     if len(first) != len(second):
         return ""

@@ -17,7 +17,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.support.errors import UserError
 from dcinterp.support.table_files import write_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.control.sweep import read_results
 from dcinterp.train.data.batches import answers_right
@@ -34,7 +34,9 @@ def measure_missing(
     measure: Callable[[str, Path], Sequence[dict[str, Any]]],
     said: Callable[[str], None],
 ) -> pd.DataFrame:
-    """The rows of every model of some arms that is there; those that the table lacks are measured and added to it.
+    """The rows of every model of some arms that was measured; those that the table lacks are measured and added to it.
+
+    Rows stay where their model is no longer there.
 
     Args:
         experiment: whose reported runs have models in its output folder; of each arm those that count.
@@ -48,7 +50,7 @@ def measure_missing(
             the table is none of what was measured.
     """
     rows = read_measured(table) if table.is_file() else pd.DataFrame()
-    runs = experiment.counted(read_table(experiment))
+    runs = reported_runs(experiment)
     for _, run in runs[runs["arm"].isin(arms)].iterrows():
         arm, seed, model = run["arm"], int(run["recipe.seed"]), experiment.output / run["name"] / "model"
         if model.is_dir() and not (len(rows) and ((rows["arm"] == arm) & (rows["seed"] == seed)).any()):
@@ -74,6 +76,19 @@ def read_measured(table: Path) -> pd.DataFrame:
     """
     give = "it is none of what was measured of trained models, so move it away"
     return read_results(table, ("arm", "seed"), give, dtype={"arm": str}, keep_default_na=False, na_values=[""])
+
+
+def with_all_arms(rows: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
+    """What was measured of the seeds of which every arm has a model, as differences are taken seed by seed.
+
+    Raises:
+        UserError: there is no such seed.
+    """
+    arms = rows.groupby("seed")["arm"].agg(set)
+    whole = arms.index[[set(experiment.arms) <= each for each in arms]]
+    if not len(whole):
+        raise UserError(f"No seed of {experiment.folder} has a trained model of every arm that could be asked.")
+    return rows[rows["seed"].isin(whole)]
 
 
 def print_text(text: str, file: Path) -> None:

@@ -26,7 +26,7 @@ from dcinterp.train.control.experiment import (
     Hypothesis,
     NoRunsYet,
     in_words,
-    read_table,
+    reported_runs,
 )
 from dcinterp.train.control.experiment_file import read_experiment
 
@@ -202,7 +202,7 @@ def not_repeated(experiments: Iterable[Experiment]) -> str:
         with suppress(NoRunsYet):
             arms_of(each)
             if replication(each) is None:
-                runs = each.counted(read_table(each))
+                runs = reported_runs(each)
                 hours = runs["seconds"].sum(skipna=False) / 3600 if "seconds" in runs else math.nan
                 named.append(f"{each.folder.name} ({'hours unknown' if math.isnan(hours) else f'{hours:.1f} h'})")
     told = "Without a repetition of their own, with the hours that their reported runs took: "

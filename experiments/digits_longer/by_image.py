@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dcinterp.evidence.intervals import mean_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
+from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models, with_all_arms
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment
@@ -63,7 +63,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    lines = []
+    rows, lines = with_all_arms(rows, experiment), []
     for each in experiment.hypotheses:
         (arm,), (baseline,) = each.arms, each.baselines
         apart = shares(rows, arm) - shares(rows, baseline)

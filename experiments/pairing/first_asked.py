@@ -17,7 +17,14 @@ from torch import Tensor
 
 from dcinterp.evidence.intervals import differences
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
+from dcinterp.evidence.trained_models import (
+    RunsTable,
+    open_trained,
+    print_measured,
+    right_answers,
+    trained_models,
+    with_all_arms,
+)
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.batches import NOT_SCORED
@@ -76,6 +83,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     options: of the command that makes it again.
     """
     primary = next(iter(experiment.measures))
+    rows = with_all_arms(rows, experiment)
     columns = [f"asking {n}" for n in range(1, ASKINGS + 1)]
     means = rows.groupby("arm")[columns].mean()
     values = rows.pivot_table(index="seed", columns="arm", values=columns[0])[list(experiment.arms)]

@@ -19,7 +19,14 @@ import typer
 from dcinterp.evidence.intervals import differences
 from dcinterp.evidence.questions.recombination import asked_first
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
+from dcinterp.evidence.trained_models import (
+    RunsTable,
+    open_trained,
+    print_measured,
+    right_answers,
+    trained_models,
+    with_all_arms,
+)
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -53,8 +60,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     options: of the command that makes it again.
     """
-    primary = next(iter(experiment.measures))
-    values = rows.pivot_table(index="seed", columns="arm", values=primary.split()[-1])[list(experiment.arms)].dropna()
+    rows, primary = with_all_arms(rows, experiment), next(iter(experiment.measures))
+    values = rows.pivot_table(index="seed", columns="arm", values=primary.split()[-1])[list(experiment.arms)]
     apart = differences(experiment, {primary: values})
     return TEXT.format(
         documents=DOCUMENTS,

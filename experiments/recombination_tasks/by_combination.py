@@ -23,7 +23,7 @@ from dcinterp.evidence.intervals import mean_and_range
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import Experiment, reported_runs
 from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
@@ -78,8 +78,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """
     who = rows["combination"].str.split(":").str[0].isin(FINDING)
     groups = {name: rows["combination"] == name for name in experiment.config["data"]["holdout"]}
-    runs = read_table(experiment)
-    least = runs[runs["stage"] == FINAL].groupby("recipe.seed")[experiment.solved_by].min()
+    least = reported_runs(experiment).groupby("recipe.seed")[experiment.solved_by].min()
     solved = rows["seed"].isin(least.index[least >= experiment.solved_at])
     groups |= {
         "what is said": ~who,

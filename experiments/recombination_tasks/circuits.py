@@ -40,7 +40,7 @@ from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.support.text import markdown_table
 from dcinterp.train.config.recipe import read_tree
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import Experiment, reported_runs
 from dcinterp.train.data.task_choice import held_out_tasks
 
 HERE = Path(__file__).parent
@@ -264,8 +264,7 @@ def main(
     if model:
         typer.echo(one_table(measure_part(trained.experiment, load(model), ORDINALS)))
         return
-    runs = read_table(trained.experiment)
-    solved = runs[runs["stage"] == FINAL].set_index("name")[trained.experiment.solved_by]
+    solved = reported_runs(trained.experiment).set_index("name")[trained.experiment.solved_by]
     print_measured(trained, TABLE, TEXT_FILE, partial(measure, solved=solved), summary)
 
 

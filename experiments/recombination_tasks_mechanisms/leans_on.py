@@ -15,11 +15,11 @@ import torch
 
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.trained_models import print_text, with_all_arms
 from dcinterp.evidence.verdicts import family_level
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, Hypothesis, read_table
+from dcinterp.train.control.experiment import Experiment, Hypothesis, reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
@@ -73,6 +73,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     def right(chosen: pd.DataFrame) -> pd.DataFrame:
         return chosen.pivot_table(index="seed", columns="arm", values="right")
 
+    rows = with_all_arms(rows, experiment)
     whole, without = right(rows), []
     apart = {each.name: by_seed(whole, each) for each in asked}
     for one in experiment.config["data"]["holdout"]:
@@ -80,10 +81,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
         without.append([one, *(between(by_seed(rest, each), level) for each in asked)])
     seeds = [
         [str(seed), *(f"{found[seed]:+.3f}; {between(found.drop(seed), level)}" for found in apart.values())]
-        for seed in experiment.seeds
+        for seed in whole.index
     ]
-    runs = read_table(experiment)
-    runs = runs[runs["stage"] == FINAL]
+    runs = reported_runs(experiment)
     seen, loss = (
         runs.pivot_table(index="recipe.seed", columns="arm", values=each) for each in (experiment.solved_by, "loss")
     )

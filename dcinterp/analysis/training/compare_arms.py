@@ -33,7 +33,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.train.control.experiment import Experiment, NoRunsYet, read_table, values_text
+from dcinterp.train.control.experiment import Experiment, NoRunsYet, reported_runs, values_text
 from dcinterp.train.control.experiment_file import read_experiment
 
 
@@ -193,7 +193,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
 
 def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:
     """The final runs that count: of every arm at the values that the search chose."""
-    rows = experiment.counted(read_table(experiment))
+    rows = reported_runs(experiment)
     if measure not in rows:
         raise UserError(f"The table of {experiment.folder} has no column {measure!r}; {nearest(measure, rows.columns)}")
     return rows.dropna(subset=[measure])

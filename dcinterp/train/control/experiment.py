@@ -299,13 +299,22 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
     Raises:
         UserError: the file is no table of runs.
     """
+    needed = ["stage", "arm", "name", "status"]
     if not experiment.table.is_file():
-        return pd.DataFrame()
+        return pd.DataFrame(columns=needed)
     # Names such as 1 or None, and digests such as 38e177, are text.
     text = dict.fromkeys(("stage", "arm", "name", "status", "family", "digest"), str)
     give = "give a table of `dcinterp experiment run`"
-    needed = ("stage", "arm", "name", "status")
     return read_results(experiment.table, needed, give, dtype=text, keep_default_na=False, na_values=[""])
+
+
+def reported_runs(experiment: Experiment) -> pd.DataFrame:
+    """The rows of the reported runs that count, of its table.
+
+    Raises:
+        UserError: as `Experiment.counted`, or the file is no table of runs.
+    """
+    return experiment.counted(read_table(experiment))
 
 
 def digest(run: SweepRun) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 
-from dcinterp.evidence.trained_models import TrainedModels, right_answers, trained_models
+from dcinterp.evidence.trained_models import TrainedModels, right_answers, trained_models, with_all_arms
 from dcinterp.support.errors import UserError
+from dcinterp.train.control.experiment import NoRunsYet, read_table, reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.batches import NOT_SCORED
 
@@ -18,6 +20,24 @@ def test_an_answer_of_several_tokens_is_right_as_a_whole():
     said = torch.tensor([[5, 6, 0, 7, 9, 0]])
     logits = torch.nn.functional.one_hot(said, 10).float()
     assert right_answers(lambda _: logits, {"input_ids": ids, "labels": labels}) == pytest.approx(0.5)
+
+
+def test_differences_are_of_the_seeds_that_every_arm_has(tmp_path, write_experiment):
+    experiment = read_experiment(write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, 0.3], "more": [0.2, 0.3, 0.1]}))
+    pairs = [("plain", 0), ("more", 0), ("plain", 1), ("more", 2), ("plain", 2)]
+    rows = pd.DataFrame(pairs, columns=["arm", "seed"])
+    assert with_all_arms(rows, experiment)["seed"].tolist() == [0, 0, 2, 2]
+    with pytest.raises(UserError, match=r"No seed of .* has a trained model of every arm"):
+        with_all_arms(rows[rows["arm"] == "plain"], experiment)
+
+
+def test_runs_that_count_are_none_without_a_table(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1], "more": [0.2]})
+    (folder / "results.csv").unlink()
+    experiment = read_experiment(folder)
+    assert not len(read_table(experiment).query("stage == 'final'"))
+    with pytest.raises(NoRunsYet, match=r"No run of .* has ended yet"):
+        reported_runs(experiment)
 
 
 def test_what_is_measured_of_another_table_gets_a_folder_beside_it(tmp_path, write_experiment):
