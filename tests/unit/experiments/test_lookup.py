@@ -89,6 +89,7 @@ def asked(name: str) -> tuple[Experiment, Path, str]:
     [
         ("lookup", "+0.49"),
         ("lookup_longer", "+0.50"),
+        ("lookup_longer replication", "+0.50"),
         ("lookup_mechanisms", "+0.50"),
         ("lookup_mechanisms replication", "+0.50"),
     ],
@@ -111,6 +112,7 @@ def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, first)
     [
         ("lookup", 60),
         ("lookup_longer", 60),
+        ("lookup_longer replication", 60),
         ("lookup_mechanisms", 70),
         ("lookup_mechanisms replication", 70),
         ("lookup_schedule", 80),
