@@ -20,8 +20,9 @@ from dcinterp.analysis.weights.head_diversity import head_diversity
 from dcinterp.checkpoints.load import load
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
+from dcinterp.evidence.verdict_words import NO_VERDICT
 from dcinterp.mechanism.statistics import bootstrap_interval
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, TUNING, read_table
@@ -78,9 +79,15 @@ def at_equal_rates(searched: pd.DataFrame, arm: str, baseline: str, product: str
     return bool((held.xs(arm, level="arm") > held.xs(baseline, level="arm")).all(axis=None))
 
 
-def summary(rows: pd.DataFrame, searched: pd.DataFrame, arm: str, baseline: str) -> tuple[str, str, int]:
-    """The table of differences, a sentence for each product, and the number of seeds."""
+def summary(rows: pd.DataFrame, searched: pd.DataFrame, arm: str, baseline: str, planned: int) -> tuple[str, str, int]:
+    """The table of differences, a sentence for each product, and the number of seeds.
+
+    Raises:
+        UserError: no seed has a model of both arms.
+    """
     wide = rows.pivot(index="seed", columns="arm").dropna()
+    if not len(wide) or not {arm, baseline} <= set(rows["arm"]):
+        raise UserError(f"No seed has a trained model of both {arm} and {baseline}; a difference needs two.")
     lines, sentences = [["product", "heads joined", baseline, arm, f"{arm} minus {baseline}", "random"]], []
     for number, product in enumerate(PRODUCTS, 1):
         signs = []
@@ -96,6 +103,8 @@ def summary(rows: pd.DataFrame, searched: pd.DataFrame, arm: str, baseline: str)
         verdict = "supported" if min(signs) == 1 else "refuted" if max(signs) == -1 else "open"
         if verdict == "supported" and len(searched) and not at_equal_rates(searched, arm, baseline, product):
             verdict = "open, as it does not hold at every learning rate (by the intervals alone: supported)"
+        if len(wide) < planned:
+            verdict = f"interim, {len(wide)} of {planned} seeds: {NO_VERDICT}"
         sentences.append(f"**D{number}** ({product.upper()} of {arm} is more diverse by both readings): **{verdict}**.")
     return markdown_table(lines[0], lines[1:]), " ".join(sentences), len(wide)
 
@@ -122,7 +131,10 @@ def main(
     """Measure the models of both arms, and print the table over seeds."""
     trained = trained_models(folder, HERE, table)
     experiment = trained.experiment
-    runs, measured = read_table(experiment), []
+    for each in (arm, baseline):
+        require_known("arm", each, experiment.arms)
+    table_rows, measured = read_table(experiment), []
+    runs = pd.concat([table_rows[table_rows["stage"] == TUNING], experiment.counted(table_rows)])
     for _, run in runs[runs["arm"].isin([arm, baseline])].iterrows():
         model = experiment.output / run["name"] / "model"
         if model.is_dir():
@@ -133,7 +145,7 @@ def main(
     rows = pd.DataFrame(measured).round(4)
     write_table(rows, trained.place / "diversity.csv")
     final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
-    means, verdicts, seeds = summary(final, tuning, arm, baseline)
+    means, verdicts, seeds = summary(final, tuning, arm, baseline, len(experiment.seeds))
     searched = SEARCHED.format(table=by_rate(tuning, arm, baseline)) if len(tuning) else NOT_SEARCHED
     of_another = folder.resolve() != HERE.resolve()
     options = trained.options + (f' --arm "{arm}" --baseline "{baseline}"' if of_another else "")

@@ -7,7 +7,33 @@ import pytest
 from experiment_scripts import FOLDER, script
 
 import dcinterp
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
+
+
+def ranks_of(seeds: list[int], arms: tuple[str, ...] = ("ViT", "DCViT")) -> pd.DataFrame:
+    """Measured ranks in which DCViT is the more diverse, by both readings."""
+    columns = [
+        f"{what} {words}" for what in ("qk", "ov", "random") for words in ("side by side", "on top of each other")
+    ]
+    return pd.DataFrame(
+        [
+            {"seed": seed, "arm": arm} | {column: 5 + (arm == "DCViT") + 0.01 * seed for column in columns}
+            for seed in seeds
+            for arm in arms
+        ]
+    )
+
+
+def test_the_diversity_of_heads_has_no_verdict_before_all_seeds_are_there():
+    module, none = script("digits", "diversity"), pd.DataFrame()
+    _, told, seeds = module.summary(ranks_of([0, 1, 2]), none, "DCViT", "ViT", 3)
+    assert seeds == 3
+    assert told.count("**supported**") == 2
+    _, told, seeds = module.summary(ranks_of([0, 1]), none, "DCViT", "ViT", 3)
+    assert told.count("**interim, 2 of 3 seeds: no verdict**") == 2
+    with pytest.raises(UserError, match="No seed has a trained model of both DCViT and ViT"):
+        module.summary(ranks_of([0, 1], arms=("ViT",)), none, "DCViT", "ViT", 3)
 
 
 def test_the_words_on_images_are_those_of_the_table():
