@@ -13,6 +13,7 @@ from dcinterp.support.progress import console
 from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.run_experiment import RunsFailed
 from dcinterp.train.control.sweep import Sweep, run_sweep
 
 KEY = "recipe.learning_rate"
@@ -34,7 +35,11 @@ def train_all(experiment: Experiment, rates: Sequence[float], table: Path, jobs:
 
 
 def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, jobs: int) -> pd.DataFrame:
-    """The table of the runs that were added, with those of this rate and seed."""
+    """The table of the runs that were added, with those of this rate and seed.
+
+    Raises:
+        RunsFailed: runs failed; the others are in the table.
+    """
     extra = pd.read_csv(table) if table.is_file() else pd.DataFrame({"name": []})
     done, runs = all_runs(experiment, extra).index, {}
     for arm in experiment.arms:
@@ -44,12 +49,19 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
     if runs:
         sweep = Sweep(experiment.output / f"rate={rate:g},seed={seed}", tuple(run for _, run in runs.values()), jobs)
         with console(f"rate {rate:g}, seed {seed}") as progress:
-            rows = run_sweep(sweep, progress=progress)
-        rows = rows[rows["status"] == "done"]
+            ended = run_sweep(sweep, progress=progress)
+        rows = ended[ended["status"] == "done"]
         rows.insert(0, "arm", [runs[name][0] for name in rows["name"]])
-        rows = rows[["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"]]
+        rows = rows.reindex(columns=["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"])
         extra = rows if not len(extra) else pd.concat([extra, rows], ignore_index=True)
         write_table(extra, table)
+        failed = ended[ended["status"] == "failed"]
+        if len(failed):
+            first = failed.iloc[0]
+            raise RunsFailed(
+                f"{len(failed)} of {len(runs)} runs failed, such as {first['name']} ({first['message']}). The others "
+                f"are kept in {table}, and the logs are in {sweep.output}."
+            )
     return extra
 
 

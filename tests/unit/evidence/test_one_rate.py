@@ -1,0 +1,37 @@
+"""Reported seeds again at one rate: what ended is kept, and what failed is named."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from dcinterp.evidence import one_rate
+from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.run_experiment import RunsFailed
+
+
+def test_a_run_that_failed_is_named_and_the_others_are_kept(tmp_path, write_experiment, monkeypatch):
+    experiment = read_experiment(write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "more": [0.2, 0.3]}))
+    table, measure = tmp_path / "rates.csv", next(iter(experiment.measures))
+
+    def ended(failing):
+        def run(sweep, **_):
+            rows = [
+                {"name": each.name, "status": "done", one_rate.KEY: 0.5, "recipe.seed": 0, measure: 0.4, "loss": 1.0}
+                if failing not in each.name
+                else {"name": each.name, "status": "failed", "message": "the loss is not finite"}
+                for each in sweep.runs
+            ]
+            return pd.DataFrame(rows)
+
+        return run
+
+    monkeypatch.setattr(one_rate, "run_sweep", ended("more"))
+    with pytest.raises(RunsFailed, match=r"1 of 2 runs failed, such as final,more,.* \(the loss is not finite\)"):
+        one_rate.train_missing(experiment, 0.5, 0, table, 1)
+    assert pd.read_csv(table)["arm"].tolist() == ["plain"]
+    monkeypatch.setattr(one_rate, "run_sweep", ended(","))
+    with pytest.raises(RunsFailed, match=r"1 of 1 runs failed"):
+        one_rate.train_missing(experiment, 0.5, 0, table, 1)
+    monkeypatch.setattr(one_rate, "run_sweep", ended("nothing"))
+    assert one_rate.train_missing(experiment, 0.5, 0, table, 1)["arm"].tolist() == ["plain", "more"]
