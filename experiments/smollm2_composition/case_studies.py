@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from run import BUDGETS  # beside this file
+from torch import Tensor
 
 import dcinterp
 from dcinterp.checkpoints.composition import open_start
@@ -33,12 +34,28 @@ MATTERS = 0.1
 """An edge matters that changes the logit difference by this share of it, or more."""
 
 
-def saved_composition(base: Path, run: Path, folder: Path, seed: int) -> Path:
-    """The trained parameters of a run as a folder that `dcinterp.load` opens."""
-    if not (folder / "composition.json").is_file():
+def ended_run(place: Path, seed: int, steps: int) -> tuple[Path, dict[str, Tensor]]:
+    """The file of the run of a seed, and the parameters that it trained.
+
+    Raises:
+        UserError: there is none, or several rates have one, or it has not come to its end.
+    """
+    found = sorted(place.glob(f"composition-seed{seed}-rate*-steps{steps}.pt"))
+    if len(found) != 1:
+        count = "no trained composition" if not found else f"{len(found)} trained compositions, at several rates,"
+        raise UserError(f"There is {count} of seed {seed} in {place}; run.py makes it, and one alone must be there.")
+    saved = torch.load(found[0], weights_only=True)
+    if (done := len(saved["losses"])) < steps:
+        raise UserError(f"{found[0]} is at step {done} of {steps}; let run.py go on to its end first.")
+    return found[0], saved["trained"]
+
+
+def saved_composition(base: Path, run: Path, trained: dict[str, Tensor], folder: Path, seed: int) -> Path:
+    """The trained parameters of a run as a folder that `dcinterp.load` opens, made anew where the run is newer."""
+    made = folder / "composition.json"
+    if not made.is_file() or made.stat().st_mtime < run.stat().st_mtime:
         plain = open_start(str(base)).model
         composed = add_composition(plain, {}, seed=seed)
-        trained = torch.load(run, weights_only=True)["trained"]
         for name, parameter in composed.named_parameters():
             if is_added(name):
                 parameter.data.copy_(trained[name])
@@ -81,10 +98,9 @@ def main(
     require_known("budget", budget, BUDGETS)
     place, steps, models = runs / budget, BUDGETS[budget].steps, {}
     for seed in BUDGETS[budget].seeds:
-        found = sorted(place.glob(f"composition-seed{seed}-rate*-steps{steps}.pt"))
-        if not found:
-            raise UserError(f"There is no trained composition in {place}; make it with run.py --budget {budget} first.")
-        folder = saved_composition(runs / "base", found[0], place / f"composition-seed{seed}", seed)
+        folder = saved_composition(
+            runs / "base", *ended_run(place, seed, steps), place / f"composition-seed{seed}", seed
+        )
         models[seed] = dcinterp.load(folder)
     table = ""
     for part in lines(dcinterp.load(runs / "base"), models, PROMPTS):

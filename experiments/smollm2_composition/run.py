@@ -163,7 +163,7 @@ class Experiment:
     @torch.no_grad()
     def losses(self, model: nn.Module, side: str, name: str) -> dict[str, float]:
         """{file: loss per token} of the files of a side, kept in a file as far as it is measured."""
-        place = self.output / f"{name}-{side}.json"
+        place = self.output / f"{name}-{side}{'' if self.row == ROW else f'-row{self.row}'}.json"
         found: dict[str, float] = json.loads(place.read_text()) if place.is_file() else {}
         files = sorted(self.texts[side])
         if side == "test" and self.budget.test_files:
@@ -172,7 +172,9 @@ class Experiment:
             if file not in found:
                 ids = self.texts[side][file][None, : self.row]
                 found[file] = float(model(input_ids=ids, labels=ids, use_cache=False).loss)
-                place.write_text(json.dumps(found, indent=1))
+                aside = place.with_suffix(".unfinished")
+                aside.write_text(json.dumps(found, indent=1))
+                aside.replace(place)
         return {file: found[file] for file in files}
 
     def best_rate(self, arm: str) -> float:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from experiment_scripts import script
+from experiment_scripts import FOLDER, script
 
 from dcinterp.model.added_composition import add_composition, is_added
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,23 @@ def test_lora_has_at_least_the_parameters_of_the_composition(runner):
     per_rank = 2 * ((24 + 24) + 2 * (24 + 12) + (24 + 24))  # layers, and q, k and v, o
     rank = runner.lora_rank(base, size)
     assert (rank - 1) * per_rank < size <= rank * per_rank
+
+
+def test_a_run_that_has_not_ended_is_not_studied(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER / "smollm2_composition"))
+    module = script("smollm2_composition", "case_studies")
+    with pytest.raises(UserError, match="no trained composition of seed 1"):
+        module.ended_run(tmp_path, 1, 150)
+    run = tmp_path / "composition-seed1-rate0.001-steps150.pt"
+    torch.save({"trained": {"w": torch.ones(2)}, "losses": [2.0] * 8}, run)
+    with pytest.raises(UserError, match=r"is at step 8 of 150; let run.py go on"):
+        module.ended_run(tmp_path, 1, 150)
+    torch.save({"trained": {"w": torch.ones(2)}, "losses": [2.0] * 150}, run)
+    found, trained = module.ended_run(tmp_path, 1, 150)
+    assert (found, trained["w"].tolist()) == (run, [1.0, 1.0])
+    torch.save({"losses": []}, tmp_path / "composition-seed1-rate0.0003-steps150.pt")
+    with pytest.raises(UserError, match="2 trained compositions, at several rates, of seed 1"):
+        module.ended_run(tmp_path, 1, 150)
 
 
 def test_the_rate_rises_and_falls_as_the_protocol_says(runner):
