@@ -28,6 +28,8 @@ from dcinterp.train.control.experiment import FINAL, read_table
 
 HERE = Path(__file__).parent
 ARM, SOLVED, WORTH, FEWEST = "DCMHA", 0.95, 0.1, 5
+DOCUMENTS, REFERENCE = 64, 64
+"""Documents that the effects are measured on, and others that the mean maps are taken over."""
 
 TEXT = """## When the edges start to matter
 
@@ -192,8 +194,6 @@ def splits(curves: torch.Tensor, found: EdgeStarts) -> torch.Tensor:
 
 
 def main(
-    documents: Annotated[int, typer.Option(help="Documents that the effects are measured on.")] = 64,
-    reference: Annotated[int, typer.Option(help="Others that the mean maps are taken over.")] = 64,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
     table: RunsTable = None,
 ) -> None:
@@ -207,7 +207,7 @@ def main(
         seed, place = int(run["recipe.seed"]), experiment.output / run["name"]
         if not place.is_dir() or (len(starts) and (starts["seed"] == seed).any()):
             continue
-        found = training_edges(place, documents=documents, reference=reference)
+        found = training_edges(place, documents=DOCUMENTS, reference=REFERENCE)
         starts = pd.concat([starts, pd.DataFrame([row_of(seed, found)])], ignore_index=True)
         curves = curves[curves["seed"] != seed] if len(curves) else curves
         curves = pd.concat([curves, curves_of(seed, found)], ignore_index=True)

@@ -10,7 +10,6 @@ mechanism.csv of that folder, and prints the table over seeds, which is also the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +27,7 @@ from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.data.batches import Draw
 
 HERE = Path(__file__).parent
-TABLE = "mechanism.csv"
+TABLE, DOCUMENTS = "mechanism.csv", 256
 ARM, KINDS = "DCMHA", ("mean", "zero")
 REFERENCE, REFERENCE_SEED = 128, 1_000_003
 """Documents that the means are taken over, of the part "seen" and drawn by a seed of their own. A mean is one map over
@@ -53,10 +52,10 @@ part is worth in these models does not say that composition is needed.
 """
 
 
-def measure(experiment: Experiment, _arm: str, model: Path, documents: int) -> list[dict[str, Any]]:
+def measure(experiment: Experiment, _arm: str, model: Path) -> list[dict[str, Any]]:
     """A row for every part of the composition, kind of ablation and part of the puzzle."""
     bridge, source = open_trained(experiment, ARM, model)
-    scored = {part: source.held_out(part, documents) for part in source.puzzle.PARTS}
+    scored = {part: source.held_out(part, DOCUMENTS) for part in source.puzzle.PARTS}
     others = source.batch(Draw(REFERENCE_SEED, 0, Phase(source="puzzle", batch_size=REFERENCE)))["input_ids"]
     rows = [{"part": "intact", "kind": ""} | accuracies(bridge, scored, [])]
     for kind in KINDS:
@@ -101,13 +100,11 @@ def costliest(rows: pd.DataFrame, kind: str, by: str) -> str:
 
 
 def main(
-    documents: Annotated[int, typer.Option(help="Documents of each part.")] = 256,
     table: RunsTable = None,
     folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
-    measured = partial(measure, documents=documents)
-    print_measured(trained_models(folder, HERE, table), TABLE, "more.md", measured, summary, [ARM])
+    print_measured(trained_models(folder, HERE, table), TABLE, "more.md", measure, summary, [ARM])
 
 
 if __name__ == "__main__":
