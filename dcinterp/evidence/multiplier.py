@@ -24,6 +24,8 @@ def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "lin
                 f"There is no {each.table}; the multiplier needs the runs of those sizes, with the same seeds, there."
             )
         table = read_table(each)
+        if measure not in table:
+            raise UserError(f"{each.table} has no column {measure!r}, the loss that the multiplier is about.")
         ended = table[(table["stage"] == FINAL) & (table["status"] == "done")].dropna(subset=[measure])
         ended = ended[~ended["arm"].isin(without)]
         if other := sorted(set(ended["name"]) - set(each.counted(table)["name"])):

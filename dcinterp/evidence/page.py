@@ -19,6 +19,7 @@ from dcinterp.evidence.verdict_words import LEVEL
 from dcinterp.evidence.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import REPLICATION, TUNING, Experiment, read_table, value_text, values_text
+from dcinterp.train.control.run_experiment import seeds_text
 
 MEASUREMENTS = (
     "by_combination",
@@ -259,7 +260,7 @@ def _with_other_seeds(experiment: Experiment) -> str:
     text = AGAIN.format(
         search=", at what the search chose" * searched,
         folder=f"experiments/{experiment.folder.name}",
-        seeds=f"{found[0].seeds[0]}-{found[0].seeds[-1]}",
+        seeds=seeds_text(found[0].seeds),
         keep=" --keep-search" * searched,
         levels=LEVELS * any(each.again != LEVEL for each in experiment.hypotheses),
         table=REPLICATION,

@@ -93,6 +93,17 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds as `parse_seeds` reads them: those that follow each other as a range, such as "10-19,25"."""
+    runs = list[list[int]]()
+    for seed in sorted(seeds):
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
 def _run_missing(
     experiment: Experiment,
     runs: list[SweepRun],

@@ -12,6 +12,7 @@ import yaml
 
 import dcinterp
 from dcinterp.evidence.compute_section import compute_section
+from dcinterp.evidence.multiplier import fit_of
 from dcinterp.evidence.page import page_of
 from dcinterp.evidence.verdicts import verdict_lines
 from dcinterp.support.errors import UserError
@@ -175,6 +176,14 @@ def test_a_size_missing_in_the_other_experiment_is_no_silent_gap(parted):
     assert "No run of all 24 has ended" in verdict_lines(experiment)[0]
     pd.concat([table, table.iloc[:1].assign(name="final,plain-24,seed=9")]).to_csv(file, index=False)
     assert "has 1 runs of other seeds" in verdict_lines(experiment)[0]
+
+
+def test_a_table_without_the_loss_is_named(parted):
+    experiment = parted([1.5, 1.6, 1.7])
+    table = experiment.folder.parent / "large" / "results.csv"
+    pd.read_csv(table).drop(columns=["bits_per_byte"]).to_csv(table, index=False)
+    with pytest.raises(UserError, match=r"large.*has no column 'bits_per_byte'"):
+        fit_of(experiment)
 
 
 def test_points_have_no_arms_to_leave_out():

@@ -21,7 +21,7 @@ from dcinterp.train.control import run_experiment as runner
 from dcinterp.train.control import sweep
 from dcinterp.train.control.experiment import read_table, values_text
 from dcinterp.train.control.experiment_file import read_experiment
-from dcinterp.train.control.run_experiment import parse_seeds, run_experiment
+from dcinterp.train.control.run_experiment import parse_seeds, run_experiment, seeds_text
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.loop.run import train
 
@@ -273,6 +273,12 @@ def test_an_experiment_takes_the_config_of_another_but_for_what_it_says(folder):
     (folder / "experiment.yaml").write_text(yaml.safe_dump(tree | {"config_of": "wider"}))
     with pytest.raises(UserError, match="takes its own from wider; name that one"):
         read_experiment(beside)
+
+
+@pytest.mark.parametrize(("seeds", "text"), [((3, 4, 5), "3-5"), ((7, 3, 5, 4), "3-5,7"), ((9,), "9")])
+def test_seeds_are_told_as_they_are_read(seeds, text):
+    assert seeds_text(seeds) == text
+    assert set(parse_seeds(text)) == set(seeds)
 
 
 def test_seeds_are_written_as_ranges_or_lists():
