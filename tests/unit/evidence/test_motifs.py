@@ -1,7 +1,7 @@
 """Which ways return over seeds, of what was measured of the models of an experiment."""
 
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 
 import pandas as pd
 import pytest
@@ -18,7 +18,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of an experiment in which one arm was never looked into, and one model of another has no clear way."""
     root = tmp_path_factory.mktemp("experiments")
     for name in ("lookup", "lookup_longer"):
-        copytree(ROOT / name, root / name)
+        copytree(ROOT / name, root / name, ignore=ignore_patterns("replication*"))
     table = root / "lookup_longer" / "circuits.csv"
     rows = pd.read_csv(table)
     rows = rows[rows["arm"] != "plain with MLP longer"]
