@@ -13,7 +13,7 @@ from dcinterp.support.progress import console
 from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table
-from dcinterp.train.control.run_experiment import RunsFailed
+from dcinterp.train.control.run_experiment import require_ended
 from dcinterp.train.control.sweep import Sweep, run_sweep
 
 KEY = "recipe.learning_rate"
@@ -55,13 +55,7 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
         rows = rows.reindex(columns=["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"])
         extra = rows if not len(extra) else pd.concat([extra, rows], ignore_index=True)
         write_table(extra, table)
-        failed = ended[ended["status"] == "failed"]
-        if len(failed):
-            first = failed.iloc[0]
-            raise RunsFailed(
-                f"{len(failed)} of {len(runs)} runs failed, such as {first['name']} ({first['message']}). The others "
-                f"are kept in {table}, and the logs are in {sweep.output}."
-            )
+        require_ended(ended, table, sweep.output)
     return extra
 
 

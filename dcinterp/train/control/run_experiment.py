@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 
@@ -122,14 +123,28 @@ def _run_missing(
         place = experiment.output / stage
         join = partial(_join, experiment, stage, missing)
         rows = run_sweep(Sweep(place, missing, jobs), progress=progress, engine=engine, blind=blind, written=join)
-        failed = rows[rows["status"] == "failed"]
-        if len(failed):
-            first = failed.iloc[0]
-            raise RunsFailed(
-                f"{len(failed)} of {len(missing)} runs failed, such as {first['name']} ({first['message']}). The "
-                f"others are kept in {experiment.table}, and the logs are in {place}."
-            )
+        require_ended(rows, experiment.table, place)
     return read_table(experiment)
+
+
+def require_ended(rows: pd.DataFrame, kept: Path, logs: Path) -> None:
+    """Name the first of the runs of a sweep that failed.
+
+    Args:
+        rows: the table of the sweep.
+        kept: where the runs that ended are.
+        logs: the folder of their logs.
+
+    Raises:
+        RunsFailed: there is one.
+    """
+    failed = rows[rows["status"] == "failed"]
+    if len(failed):
+        first = failed.iloc[0]
+        raise RunsFailed(
+            f"{len(failed)} of {len(rows)} runs failed, such as {first['name']} ({first['message']}). The others are "
+            f"kept in {kept}, and the logs are in {logs}."
+        )
 
 
 def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
