@@ -202,7 +202,7 @@ def main(
     experiment, to = trained.experiment, trained.place
     starts, curves = (pd.read_csv(to / name) if (to / name).is_file() else pd.DataFrame() for name in (STARTS, CURVES))
     runs = read_table(experiment)
-    runs = runs[(runs["arm"] == ARM) & (runs["stage"] == FINAL)] if len(runs) else runs
+    runs = runs[(runs["arm"] == ARM) & (runs["stage"] == FINAL)]
     for _, run in runs.iterrows():
         seed, place = int(run["recipe.seed"]), experiment.output / run["name"]
         if not place.is_dir() or (len(starts) and (starts["seed"] == seed).any()):

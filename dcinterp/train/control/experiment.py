@@ -206,7 +206,7 @@ class Experiment:
             NoRunsYet: no run has ended.
             UserError: a run of the search is missing, or one that counts was made with another config.
         """
-        rows = table[(table["stage"] == FINAL) & (table["status"] == "done")] if len(table) else table
+        rows = table[(table["stage"] == FINAL) & (table["status"] == "done")]
         if not len(rows):
             raise NoRunsYet(
                 f"No run of {self.folder} has ended yet; start them with: dcinterp experiment run {self.folder}"

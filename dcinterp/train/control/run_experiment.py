@@ -70,8 +70,7 @@ def run_experiment(
 def _take_search(experiment: Experiment) -> None:
     """Put the search's rows of the experiment's own table into its other one, where they are not there yet."""
     own, there = read_table(replace(experiment, table=experiment.folder / TABLE)), read_table(experiment)
-    rows = own[own["stage"] == TUNING] if len(own) else own
-    rows = rows[~rows["name"].isin(there["name"])] if len(there) else rows
+    rows = own[(own["stage"] == TUNING) & ~own["name"].isin(there["name"])]
     if len(rows):
         write_table(pd.concat([rows, there], ignore_index=True), experiment.table)
 
@@ -116,9 +115,9 @@ def _run_missing(
     blind: bool,
 ) -> pd.DataFrame:
     before = read_table(experiment)
-    done = before[before["status"] == "done"].set_index("name") if len(before) else before
+    done = set(before.loc[before["status"] == "done", "name"])
     experiment.require_config(runs, before)
-    missing = tuple(run for run in runs if run.name not in done.index)
+    missing = tuple(run for run in runs if run.name not in done)
     if missing:
         place = experiment.output / stage
         join = partial(_join, experiment, stage, missing)
@@ -162,5 +161,5 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     rows.insert(0, "arm", [arms[name.split(",")[1]] for name in rows["name"]])
     rows.insert(0, "stage", stage)
     rows["digest"] = [digests[name] for name in rows["name"]]
-    kept = before[~before["name"].isin(rows["name"])] if len(before) else before
+    kept = before[~before["name"].isin(rows["name"])]
     write_table(pd.concat([kept, rows], ignore_index=True), experiment.table)
