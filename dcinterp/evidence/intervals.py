@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.mechanism.statistics import bootstrap_interval, without_width
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment
 
 FEW = 5
@@ -87,7 +88,16 @@ def share_difference(
         values: [seed, arm], shares; or changes of shares, with their bounds.
         arms, baselines: columns.
         bounds: the least and the largest difference that there can be.
+
+    Raises:
+        UserError: a seed lacks a run of one of these arms.
     """
+    lacks = values[[*arms, *baselines]].isna().any(axis=1)
+    if lacks.any():
+        raise UserError(
+            f"Seeds {values.index[lacks].tolist()} lack a run of one of {', '.join((*arms, *baselines))}; run the "
+            "experiment to its end first."
+        )
     over, under = (values[list(side)].mean(axis=1) for side in (arms, baselines))
     return mean_text(torch.tensor((over - under).to_numpy()), bounds)
 

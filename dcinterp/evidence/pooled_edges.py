@@ -9,6 +9,7 @@ patched as a whole, exactly, from prompts that differ in one thing from those th
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, product
@@ -208,6 +209,7 @@ def _correlation(wide: pd.DataFrame, pairs: Iterable[tuple[Any, Any]]) -> tuple[
     """How pairs of the columns correlate in the mean, over the groups that carry something in any, and how many."""
     some = wide[(wide.abs() >= NOTHING).any(axis=1)]
     found = [float(some[a].corr(some[b])) for a, b in pairs] if len(some) >= FEWEST else []
+    found = [each for each in found if not math.isnan(each)]  # one that is the same in all groups correlates with none
     return (sum(found) / len(found) if found else None), len(some)
 
 

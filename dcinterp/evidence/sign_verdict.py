@@ -7,7 +7,7 @@ from scipy.stats import binomtest
 
 from dcinterp.evidence.intervals import two_decimals
 from dcinterp.evidence.verdict_words import NO_VERDICT, OPEN, REFUTED, SUPPORTED, marked
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.support.errors import UserError
 
 
@@ -62,6 +62,8 @@ def sign_verdict(
     low, high = (float(end) for end in bootstrap_interval(values, level=1 - error))
     # Ties have no sign, as in `sign_test`.
     agree = above + below > 0 and binomtest(above, above + below).pvalue <= sign_error
+    if without_width(low, high):
+        return f"{values.mean():+.2f} in all of {of}, so that there is no interval; {NO_VERDICT}."
     word = SUPPORTED if agree and low > 0 else REFUTED if agree and high < 0 else OPEN
     interval = f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
     each = ", ".join(two_decimals(value, "+") for value in sorted(values))

@@ -170,9 +170,11 @@ def sign_test(predicted: Any, measured: Any) -> SignAgreement:
     Pairs in which either number is exactly zero have no two signs and are left out.
 
     Raises:
-        UserError: the two have different shapes.
+        UserError: the two have different shapes, or a number is NaN.
     """
     p, m = _pair(predicted, measured)
+    if p.isnan().any() or m.isnan().any():
+        raise UserError("Some numbers are NaN and have no sign; leave those entries out.")
     two_signs = (p != 0) & (m != 0)
     n = int(two_signs.sum())
     agree = int((p.sign() == m.sign())[two_signs].sum())
@@ -318,8 +320,13 @@ def exchanged_extremes(
 
 
 def _control(value: float, drawn: list[float]) -> Control:
-    others = torch.tensor(drawn, dtype=torch.float64)
-    reached = int((others >= value).sum())
+    others = torch.tensor([value, *drawn], dtype=torch.float64)
+    if others.isnan().any():
+        raise UserError("Some values are NaN and cannot be compared; leave those entries out.")
+    # What ties but for the order of a sum must count as reached.
+    same = 1e-9 * float(others.abs().max())
+    others = others[1:]
+    reached = int((others >= value - same).sum())
     return Control(
         value=value,
         mean=float(others.mean()),

@@ -251,8 +251,9 @@ def _said(what: str, lag: tuple[float, float, float], count: int, *, verdict: bo
         same = f"{mean:+.0f} in all {count} seeds, so that there is no interval"
         return f"The lag between the main edge's effect on {what} and {what} is {same}."
     side, sure = ("before" if mean > 0 else "after"), low > 0 or high < 0
+    apart = f"{abs(mean):.0f} steps {side}" if round(mean) else "at the same step as"
     end = f": {side if sure else 'which comes first is open'}." if verdict else "."
     return (
-        f"The main edge's effect on {what} splits {abs(mean):.0f} steps {side} {what}, on average (lag {mean:+.0f}, "
+        f"The main edge's effect on {what} splits {apart} {what}, on average (lag {mean:+.0f}, "
         f"95 % interval {low:+.0f} to {high:+.0f}, {count} seeds){end}"
     )

@@ -103,32 +103,37 @@ class TrainingEdges(Result):
         return self.final.argsort(descending=True)[:k].tolist()
 
     def table(self) -> pd.DataFrame:
-        """One row an edge, the one that matters most at the end first."""
+        """One row an edge, the one that matters most at the end first; without a start where it came to matter less."""
+        steps = [
+            {"starts at step": start, "from": low, "to": high}
+            for start, low, high in zip(self.start, self.start_low, self.start_high, strict=True)
+        ]
         rows = [
             {
                 "edge": self.edges[place],
                 "effect at the end": float(self.final[place]),
                 "low": float(self.final_low[place]),
                 "high": float(self.final_high[place]),
-                "starts at step": int(self.start[place]),
-                "from": int(self.start_low[place]),
-                "to": int(self.start_high[place]),
+                **{column: int(step) if self.explained[place] > 0 else None for column, step in steps[place].items()},
                 "explained": float(self.explained[place]),
             }
             for place in self.strongest(len(self.edges))
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).astype(dict.fromkeys(("starts at step", "from", "to"), "Int64"))
 
     def sentences(self) -> list[str]:
         """The loss, the edge that matters most at the end, and how many matter."""
         n, most = self.loss.shape[1], self.strongest(1)[0]
         sure, at = int((self.final_low > 0).sum()), f"{100 * self.level:g} %"
-        start = (
-            f"It starts at step {int(self.start[most]):,} ({at} interval {int(self.start_low[most]):,} to "
-            f"{int(self.start_high[most]):,})."
-            if self.final_low[most] > 0
-            else "That it raises the loss is not shown, so it has no start."
-        )
+        if self.final_low[most] <= 0:
+            start = "That it raises the loss is not shown, so it has no start."
+        elif self.explained[most] <= 0:
+            start = "It mattered more before, so it has no start."
+        else:
+            start = (
+                f"It starts at step {int(self.start[most]):,} ({at} interval {int(self.start_low[most]):,} to "
+                f"{int(self.start_high[most]):,})."
+            )
         return [
             f"The loss goes from {float(self.loss[0].mean()):.2f} to {float(self.loss[-1].mean()):.2f} nats; its split "
             f"into two levels is at step {self.loss_start:,} ({at} interval over {n} documents "

@@ -6,8 +6,17 @@ import pandas as pd
 import pytest
 
 from dcinterp.evidence import one_rate
+from dcinterp.evidence.intervals import share_difference
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.control.run_experiment import RunsFailed
+
+
+def test_a_seed_that_lacks_an_arm_gives_no_difference():
+    values = pd.DataFrame({"a": [0.5, None], "b": [0.7, 0.6], "c": [0.4, 0.4]}, index=[3, 4])
+    with pytest.raises(UserError, match=r"Seeds \[4\] lack a run of one of a, b, c"):
+        share_difference(values, ["a", "b"], ["c"])
+    assert share_difference(values, ["b"], ["c"]).startswith("+0.250 [")
 
 
 def test_a_run_that_failed_is_named_and_the_others_are_kept(tmp_path, write_experiment, monkeypatch):

@@ -52,7 +52,12 @@ def test_models_without_a_difference_have_no_sign():
     table = shares(query=[0.2, 0.3, 0.1, 0.25, 0.15] + [0.5] * 5, logits=[0.5] * 10)
     told = sign_verdict(table, QUERY, LOGITS, trained=10, seeds=10)
     assert "above zero in 0 of them; **open**" in told
-    assert "**open**" in sign_verdict(shares(query=[0.5] * 10), QUERY, 0.5, trained=10, seeds=10)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_models_that_are_all_the_same_have_no_verdict(share):
+    told = sign_verdict(shares(query=[share] * 10), QUERY, 0.5, trained=10, seeds=10)
+    assert told == f"{share - 0.5:+.2f} in all of 10 of 10 models, so that there is no interval; no verdict."
 
 
 def test_the_sign_test_may_err_more_than_the_interval():

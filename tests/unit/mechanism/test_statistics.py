@@ -96,6 +96,13 @@ def test_chosen_heads_against_random_ones():
     assert random_control(effects, chosen=[0, 2]).p_value > 0.5
 
 
+def test_sums_that_differ_by_their_order_alone_are_ties():
+    effects = torch.randn(12, generator=torch.Generator().manual_seed(4))
+    assert random_control(effects, chosen=range(12)).p_value == 1
+    alike = random_control([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], chosen=range(1, 6), draws=600)
+    assert alike.p_value == pytest.approx(1 / 6, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -108,6 +115,8 @@ def test_chosen_heads_against_random_ones():
         (lambda: calibration_error([1.0], [0.0]), "Every measured effect is zero"),
         (lambda: random_control([1.0, 2.0], []), "Choose between"),
         (lambda: random_control([1.0, 2.0], [5]), "Choose between"),
+        (lambda: random_control([1.0, float("nan")], [0]), "NaN"),
+        (lambda: sign_test([1.0, float("nan")], [1.0, 2.0]), "NaN"),
     ],
 )
 def test_refuses_with_a_sentence(call, message):

@@ -129,6 +129,16 @@ def test_a_curve_that_is_no_step_is_said_to_be_none(found):
     assert any("start means little" in line for line in flat.warnings())
 
 
+def test_an_edge_that_came_to_matter_less_has_no_start(found):
+    most = found.strongest(1)[0]
+    fell = dataclasses.replace(
+        found, final_low=found.final.abs() / 2, explained=found.explained.index_fill(0, torch.tensor(most), 0.0)
+    )
+    assert fell.sentences()[1].endswith("It mattered more before, so it has no start.")
+    assert fell.table().loc[0, ["starts at step", "from", "to"]].isna().all()
+    assert fell.table()["starts at step"].notna().sum() == int((fell.explained > 0).sum())
+
+
 def test_documents_of_tasks_are_held_out_rows(tmp_path, tokenizer_folder):
     (tmp_path / "tokenizer").symlink_to(tokenizer_folder)
     from dcinterp.train.config.recipe import write_config
