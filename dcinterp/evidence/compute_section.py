@@ -81,8 +81,8 @@ def compute_text(experiment: Experiment, fit: ScalingFit) -> str:
         for at in range(len(fit.loss))
     ]
     slopes = "; that of ".join(
-        f"{family} falls as compute to the power of -{fit.exponent[at]:.4f} "
-        f"[-{fit.exponent_high[at]:.4f}, -{fit.exponent_low[at]:.4f}]"
+        f"{family} falls as compute to the power of {-fit.exponent[at]:.4f} "
+        f"[{-fit.exponent_high[at]:.4f}, {-fit.exponent_low[at]:.4f}]"
         for at, family in enumerate(fit.families)
     )
     measure, name = next(iter(experiment.measures.items()))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit
+import numpy as np
+
+from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit, student_interval
 from dcinterp.evidence.intervals import one_by_one
-from dcinterp.evidence.verdict_words import NO_VERDICT, Verdict, verdict_words
+from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, Verdict, verdict_words
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import FINAL, Experiment, Multiplier, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, Multiplier, read_table, reported_runs
 from dcinterp.train.control.experiment_file import series
 
 
@@ -57,8 +59,13 @@ def found_fit(experiment: Experiment) -> ScalingFit | None:
         return None
 
 
-def multiplier_verdict(experiment: Experiment) -> Verdict:
-    """The hypothesis on the multiplier, what it is at the lowest common loss, and whether the intervals support it."""
+def multiplier_verdict(experiment: Experiment, level: float = LEVEL) -> Verdict:
+    """The hypothesis on the multiplier, what it is at the lowest common loss, and whether the intervals support it.
+
+    Args:
+        experiment: whose multiplier it is.
+        level: of the intervals that the verdict goes by; those that are shown are of 95 %.
+    """
     assert experiment.multiplier is not None
     asked = experiment.multiplier.name, "the compute multiplier", "1"
     try:
@@ -66,16 +73,14 @@ def multiplier_verdict(experiment: Experiment) -> Verdict:
     except UserError as problem:
         return Verdict(*asked, "", "none", "", str(problem).removesuffix("."), NO_VERDICT)
     fit = fits[0]
-    low, high = (
-        min(float(each.multiplier_low[0]) for each in fits),
-        max(float(each.multiplier_high[0]) for each in fits),
-    )
-    side = (low > 1) - (high < 1)
+    ends = [student_interval(np.log(each.by_seed), level) for each in fits]
+    side = all(low > 0 for low, _, _ in ends) - all(high < 0 for _, _, high in ends)
     edge = _costlier_at_an_edge(experiment, experiment.multiplier, side)
     word, says = verdict_words(side, refuted="it is below 1", at_an_edge=edge, marks=experiment.edge_marks)
-    if interim := len(fit.seeds) < len(experiment.seeds):
+    planned = _planned(experiment)
+    if interim := len(fit.seeds) < planned:
         word = NO_VERDICT
-        says = f"{len(fit.seeds)} of {len(experiment.seeds)} seeds have a run of every arm: {NO_VERDICT}"
+        says = f"{len(fit.seeds)} of {planned} seeds have a run of every arm: {NO_VERDICT}"
     few = one_by_one(*(each.by_seed for each in fits), form=".2f")
     return Verdict(
         *asked,
@@ -86,6 +91,14 @@ def multiplier_verdict(experiment: Experiment) -> Verdict:
         word=word,
         at_an_edge=bool(edge) and not interim,
     )
+
+
+def _planned(experiment: Experiment) -> int:
+    """How many seeds there will be; in the table of a repetition, at least those that any arm has."""
+    if experiment.has_own_table:
+        return len(experiment.seeds)
+    there = {seed for each in series(experiment) for seed in reported_runs(each)["recipe.seed"]}
+    return max(len(experiment.seeds), len(there))
 
 
 def multiplier_text(fit: ScalingFit, at: int) -> str:

@@ -83,7 +83,9 @@ HOW = (
 )
 SHARES = (
     "The mean of an accuracy has none: where runs either learn a thing or do not, a few of them say too little about "
-    "the rarer of the two. How many seeds reach {at:.0%} has one (Clopper and Pearson). "
+    "the rarer of the two. The interval of a difference is to be read with that in mind: where few seeds fail, or few "
+    "learn, it may cover less than it says, so look at the points too. How many seeds reach {at:.0%} has one (Clopper "
+    "and Pearson). "
 )
 AGAIN = """
 ## With other seeds

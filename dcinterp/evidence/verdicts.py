@@ -15,7 +15,17 @@ from typing import NamedTuple, TypeAlias
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
 from dcinterp.evidence.intervals import brackets, interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
-from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, WORDS, Verdict, at_level, error_of, verdict_words
+from dcinterp.evidence.verdict_words import (
+    LEVEL,
+    NO_VERDICT,
+    REFUTED,
+    SUPPORTED,
+    WORDS,
+    Verdict,
+    at_level,
+    error_of,
+    verdict_words,
+)
 from dcinterp.mechanism.statistics import without_width
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
@@ -89,13 +99,7 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     if experiment.claim is not None:
         too = f" With other seeds: {again.claim}." if again.claim else ""
         lines.append(_claim_line(experiment, experiment.claim, about) + too)
-    tests, keep, lose = _corrected(experiment, about)
-    said = [f"{' and '.join(keep)} would come out as above"] if keep else []
-    said += [f"{' and '.join(lose)} would be open"] if lose else []
-    if said:
-        level = f"intervals of {family_level(tests):.1%}"
-        lines.append(f"Corrected for being {tests} tests (Bonferroni: {level}), {'; '.join(said)}.")
-    return lines
+    return lines + [each.line for each in _families(experiment, about) if each.keep or each.lose]
 
 
 def replication(experiment: Experiment) -> Experiment | None:
@@ -245,8 +249,8 @@ def _made(experiment: Experiment, about: Compared) -> str:
 
 
 def _corrections(experiment: Experiment, about: Compared) -> list[tuple[Verdict, bool]]:
-    """Every verdict, and whether it would be open if it were corrected for the others."""
-    lost = _corrected(experiment, about)[2]
+    """Every verdict, and whether it would be open if it were corrected for the others of its family."""
+    lost = [name for family in _families(experiment, about) for name in family.lose]
     return [(each, each.name in lost) for each in _verdicts(experiment, about)]
 
 
@@ -278,6 +282,9 @@ def _against(experiment: Experiment, claim: Claim, about: Compared) -> list[str]
             return None
         _, low, high = found.between(hypothesis.arms, hypothesis.baselines, _level(experiment, hypothesis))
         side = _concluded(experiment, hypothesis, low, high)
+        if without_width(low, high):
+            against.append(f"{name} has no interval")
+            continue
         if name in claim.needs and side < 1:
             against.append(f"{name} is {'refuted' if side < 0 else 'open'}")
         if name in claim.same and high >= claim.same[name]:
@@ -288,28 +295,61 @@ def _against(experiment: Experiment, claim: Claim, about: Compared) -> list[str]
     return against
 
 
-def _corrected(experiment: Experiment, about: Compared) -> tuple[int, list[str], list[str]]:
-    """Which verdicts stay when the hypotheses of an experiment are one family of tests.
+class _Family(NamedTuple):
+    """Hypotheses that are one family of tests, and what becomes of verdicts when they are corrected for that.
 
-    Those that the claim needs together are none of the family. A multiplier counts as a test, and is not tested again.
-
-    Returns:
-        How many tests there are, the names of the hypotheses that keep their verdict, and of those that would be open;
-        none before all planned seeds are there, nor where all verdicts go by intervals as wide as a correction's.
+    tests: how many. keep, lose: names of those that keep their verdict, and of those that would be open; an open one,
+    and one without a verdict, is in neither. what: what the tests are, in words.
     """
-    claim, keep, lose = experiment.claim, list[str](), list[str]()
-    family = [each for each in about if claim is None or each[0].name not in (*claim.needs, *claim.same)]
-    tests = len(family) + (experiment.multiplier is not None)
-    if tests < 2 or any(len(found.seeds) < max(2, found.planned) for _, found in family):
-        return tests, [], []
-    if all(_level(experiment, each) >= family_level(tests) for each, _ in family):
-        return tests, [], []
-    for each, found in family:
-        level = _level(experiment, each)
-        if _concluded(experiment, each, *found.between(each.arms, each.baselines, level)[1:]):
-            stays = side_of_zero(*found.between(each.arms, each.baselines, max(level, family_level(tests)))[1:])
-            (keep if stays else lose).append(each.name)
-    return tests, keep, lose
+
+    tests: int
+    keep: list[str]
+    lose: list[str]
+    what: str
+
+    @property
+    def line(self) -> str:
+        """What the correction would change, in Markdown."""
+        said = [f"{' and '.join(self.keep)} would come out as above"] if self.keep else []
+        said += [f"{' and '.join(self.lose)} would be open"] if self.lose else []
+        level = f"intervals of {family_level(self.tests):.1%}"
+        return f"Corrected for being {self.what} (Bonferroni: {level}), {'; '.join(said)}."
+
+
+def _families(experiment: Experiment, about: Compared) -> list[_Family]:
+    """The hypotheses besides the claim, with that on a multiplier; and those that the claim names, if it is not made.
+
+    A claim that is made asks for all of its hypotheses together, which needs no correction.
+    """
+    claim = experiment.claim
+    named = () if claim is None else (*claim.needs, *claim.same)
+    besides = [each for each in about if each[0].name not in named]
+    tests = len(besides) + (experiment.multiplier is not None)
+    keep, lose = list[str](), list[str]()
+    if experiment.multiplier is not None and multiplier_verdict(experiment).word in (SUPPORTED, REFUTED):
+        stays = multiplier_verdict(experiment, family_level(tests)).word in (SUPPORTED, REFUTED)
+        (keep if stays else lose).append(experiment.multiplier.name)
+    found = [_family(experiment, besides, tests, f"{tests} tests", keep, lose)]
+    if claim is not None and _against(experiment, claim, about):
+        own = [each for each in about if each[0].name in named]
+        what = f"{len(own)} tests of a claim that is not made"
+        found.append(_family(experiment, own, len(own), what, [], []))
+    return [each for each in found if each.tests > 1]
+
+
+def _family(
+    experiment: Experiment, about: Compared, tests: int, what: str, keep: list[str], lose: list[str]
+) -> _Family:
+    """With every hypothesis that has all its seeds; with none where all verdicts go by intervals as wide as its own."""
+    if not all(_level(experiment, each) >= family_level(tests) for each, _ in about):
+        for each, found in about:
+            level = _level(experiment, each)
+            if len(found.seeds) < max(2, found.planned):
+                continue
+            if _concluded(experiment, each, *found.between(each.arms, each.baselines, level)[1:]):
+                ends = found.between(each.arms, each.baselines, max(level, family_level(tests)))[1:]
+                (keep if side_of_zero(*ends) else lose).append(each.name)
+    return _Family(tests, keep, lose, what)
 
 
 def family_level(tests: int) -> float:

@@ -178,6 +178,7 @@ def scaling_fit(
     table = table[table["family"].isin((base, other))]
     if over == "seeds":
         drawn = _over_seeds(table, (base, other), through)
+        table = table[table[SEED].isin(drawn["seeds"])]
     elif through == "line":
         drawn = _over_runs(table, (base, other), resamples, seed)
     else:
@@ -228,8 +229,8 @@ def _over_seeds(table: pd.DataFrame, families: tuple[str, str], through: Through
     grid = _common_losses(fits, families, lines=True)
     slopes, levels = (np.array([[fit.line[part] for fit in each] for each in fits]) for part in (0, 1))
     log_flops = np.array([[fit.log_flops(grid, through) for fit in each] for each in fits])  # [family, seed, at]
-    low, middle, high = np.exp(_student(log_flops[0] - log_flops[1]))
-    exponent_low, exponent, exponent_high = _student(-slopes.T)
+    low, middle, high = np.exp(student_interval(log_flops[0] - log_flops[1]))
+    exponent_low, exponent, exponent_high = student_interval(-slopes.T)
     return dict(
         exponent=_pair(exponent),
         exponent_low=_pair(exponent_low),
@@ -259,12 +260,12 @@ def _paired_seeds(table: pd.DataFrame, families: tuple[str, str]) -> list[int]:
     return [int(seed) for seed in seeds]
 
 
-def _student(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(low, mean, high) over the first axis, of which the interval is Student's t of 95 %."""
+def student_interval(values: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(low, mean, high) over the first axis, with the interval of Student's t."""
     from scipy.special import stdtrit
 
     mean, n = values.mean(0), len(values)
-    error = float(stdtrit(n - 1, 0.975)) * values.std(0, ddof=1) / math.sqrt(n)
+    error = float(stdtrit(n - 1, (1 + level) / 2)) * values.std(0, ddof=1) / math.sqrt(n)
     return mean - error, mean, mean + error
 
 

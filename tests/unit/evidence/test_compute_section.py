@@ -244,6 +244,30 @@ def test_without_all_seeds_there_is_no_verdict(planted):
     )
 
 
+def test_a_seed_that_lacks_an_arm_counts_as_planned_in_a_repetition_of_more_seeds(planted):
+    experiment = planted([1.5, 1.6, 1.7, 0.9])
+    table = pd.read_csv(experiment.table)
+    table = table[(table["recipe.seed"] != 3) | (table["arm"] != "all 24")]
+    again = experiment.table.with_name("replication.csv")
+    table.to_csv(again, index=False)
+    assert verdict_lines(read_experiment(experiment.folder, table=again))[0].endswith(
+        "3 of 4 seeds have a run of every arm: no verdict."
+    )
+
+
+@pytest.mark.parametrize(("multipliers", "stays"), [([1.5, 1.6, 1.7], True), ([1.12, 1.2, 1.28], False)])
+def test_a_multiplier_is_corrected_as_the_tests_beside_it_are(planted, multipliers, stays):
+    experiment = planted(multipliers)
+    file = experiment.folder / "experiment.yaml"
+    beside = {"hypotheses": [{"name": "H2", "arm": "all 24", "baseline": "plain 24"}]}
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | beside))
+    first, _, last = verdict_lines(read_experiment(experiment.folder))
+    assert "**supported**" in first
+    assert last.startswith("Corrected for being 2 tests (Bonferroni: intervals of 97.5%), ")
+    assert ("H1 would come out as above" in last) == stays
+    assert ("H1 would be open" in last or "H1 and H2 would be open" in last) != stays
+
+
 def test_a_size_that_no_seed_has_is_no_silent_gap(planted):
     experiment = planted([1.5, 1.6, 1.7])
     table = pd.read_csv(experiment.table)

@@ -81,6 +81,29 @@ def test_what_a_correction_would_leave_open_is_marked_as_on_the_page(tmp_path, w
     assert ["near minus plain" in line for line in marked] == [True]
 
 
+def test_what_a_claim_names_is_a_family_of_its_own_where_it_is_not_made(several):
+    needs = {"says": "it helps", "needs": ["H1", "H2"]}
+    *_, last = verdict_lines(changed(several, claim=needs))
+    assert last == (
+        "Corrected for being 2 tests of a claim that is not made (Bonferroni: intervals of 97.5%), H1 and H2 would "
+        "come out as above."
+    )
+    made = verdict_lines(changed(several, claim={"says": "it helps", "needs": ["H1"]}))
+    assert made[-1].startswith("Corrected for being 2 tests (Bonferroni"), "H2 and H3; a claim asks for all of its own"
+    assert "H1" not in made[-1]
+
+
+def test_a_hypothesis_that_waits_for_seeds_takes_no_correction_from_the_others(several):
+    table, tree = pd.read_csv(several / "results.csv"), yaml.safe_load((several / "experiment.yaml").read_text())
+    table["accuracy late"] = table["accuracy 1 held-out"].where(table["recipe.seed"] != 3)
+    table.to_csv(several / "results.csv", index=False)
+    waits = {"name": "H4", "arm": "better", "baseline": "plain", "measure": "accuracy late"}
+    keys = {"measures": tree["measures"] | {"accuracy late": "late"}, "hypotheses": [*tree["hypotheses"], waits]}
+    *_, fourth, last = verdict_lines(changed(several, **keys))
+    assert fourth.endswith("over 3 seeds (one by one +0.310, +0.290, +0.305); interim, 3 of 4 seeds: no verdict.")
+    assert last == ("Corrected for being 4 tests (Bonferroni: intervals of 98.8%), H1 and H2 would come out as above.")
+
+
 def test_what_has_no_run_is_left_out(several, tmp_path, write_experiment):
     empty = write_experiment(tmp_path / "empty", {"plain": [0.1], "other": [0.2]})
     (empty / "results.csv").unlink()

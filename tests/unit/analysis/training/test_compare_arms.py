@@ -166,16 +166,18 @@ def test_a_page_says_what_sets_the_runs_of_the_search_apart(tmp_path, write_expe
         (-0.4, 0.0, "**not made** (H1 is refuted)."),
         (0.4, 0.05, "**not made** (the interval of H2 ends at +0."),
         (0.4, -0.2, "**not made** (H2 is refuted, so H1 may only say what was learnt)."),
+        (0.4, None, "**not made** (H2 has no interval)."),
     ],
 )
 def test_a_claim_is_made_where_nothing_stands_against_it(tmp_path, write_experiment, better, same, says):
     plain, scatter = torch.tensor([0.30, 0.34, 0.28, 0.33]), torch.tensor([0.01, -0.01, 0.005, -0.005])
-    runs = {"plain": plain, "other": plain + better + scatter, "seen": plain + same + 0.1 * scatter}
+    seen = plain + 0.02 if same is None else plain + same + 0.1 * scatter
+    runs = {"plain": plain, "other": plain + better + scatter, "seen": seen}
     folder = write_experiment(tmp_path / "e", {arm: values.tolist() for arm, values in runs.items()})
     file = folder / "experiment.yaml"
     tree = yaml.safe_load(file.read_text()) | {"claim": {"says": "it helps", "needs": ["H1"], "same": {"H2": 0.03}}}
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
-    *_, claim = verdict_lines(read_experiment(folder))
+    claim = next(line for line in verdict_lines(read_experiment(folder)) if line.startswith("**The claim**"))
     assert claim.startswith(
         "**The claim** that it helps needs that H1 is supported, and that H2 is not refuted, with an interval"
     )

@@ -124,7 +124,9 @@ def test_over_seeds_only_whole_seeds_count(tmp_path):
     path = table_of_seeds(tmp_path / "a.csv", [1.5, 1.8, 2.1])
     table = pd.read_csv(path)
     table.drop(table.index[-1]).to_csv(path, index=False)
-    assert dcinterp.scaling_fit(path, loss="bits", over="seeds").seeds == (0, 1)
+    whole = dcinterp.scaling_fit(path, loss="bits", over="seeds")
+    assert whole.seeds == (0, 1)
+    assert len(whole.points) == 2 * len(table) // 3, "the others are in no line, so they are no points either"
     table[table["recipe.seed"].isin((0, 9))].to_csv(path, index=False)
     with pytest.raises(UserError, match="both families: 1"):
         dcinterp.scaling_fit(path, loss="bits", over="seeds")
