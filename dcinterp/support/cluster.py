@@ -13,6 +13,8 @@ from dcinterp.support.errors import UserError
 POLL_SECONDS = 0.5
 CONNECT_SECONDS = 30.0
 """That a scheduler may take to start: in a Slurm job it starts beside the work."""
+LEAVE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+"""Run by workers of this machine, whom Ctrl-C of a terminal reaches too: who waits for them would wait for ever."""
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def cluster(address: str, jobs: int) -> Iterator[Any]:
         raise UserError("The engine dask needs Dask: pip install 'dcinterp[cluster]'.") from error
     if not address:
         with (
-            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None) as local,
+            LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None, preload=[LEAVE_CTRL_C]) as local,
             Client(local) as own,
         ):
             yield own
@@ -45,7 +47,7 @@ def cluster(address: str, jobs: int) -> Iterator[Any]:
                 raise OSError("there is no such file")
             time.sleep(POLL_SECONDS)
         client = Client(**place, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AssertionError) as error:
         raise UserError(
             f"No Dask scheduler answers at {address} ({error}); start one with `dask scheduler`."
         ) from error

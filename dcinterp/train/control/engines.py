@@ -52,15 +52,22 @@ def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
     if kind == STACKED:
         _require_device(address)
     if (kind == LOCAL and not address) or kind == STACKED:
-        with ThreadPoolExecutor(jobs) as pool:
+        pool = ThreadPoolExecutor(jobs)
+        try:
             yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
         return
     if kind != DASK:
         raise UserError(
             f"There is no engine {engine!r}; choose local, stacked:cuda, dask, or dask:ADDRESS of a scheduler."
         )
-    with cluster(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
-        yield pool
+    with cluster(address, jobs) as client:
+        remote = client.get_executor(retries=RETRIES, pure=False)
+        try:
+            yield remote
+        finally:
+            remote.shutdown(wait=False)
 
 
 def _require_device(name: str) -> None:

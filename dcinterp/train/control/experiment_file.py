@@ -113,13 +113,18 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     called = [each.name for each in hypotheses] + ([multiplier.name] if multiplier else [])
     if twice := [name for name in called if called.count(name) > 1]:
         raise UserError(f"Two hypotheses of {file} are called {twice[0]!r}; give each a name of its own.")
+    searched_values = {str(key): [_number_or_text(each) for each in values] for key, values in searched_keys.items()}
+    for key, values in searched_values.items():
+        if twice := [value for value in values if values.count(value) > 1]:
+            raise UserError(f"The search of {file} has {twice[0]!r} of {key} twice; name each value once.")
+    other = table is not None and Path(table).resolve() != (file.parent / TABLE).resolve()
     made = Experiment(
         folder=file.parent,
         title=str(tree.get("title", file.parent.name)),
         config=_config(file, tree),
         arms={str(arm["name"]): {str(k): v for k, v in arm.items() if k not in ("name", AS)} for arm in arms},
         tuned_as=tuned_as,
-        tuning_keys={str(key): [_number_or_text(each) for each in values] for key, values in searched_keys.items()},
+        tuning_keys=searched_values,
         tuning_seeds=searched,
         tuning_config={str(key): value for key, value in (tuning.get("config") or {}).items()},
         tuned_by=str(tuning.get("by", "loss")),
@@ -135,7 +140,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         solved_at=float(solved.get("at", 0.95)),
         about=tuple(map(str, tree.get("about") or ())),
         limits=tuple(map(str, tree.get("limits") or ())),
-        output=Path(tree.get("output") or f"runs/{file.parent.name}") / (_mark(table) if table else ""),
+        output=Path(tree.get("output") or f"runs/{file.parent.name}") / (_mark(table) if table and other else ""),
         table=Path(table) if table else file.parent / TABLE,
     )
     made.tuning_runs()

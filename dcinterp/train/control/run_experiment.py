@@ -60,7 +60,13 @@ def run_experiment(
     experiment = replace(experiment, seeds=seeds or experiment.seeds)
     run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine, blind=blind)
     experiment.output.mkdir(parents=True, exist_ok=True)
-    with lock_run(experiment.output, file=LOCK, way_out="give another --table"):
+    # Of the runs, and of the table: from another working folder the same table would have runs elsewhere.
+    table, way_out = experiment.table, "give another --table"
+    table.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        lock_run(experiment.output, file=LOCK, way_out=way_out),
+        lock_run(table.parent, file=f".{table.name}.lock", way_out=way_out),
+    ):
         if keep_search:
             _take_search(experiment)
         run(experiment.tuning_runs(), TUNING)

@@ -63,6 +63,31 @@ def stop_on_signals(progress: Progress) -> Iterator[Progress]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def interrupt_on_signals() -> Iterator[None]:
+    """`kill` and a closed terminal interrupt the block as Ctrl-C does, so that what it started is stopped.
+
+    In a thread that is not the main one, nothing is caught; signals that are ignored (`nohup`) stay so.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        if number == getattr(signal, "SIGHUP", None):
+            _detach_terminal()
+        raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _detach_terminal() -> None:
     """Writing to a terminal that is gone fails, and would end the run before its checkpoint is written."""
     for stream in (sys.stdout, sys.stderr):

@@ -47,12 +47,21 @@ from dcinterp.train.config.recipe import (
     unshared,
     write_config,
 )
-from dcinterp.train.control.engines import LOCAL, STACKED, open_engine, train_stack_there, train_there
-from dcinterp.train.control.run_lock import lock_holder
+from dcinterp.train.control.engines import (
+    LOCAL,
+    ORPHAN_SECONDS,
+    STACKED,
+    open_engine,
+    train_stack_there,
+    train_there,
+)
+from dcinterp.train.control.run_lock import lock_holder, lock_run
+from dcinterp.train.control.signals import interrupt_on_signals
 from dcinterp.train.loop.metrics_file import read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
+LOCK = ".sweep"
 
 
 @dataclass(frozen=True)
@@ -135,10 +144,17 @@ def run_sweep(
         written: called whenever the table has been written: before the first run, and as runs end.
 
     Raises:
-        UserError: there is no such engine, or it does not answer.
+        UserError: there is no such engine, it does not answer, or another process runs a sweep in this folder.
     """
-    progress = progress or silent
     sweep.output.mkdir(parents=True, exist_ok=True)
+    with lock_run(sweep.output, file=LOCK, way_out="give another output"), interrupt_on_signals():
+        return _run_sweep(sweep, jobs or sweep.jobs, progress or silent, engine, blind, written)
+
+
+def _run_sweep(
+    sweep: Sweep, jobs: int, progress: Progress, engine: str, blind: bool, written: Callable[[], None]
+) -> pd.DataFrame:
+    """As `run_sweep`, by the process that has the folder."""
     waiting = [run for run in sweep.runs if not is_finished(run)]
     failures: dict[str, str] = {}
     done = len(sweep.runs) - len(waiting)
@@ -146,7 +162,8 @@ def run_sweep(
     written()
     progress(done, len(sweep.runs), f"{done} finished before")
     # The pool waits for its runs as it closes, and they read shared documents until they have ended.
-    with _stop_file(sweep.output) as stop, ExitStack() as held, open_engine(engine, jobs or sweep.jobs) as pool:
+    with _stop_file(sweep.output) as stop, ExitStack() as held, open_engine(engine, jobs) as pool:
+        pending: dict[Future[str], list[SweepRun]] = {}
         try:
             kind, _, device = engine.partition(":")
             if kind == STACKED:
@@ -175,6 +192,7 @@ def run_sweep(
                     progress(done, len(sweep.runs), _describe_running(running, blind))
         except BaseException:
             stop.touch()
+            wait(pending, timeout=ORPHAN_SECONDS)  # a cluster without workers would never end what waits there
             raise
     return table
 
@@ -333,6 +351,8 @@ def _failures(together: list[SweepRun], sentence: str) -> dict[str, str]:
 @contextmanager
 def _documents(output: Path) -> Iterator[Path]:
     """A folder for the documents that stacks of runs share; it is gone when they have ended."""
+    for left in output.glob(".documents-*"):  # of a process that was killed: this one has the folder's lock
+        shutil.rmtree(left, ignore_errors=True)
     folder = output / f".documents-{os.getpid()}"
     try:
         yield folder
@@ -371,6 +391,8 @@ def _describe_running(pending: list[SweepRun], blind: bool) -> str:
 
 def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     folder = Path(run.config.output)
+    # A run that was refused since another process trained it may have come to its end there.
+    failure = "" if is_finished(run) else failure
     status = "failed" if failure else "done" if is_finished(run) else "stopped" if _last_step(folder) else "waiting"
     row: dict[str, Any] = {"name": run.name, "status": status, "message": failure} | run.keys
     row["family"] = preset(run.config.model.preset).family

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -79,8 +81,8 @@ def make_documents(
     if not pieces:
         return
     # Not forked: the parent may have threads. And it is the parent whom Ctrl-C is for.
-    ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=ignore) as pool:
+    begin = partial(_begin, os.getpid())
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=begin) as pool:
         made = [pool.submit(_make, piece) for piece in pieces]
         try:
             for number, each in enumerate(as_completed(made)):
@@ -89,6 +91,18 @@ def make_documents(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _begin(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and end with it, however it ends."""
+
+    def end_with_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _make(piece: tuple[TrainConfig, Path, int]) -> None:

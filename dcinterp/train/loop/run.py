@@ -151,7 +151,7 @@ def _train(
         seconds = partial(time_step, model, batch, config.recipe.gradient_accumulation)
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         begin(RunSummary(config, model.num_parameters(), step, seconds, trained))
-    began = time.monotonic()
+    trainer.began = time.monotonic()
     with without_bars():
         try:
             trainer.train(resume_from_checkpoint=checkpoint)
@@ -159,8 +159,7 @@ def _train(
             raise describe(problem, config, output) from problem
         if reporter.cancelled is not None:
             raise reporter.cancelled
-        seconds_in_all = time.monotonic() - began
-        timings = {"seconds": seconds_in_all, "watching": mechanism.seconds, "steps": trainer.state.global_step}
+        timings = {"seconds": trainer.seconds, "watching": mechanism.seconds, "steps": trainer.state.global_step}
         folder = output / "model"
         _save(trainer, folder, output / "timings.json", timings)
     return folder

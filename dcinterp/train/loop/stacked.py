@@ -13,6 +13,7 @@ import argparse
 import copy
 import json
 import logging
+import shutil
 import signal
 import sys
 import time
@@ -54,6 +55,8 @@ FREE = ("output", "recipe.seed", "recipe.learning_rate", "data.seed")
 """What runs of one stack may differ in."""
 CHECKPOINT = "stack.safetensors"
 """In the folder of the first run: where all runs of a stack are, until they end."""
+ASIDE = "model-of-stack"
+"""Where a model waits until those of all runs of its stack are written."""
 
 
 def train_stacked(
@@ -350,9 +353,13 @@ class Stack:
                 run.data_source.tokenizer.save_pretrained(aside)
 
             folders.append(run.output / "model")
-            checkpoints.write_whole(folders[-1], write)
+            checkpoints.write_whole(folders[-1].with_name(ASIDE), write)
             timings = {"seconds": seconds / len(self.runs), "watching": 0.0, "steps": run.config.steps}
             (run.output / "timings.json").write_text(json.dumps(timings), encoding="utf-8")
+        # Only now: a run that has its model counts as finished, and those that lack theirs could not go on without it.
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.with_name(ASIDE).replace(folder)
         (self.runs[0].output / CHECKPOINT).unlink(missing_ok=True)
         if lost := [run.output.name for run in self.runs if not run.finite]:
             raise TrainingDiverged(f"The loss became NaN or infinite in {', '.join(lost)}; the other runs are done.")

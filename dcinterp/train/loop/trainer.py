@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,9 +134,15 @@ class DocumentTrainer(Trainer):
         self.recipe, self.keep_checkpoints, self.saved_tokenizer = recipe, keep_checkpoints, saved_tokenizer
         self.on_loss, self.added = on_loss, added
         self._staging: Path | None = None
+        self.began, self.earlier = time.monotonic(), 0.0
         super().__init__(**arguments)
         if loss_is_mean:
             self.model_accepts_loss_kwargs = False
+
+    @property
+    def seconds(self) -> float:
+        """What training took up to now, with what the steps before the checkpoint took that it goes on from."""
+        return self.earlier + time.monotonic() - self.began
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
         if self.lr_scheduler is None:
@@ -217,7 +224,11 @@ class DocumentTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.is_world_process_zero():
                 staged = self._staging / f"{checkpoints.PREFIX}{step}"
-                running = {"loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
+                running = {
+                    "loss": float(self._tr_loss),
+                    "logged": self._globalstep_last_logged,
+                    "seconds": self.seconds,
+                }
                 (staged / RUNNING).write_text(json.dumps(running), encoding="utf-8")
                 if self.saved_tokenizer is not None:
                     self.saved_tokenizer.save_pretrained(staged)
@@ -238,6 +249,7 @@ class DocumentTrainer(Trainer):
             running = json.loads(path.read_text(encoding="utf-8"))
             self._tr_loss = torch.tensor(running["loss"], device=self.args.device)
             self._globalstep_last_logged = running["logged"]
+            self.earlier = running.get("seconds", 0.0)  # version 0.1 did not keep it
         scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         assert self.optimizer is not None
         for group, rate, share in zip(

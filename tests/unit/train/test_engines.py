@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +15,9 @@ import pytest
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
 from dcinterp.train.control.engines import open_engine, train_there
-from dcinterp.train.control.run_lock import lock_holder
-from dcinterp.train.control.sweep import Sweep, make_run, run_sweep
+from dcinterp.train.control.run_lock import lock_holder, lock_run
+from dcinterp.train.control.signals import interrupt_on_signals
+from dcinterp.train.control.sweep import LOCK, Sweep, make_run, results, run_sweep
 from dcinterp.train.loop.checkpoints import steps_in
 from dcinterp.train.loop.run import train
 
@@ -81,6 +86,76 @@ def test_a_cancelled_sweep_stops_at_checkpoints_and_goes_on(tmp_path):
     assert run_sweep(planned)["status"].tolist() == ["done"]
 
 
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals a group of processes")
+def test_ctrl_c_of_a_terminal_ends_a_cluster_of_this_machine(tmp_path):
+    """It reaches the workers too, more runs wait than there are workers, and all stop at a checkpoint."""
+    planned = sweep(tmp_path / "runs", seeds=range(3))
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from dataclasses import replace\nfrom pathlib import Path\nfrom test_engines import sweep, run_sweep\n"
+        "if __name__ == '__main__':\n"
+        "    run_sweep(replace(sweep(Path(sys.argv[2]), seeds=range(3)), jobs=2), engine='dask')\n"
+    )
+    command = [sys.executable, str(program), str(Path(__file__).parent), str(tmp_path / "runs")]
+    with (tmp_path / "log").open("w") as log:
+        child = subprocess.Popen(command, stderr=log, start_new_session=True)
+        try:
+            end = time.monotonic() + 120
+            while not any(at and at.step for at in map(lock_holder, folders(planned))) and time.monotonic() < end:
+                time.sleep(0.1)
+            os.killpg(child.pid, signal.SIGINT)
+            assert child.wait(60) != 0
+        finally:
+            child.kill()
+    assert "KeyboardInterrupt" in (tmp_path / "log").read_text()
+    assert not any(map(lock_holder, folders(planned)))
+    assert any(steps_in(folder / "checkpoints") for folder in folders(planned))
+
+
+def folders(planned: Sweep) -> list[Path]:
+    return [Path(run.config.output) for run in planned.runs if Path(run.config.output).is_dir()]
+
+
+def test_what_waits_when_the_block_ends_is_dropped():
+    begun, go = [], threading.Event()
+
+    def run(number: int) -> None:
+        begun.append(number)
+        go.wait(10)
+
+    with open_engine("local", 1) as pool:
+        waiting = [pool.submit(run, number) for number in range(3)]
+        threading.Timer(0.2, go.set).start()
+    assert begun in ([0], []), "one may have been taken before"
+    assert all(each.cancelled() for each in waiting[1:])
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of Unix")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_kill_stops_a_sweep_as_ctrl_c_does(name):
+    before = signal.getsignal(getattr(signal, name))
+    with pytest.raises(KeyboardInterrupt), interrupt_on_signals():
+        signal.raise_signal(getattr(signal, name))
+    assert signal.getsignal(getattr(signal, name)) == before
+
+
+def test_one_process_at_a_time_runs_a_sweep(tmp_path):
+    with (
+        lock_run(tmp_path, file=LOCK),
+        pytest.raises(UserError, match=r"is training in .*, or give another output"),
+    ):
+        run_sweep(sweep(tmp_path))
+
+
+def test_a_run_that_another_process_ended_is_done_whatever_was_said_of_it(tmp_path):
+    planned = sweep(tmp_path, seeds=(0,))
+    train(planned.runs[0].config)
+    found = results(planned, {planned.runs[0].name: "Process 7 is training in it"})
+    assert found["status"].tolist() == ["done"]
+    assert found["message"].tolist() == [""]
+
+
 def test_what_is_to_stop_does_not_start(tmp_path):
 
     (tmp_path / "stop").touch()
@@ -107,6 +182,15 @@ def test_an_engine_that_is_not_there_is_named(engine, says, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match=says), open_engine(engine, 1):
         pass
+
+
+def test_a_scheduler_that_cannot_be_read_is_named(monkeypatch):
+    def connect(**_):
+        raise AssertionError("no certificate")
+
+    monkeypatch.setattr("distributed.Client", connect)
+    with pytest.raises(UserError, match=r"answers at tls://host:1 \(no certificate\)"):
+        open_engine("dask:tls://host:1", 1).__enter__()
 
 
 def test_a_run_that_is_killed_says_so_and_not_what_an_earlier_attempt_said(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -229,6 +230,7 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"about": "one sentence"}, "`about` of .* must be a list"),
         ({"limits": 5}, "`limits` of .* must be a list"),
         ({"seeds": [0, 0, 1]}, "one twice"),
+        ({"tuning": TREE["tuning"] | {"keys": {"recipe.learning_rate": [0.001, "1e-3"]}}}, "has 0.001 of .* twice"),
         ({"hypotheses": [{"name": "H1", "arm": [], "baseline": "plain"}]}, "needs an arm and a baseline"),
         ({"claim": {"says": "it helps", "needs": []}}, "must be a list such as"),
         (
@@ -364,6 +366,17 @@ def test_one_process_at_a_time_runs_an_experiment(folder):
         pytest.raises(UserError, match=f"Process {os.getpid()} is training in .*, or give another --table"),
     ):
         run_experiment(experiment)
+
+
+def test_one_process_at_a_time_writes_a_table_wherever_its_runs_are(folder):
+    experiment = replace(read_experiment(folder), output=folder / "elsewhere")
+    with (
+        lock_run(experiment.table.parent, file=f".{experiment.table.name}.lock"),
+        pytest.raises(UserError, match=r"is training in .*, or give another --table"),
+    ):
+        run_experiment(experiment)
+    named = read_experiment(folder, table=experiment.table)
+    assert named.output == read_experiment(folder).output, "its own table has its own runs, by whatever path"
 
 
 def test_rows_that_another_process_wrote_are_left_alone(folder, launched):

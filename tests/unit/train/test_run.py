@@ -97,6 +97,7 @@ def test_stopped_and_resumed_ends_with_the_same_weights(whole, tmp_path):
     with pytest.raises(Cancelled):
         train(config, progress=stop)
     assert checkpoints.steps_in(tmp_path / "run" / "checkpoints")[-1] == 9, "nothing is trained twice"
+    before = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-9" / "running.json").read_text())["seconds"]
     told = []
     folder = train(config, resume=True, begin=lambda run: told.append((run.step, run.sentences(resuming=True))))
     assert told[0][0] == 9
@@ -106,6 +107,7 @@ def test_stopped_and_resumed_ends_with_the_same_weights(whole, tmp_path):
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     ours, whole_run = ((path / "metrics.jsonl").read_text() for path in (tmp_path / "run", whole[0]))
     assert ours == whole_run, "nothing is recorded twice"
+    assert json.loads((tmp_path / "run" / "timings.json").read_text())["seconds"] > before > 0, "of all starts"
 
 
 def test_every_checkpoint_is_a_model_with_its_tokenizer(whole):

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +29,7 @@ from dcinterp.train.control.sweep import Sweep, is_finished, make_run, results, 
 from dcinterp.train.data.batches import Batches
 from dcinterp.train.data.data_source import open_data_source
 from dcinterp.train.data.made_documents import PIECE, MadeBatches, make_documents, open_made
+from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.divergence import TrainingDiverged
 from dcinterp.train.loop.run import resolve, train
 from dcinterp.train.loop.stacked import CHECKPOINT, Stack, find_device, train_stacked
@@ -199,6 +200,27 @@ def test_a_stack_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path
         assert lines(tmp_path / "cut" / f"seed{seed}") == lines(tmp_path / "whole" / f"seed{seed}")
         found, wanted = (weights(tmp_path / name / f"seed{seed}") for name in ("cut", "whole"))
         assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+
+
+def test_a_disk_that_fills_while_models_are_saved_loses_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are there, or none: those that have no model yet go on from the checkpoint of all."""
+    runs, write = three(PUZZLE, tmp_path), checkpoints.write_whole
+
+    def full(folder: Path, fill: Callable[[Path], None]) -> None:
+        if "seed2" in str(folder):
+            raise UserError("no space")
+        write(folder, fill)
+
+    monkeypatch.setattr(checkpoints, "write_whole", full)
+    with pytest.raises(UserError, match="no space"):
+        train_stacked(runs, device="cpu")
+    assert not any((tmp_path / f"seed{seed}" / "model").exists() for seed in (1, 2, 3))
+    assert (tmp_path / "seed1" / CHECKPOINT).is_file()
+    monkeypatch.setattr(checkpoints, "write_whole", write)
+    steps: list[int] = []
+    train_stacked(runs, device="cpu", progress=lambda done, total, message="": steps.append(done))
+    assert len(steps) <= 1, "no step is trained twice"
+    assert [path.name for path in tmp_path.glob("seed*/model*")] == ["model"] * 3
 
 
 def test_a_stack_that_is_told_to_stop_at_its_end_is_done(tmp_path: Path) -> None:
