@@ -116,6 +116,7 @@ def test_the_ways_through_models_of_lookups_are_those_of_the_tables(name, first)
         ("lookup_mechanisms", 70),
         ("lookup_mechanisms replication", 70),
         ("lookup_schedule", 80),
+        ("lookup_schedule replication", 80),
     ],
 )
 def test_what_lookups_learnt_over_training_is_that_of_the_tables(name, runs):
