@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.analysis.training.compare_arms import ArmComparison
+from dcinterp.analysis.training.compare_arms import ArmComparison, is_share
 from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment
@@ -51,43 +51,47 @@ def one_by_one(*ways: Sequence[float], form: str) -> str:
     return f" (one by one {said})" if 1 < len(ways[0]) < FEW else ""
 
 
-def mean_text(values: Float[Tensor, " seed"], bounds: tuple[float, float] = (-1.0, 1.0)) -> str:
+def mean_text(values: Float[Tensor, " seed"], bounds: tuple[float, float] | None = (-1.0, 1.0)) -> str:
     """The mean of differences with its 95 % interval.
 
     Args:
         values: of each seed; or of whatever the interval is over.
-        bounds: the least and the largest difference that there can be.
+        bounds: the least and the largest difference that there can be; None where there are none.
     """
     return interval_text(values.mean(), *bootstrap_interval(values, bounds=bounds), sign="+")
 
 
 def differences(
-    experiment: Experiment, values: Mapping[str, pd.DataFrame], bounds: tuple[float, float] = (-1.0, 1.0)
+    experiment: Experiment, values: Mapping[str, pd.DataFrame], bounds: tuple[float, float] | None = (-1.0, 1.0)
 ) -> dict[str, str]:
-    """{hypothesis: its difference, with the 95 % interval over seeds}, of other shares than those in the table.
+    """{hypothesis: its difference, with the 95 % interval over seeds}, of other values than those in the table.
 
     Args:
         experiment: whose hypotheses are asked.
-        values: [seed, arm] of the measures, shares or changes of shares; hypotheses about others are left out.
-        bounds: the least and the largest difference that there can be.
+        values: [seed, arm] of the measures, or their changes; hypotheses about others are left out.
+        bounds: the least and the largest difference that there can be of shares; other measures have none.
     """
     found = {}
     for each in experiment.hypotheses:
         measure = each.measure or next(iter(experiment.measures))
         if measure in values:
-            found[each.name] = share_difference(values[measure], each.arms, each.baselines, bounds)
+            own = bounds if is_share(measure) else None
+            found[each.name] = share_difference(values[measure], each.arms, each.baselines, own)
     return found
 
 
 def share_difference(
-    values: pd.DataFrame, arms: Sequence[str], baselines: Sequence[str], bounds: tuple[float, float] = (-1.0, 1.0)
+    values: pd.DataFrame,
+    arms: Sequence[str],
+    baselines: Sequence[str],
+    bounds: tuple[float, float] | None = (-1.0, 1.0),
 ) -> str:
     """The mean of some arms minus that of others, with the 95 % interval over seeds.
 
     Args:
         values: [seed, arm], shares; or changes of shares, with their bounds.
         arms, baselines: columns.
-        bounds: the least and the largest difference that there can be.
+        bounds: the least and the largest difference that there can be; None where there are none.
 
     Raises:
         UserError: a seed lacks a run of one of these arms.

@@ -163,7 +163,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
     if not experiment.has_own_table:
         planned = max(planned, rows["recipe.seed"].nunique())
     values = torch.tensor(wide.to_numpy(float))
-    share = measure.startswith("accuracy") or measure.endswith("accuracy")
+    share = is_share(measure)
     means = [_mean(row, None) if not share else (float(row.mean()), math.nan, math.nan) for row in values]
     apart = [_mean(row, (-1.0, 1.0) if share else None) for row in values - values[arms.index(baseline)]]
     facts = rows.reindex(columns=["arm", "parameters", "flops"]).groupby("arm").mean().reindex(arms)
@@ -189,6 +189,11 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         parameters=torch.tensor(facts["parameters"].to_numpy(float)),
         flops=torch.tensor(facts["flops"].to_numpy(float)),
     )
+
+
+def is_share(measure: str) -> bool:
+    """Whether a measure of a table lies between zero and one, so that differences have bounds."""
+    return measure.startswith("accuracy") or measure.endswith("accuracy")
 
 
 def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+import yaml
 
 from dcinterp.evidence import one_rate
-from dcinterp.evidence.intervals import share_difference
+from dcinterp.evidence.intervals import differences, share_difference
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.control.run_experiment import RunsFailed
@@ -17,6 +18,15 @@ def test_a_seed_that_lacks_an_arm_gives_no_difference():
     with pytest.raises(UserError, match=r"Seeds \[4\] lack a run of one of a, b, c"):
         share_difference(values, ["a", "b"], ["c"])
     assert share_difference(values, ["b"], ["c"]).startswith("+0.250 [")
+
+
+def test_differences_of_losses_are_not_bounded_as_those_of_shares(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2, 0.3], "more": [0.2, 0.3, 0.5]})
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"measures": {"bits_per_byte": "bits"}}))
+    losses = pd.DataFrame({"plain": [5.0, 5.0, 5.0], "more": [6.8, 6.9, 7.1]})
+    found = differences(read_experiment(folder), {"bits_per_byte": losses})
+    assert found["H1"].startswith("+1.933 [+1.")
 
 
 def test_a_run_that_failed_is_named_and_the_others_are_kept(tmp_path, write_experiment, monkeypatch):
