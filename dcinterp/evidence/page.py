@@ -38,7 +38,10 @@ MORE = "more*.md"
 """Files beside the table with what other commands of the experiment printed; the page ends with them."""
 
 MORE_AGAIN = ", with other seeds\n\nAsked again, when what the first seeds say was known.\n"
-MORE_FIRST = ", with other seeds\n\nAsked of these seeds alone, when what the first ones say was known; of those it was not asked.\n"
+MORE_FIRST = (
+    ", with other seeds\n\n"
+    "Asked of these seeds alone, when what the first ones say was known; of those it was not asked.\n"
+)
 """What such a text of a repetition has in its heading and below it: where the first seeds have one as well, or not."""
 
 HEAD = """# {title}

@@ -35,7 +35,7 @@ class Pair:
     """A prompt and its counterfactual, [1, pos] each, the token that answers it and the one that answers the other.
 
     repeats: the same for pairs that repeat each other (see dcinterp.mechanism.dataset.repeats).
-    place: of its example in the set that it was read from.
+    place: of its example in the set that it was read from. task: of an example of the tasks.
     """
 
     ids: TokenIds
@@ -47,6 +47,7 @@ class Pair:
     counterfactual: str
     repeats: Hashable
     place: int = 0
+    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,11 +114,17 @@ def batches(pairs: Sequence[Pair], size: int) -> Iterator[PairBatch]:
 def ranked_and_measured(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     """The pairs in two halves without common facts: one to rank edges on, the other to measure circuits on.
 
+    Of every task (of the first prompt with some facts) half is in each.
+
     Raises:
         UserError: all pairs share their facts.
     """
-    groups = list(dict.fromkeys(pair.repeats for pair in pairs))
-    first = set(groups[::2])
+    tasks = dict[Hashable, str]()
+    for pair in pairs:
+        tasks.setdefault(pair.repeats, pair.task)
+    # Sets of several tasks have them in turns, so that every other group would be every other task.
+    order = {task: place for place, task in enumerate(dict.fromkeys(tasks.values()))}
+    first = set(sorted(tasks, key=lambda group: order[tasks[group]])[::2])
     ranked, measured = ([p for p in pairs if (p.repeats in first) == half] for half in (True, False))
     if not measured:
         raise UserError(
@@ -139,7 +146,10 @@ def _pair(bridge: Bridge, each: Any, kind: str, place: int) -> Pair | None:
                 "prompt, its answer)."
             )
         text, answer, other, its = each
-        return _of(bridge, text, answer, other, its, "own", place)
+        made = _of(bridge, text, answer, other, its, "own", place)
+        assert made is not None
+        both = (tuple(ids[0].tolist()) for ids in (made.ids, made.other))
+        return replace(made, repeats=(*both, made.target, made.foil))
     return _of_example(bridge, each, prompt or each.prompt, kind)
 
 
@@ -156,7 +166,7 @@ def _of_example(bridge: Bridge, example: Any, prompt: str, kind: str) -> Pair | 
         if changed.unique and (
             made := _of(bridge, prompt, example.answer, other, changed.answer, name, frozenset(example.facts))
         ):
-            return made
+            return replace(made, task=example.task_id)
     return None
 
 

@@ -24,6 +24,7 @@ attention matrices, through the branch's own weights.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -66,7 +67,10 @@ class Others:
     """What patched edges carry, for batches of a set of pairs.
 
     "counterfactual": the values on each pair's counterfactual prompt. "mean": at every position, their mean over all
-    prompts of the set that have this length, which is no longer a state that some prompt leads to.
+    prompts of the set that have this length, each among them, which is no longer a state that some prompt leads to.
+
+    Raises:
+        UserError: there is no such contrast, or a prompt is alone in its length, so that it would be its own mean.
     """
 
     def __init__(self, run: CircuitRun, pairs: Sequence[Pair], contrast: str, batch_size: int = 16) -> None:
@@ -75,6 +79,12 @@ class Others:
         self.run, self.means = run, dict[int, Values]()
         self.contrast = contrast
         if contrast == "mean":
+            lengths = Counter(pair.ids.shape[1] for pair in pairs)
+            if alone := sorted(length for length, count in lengths.items() if count == 1):
+                raise UserError(
+                    f"A mean over prompts of one length needs two of them, and there is one alone of "
+                    f"{', '.join(map(str, alone))} tokens; give more examples, or contrast='counterfactual'."
+                )
             parts: dict[int, list[tuple[int, Values]]] = {}
             for batch in batches(pairs, batch_size):
                 n, length = batch.ids.shape

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
@@ -67,14 +68,18 @@ def read_questions(bridge: Bridge, examples: Examples) -> list[Question]:
 
 
 def repeats(questions: Sequence[Question]) -> list[Hashable]:
-    """What is the same for questions that repeat each other: the facts of an example of the tasks, else its place.
+    """What is the same for questions that repeat each other: the facts of an example of the tasks, else the prompt.
 
     Partner tasks ask about the same facts, so that half of a set may repeat the other half.
     """
     return [
-        place if question.example is None else frozenset(question.example.facts)
-        for place, question in enumerate(questions)
+        _written(question.prompt) if question.example is None else frozenset(question.example.facts)
+        for question in questions
     ]
+
+
+def _written(prompt: Prompt) -> Hashable:
+    return prompt if isinstance(prompt, str) else tuple(torch.as_tensor(prompt).flatten().tolist())
 
 
 def prompts(bridge: Bridge, reference: str | Sequence[Prompt]) -> list[Any]:

@@ -36,6 +36,19 @@ NO_WAY = (
     "prompts that the model answers."
 )
 """A warning on f, whose denominator is that difference."""
+LITTLE_WAY = (
+    "Over these prompts the difference of m between the model and all edges patched is not told from zero, so that f, "
+    "which divides by it, says little: give more prompts, another contrast, or prompts that the model answers."
+)
+"""The same where the interval of the difference includes zero."""
+
+
+def way_warnings(metric: Float[Tensor, " example"], patched: Float[Tensor, " example"], level: float) -> list[str]:
+    """What to say of f where its denominator, the mean of `metric - patched` over prompts, is none or may be none."""
+    span = (metric - patched).double()
+    if not float(span.mean()) > 0:
+        return [NO_WAY]
+    return [LITTLE_WAY] if float(bootstrap_interval(span, level=level)[0]) <= 0 else []
 
 
 def edges_kept(fraction: float, edges: int) -> int:
@@ -131,11 +144,16 @@ def node_ranking(graph: CircuitGraph, scores: Float[Tensor, " edge"]) -> Float[T
     size = {node: abs(value) for node, value in (entering | leaving).items()}
     size["logits"] = float("inf")
 
-    def owner(node: str) -> str:
-        # The q, k and v of a head belong to it.
-        return node.rpartition(".")[0] if node[-2:] in (".q", ".k", ".v") else node
+    # The q of a head belongs to it, and k and v to all heads that share them.
+    serves: dict[str, list[str]] = {}
+    for before, after in graph.inner_edges:
+        if before[-2:] in (".q", ".k", ".v"):
+            serves.setdefault(before, []).append(after.partition(" ")[0])
 
-    return torch.tensor([min(size[a], size.get(owner(b), size[b])) for a, b in (edge.nodes for edge in graph.edges)])
+    def of(node: str) -> float:
+        return max((size.get(head, size[node]) for head in serves.get(node, ())), default=size[node])
+
+    return torch.tensor([min(size[a], of(b)) for a, b in (edge.nodes for edge in graph.edges)])
 
 
 def random_rankings(edges: int, draws: int, seed: int) -> Float[Tensor, "draw edge"]:

@@ -47,11 +47,13 @@ class References:
     """What interventions put in that takes its values from other prompts.
 
     counterfactual: taps of the other prompt, [1, ...] by hook name. ablations: for each kind of ablation, what it puts
-    in by hook name (`dcinterp.mechanism.ablation.Replacement.at`); of a branch that is a map over heads.
+    in by hook name (`dcinterp.mechanism.ablation.Replacement.at`); of a branch that is a map over heads. unmatched: for
+    each kind that resamples, the share of positions of the prompt for which no other prompt has the same.
     """
 
     counterfactual: Mapping[str, Tensor] = field(default_factory=dict)
     ablations: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    unmatched: Mapping[str, float] = field(default_factory=dict)
 
 
 def references(
@@ -83,20 +85,23 @@ def references(
         )
     other: Mapping[str, Tensor] = {}
     if counterfactual is not None and "counterfactual" in kinds:
-        ids = token_ids(bridge, counterfactual)
-        if ids.shape[1] != length:
+        changed = token_ids(bridge, counterfactual)
+        if changed.shape[1] != length:
             raise UserError(
-                f"The counterfactual is {ids.shape[1]} tokens long and the prompt {length}; give one with as many."
+                f"The counterfactual is {changed.shape[1]} tokens long and the prompt {length}; give one with as many."
             )
         names = {name for one in interventions if one.kind == "counterfactual" for name in _read_by(bridge, one)}
         with torch.no_grad():
-            other = bridge.run_with_cache(ids, names_filter=sorted(names))[1]
+            other = bridge.run_with_cache(changed, names_filter=sorted(names))[1]
     given = [token_ids(bridge, prompt) for prompt in reference or ()] if from_others else []
     ablations: dict[str, Mapping[str, Tensor]] = {}
+    unmatched: dict[str, float] = {}
     for kind in from_others:
         values = replacement(bridge, sorted({tap(one) for one in interventions if one.kind == kind}), kind, given, seed)
         ablations[kind] = values.means if kind == "mean" or ids is None else values.at(ids)
-    return References(other, ablations)
+        if values.unmatched.positions:
+            unmatched[kind] = values.unmatched.without / values.unmatched.positions
+    return References(other, ablations, unmatched)
 
 
 def frozen_hooks(bridge: Bridge, ids: Tensor) -> Hooks:

@@ -4,9 +4,10 @@ r"""A model made linear where it saturates, for its backward pass: rules of laye
     softmax         J averaged over softmax(a s), a from 0 to 1: a saturated row has the slope that led there
     activation      gelu(x), silu(x)     a line through the origin, x (gelu(x) / x)
 
-The forward pass is unchanged, to rounding. The products of Compose (attention and dynamic weights), of attention with
-values, and of the gated MLP keep the product rule: half of it for each factor, as LRP would have it, is the right share
-of a whole, but not the effect of removing one factor.
+An activation that a model writes out (a tanh or sigmoid of its own, as in `gelu_new`) keeps its slope: a gate of the
+composition is written so too. The forward pass is unchanged, to rounding. The products of Compose (attention and
+dynamic weights), of attention with values, and of the gated MLP keep the product rule: half of it for each factor, as
+LRP would have it, is the right share of a whole, but not the effect of removing one factor.
 
     with Linearised():
         value = metric(bridge(ids))
@@ -41,6 +42,8 @@ class Linearised(TorchFunctionMode):
             return func(*args, **kwargs).detach()
         if name == "layer_norm":
             return _layer_norm(*args, **kwargs)
+        if name == "rms_norm":
+            return _rms_norm(*args, **kwargs)
         # [batch, head, query, key]: attention, and not the softmax of a gate.
         if name == "softmax" and args[0].dim() == 4:
             return _AverageSoftmax.apply(args[0])
@@ -66,6 +69,13 @@ class _AverageSoftmax(torch.autograd.Function):
             y = torch.where(hidden, scores, scores * (point + 1) / 2).softmax(-1)
             total += weight / 2 * y * (gradient - (gradient * y).sum(-1, keepdim=True))
         return total
+
+
+def _rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    axes = tuple(range(-len(tuple(shape)), 0))
+    least = torch.finfo(x.dtype).eps if eps is None else eps
+    y = x * (x.pow(2).mean(axes, keepdim=True) + least).rsqrt().detach()
+    return y if weight is None else y * weight
 
 
 def _layer_norm(

@@ -293,26 +293,32 @@ def random_control(values: Any, chosen: Sequence[int], *, draws: int = 1000, see
 
 
 def exchanged_extremes(
-    scores: Float[Tensor, "example *group unit"], generator: torch.Generator, *, draws: int = 1000
+    scores: Float[Tensor, "example *group unit"],
+    generator: torch.Generator,
+    *,
+    draws: int = 1000,
+    repeats: Sequence[Hashable] | None = None,
 ) -> tuple[Float[Tensor, "*group"], Float[Tensor, "*group"]]:
     """What the best unit of a group must beat: the largest mean (in size, with its sign) when units mean nothing.
 
     In every draw and within every example the units of a group change places at random, so that none is the same unit
-    twice.
+    twice; examples that repeat each other have the same order.
 
     Args:
         scores: of the units (heads, edges) of every group (a layer, say) in every example.
         generator: of the draws.
         draws: how many; a multiple of 50.
+        repeats: of every example, the same for those that repeat each other; none do by default.
 
     Returns:
         (low, high): the middle 95 % of the extremes; zero lies inside, since a group whose scores lean to one side has
         extremes on that side only.
     """
-    drawn = []
+    drawn, places = [], dict[Hashable, int]()
+    place = [places.setdefault(each, len(places)) for each in (range(len(scores)) if repeats is None else repeats)]
     for _ in range(draws // 50):
         # 50 draws at a time: one by one takes long, all at once much memory in a large model.
-        order = torch.rand(50, *scores.shape, generator=generator).argsort(-1)
+        order = torch.rand(50, len(places), *scores.shape[1:], generator=generator).argsort(-1)[:, place]
         means = scores.expand(50, *scores.shape).gather(-1, order).mean(1)
         drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[..., 0])
     extremes = torch.cat(drawn).double()

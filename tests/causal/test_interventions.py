@@ -144,6 +144,36 @@ def test_resampled_values_come_from_the_same_position_or_token(model, caches):
     assert torch.allclose(rotated, logits_with(model, [(name, _copied)]), atol=1e-10)
 
 
+def test_a_counterfactual_beside_it_does_not_change_whom_a_prompt_is_resampled_from(model):
+    others = [OTHER, "Ruth has a lime. Ruth has", "The lime is a kind of fruit. A"]
+    alone = references(
+        model,
+        [Intervention.parse("head 0.3 resample")],
+        len(model.to_tokens(PROMPT)[0]),
+        None,
+        others,
+        ids=model.to_tokens(PROMPT),
+    )
+    beside = references(
+        model,
+        [Intervention.parse("head 0.3 resample"), Intervention.parse("head 0.0 counterfactual")],
+        len(model.to_tokens(PROMPT)[0]),
+        OTHER,
+        others,
+        ids=model.to_tokens(PROMPT),
+    )
+    for name, value in alone.ablations["resample"].items():
+        assert torch.equal(beside.ablations["resample"][name], value)
+
+
+def test_positions_that_no_reference_prompt_has_are_said(model):
+    short = intervene(model, PROMPT, "head 0.3 resample", "fruit", "animal", reference=["Ruth has a lime."] * 2)
+    assert 0 < short.unmatched < 1
+    assert any("of the resampled positions no other prompt has the same" in line for line in short.warnings())
+    long = intervene(model, PROMPT, "head 0.3 resample", "fruit", "animal", reference=[OTHER])
+    assert long.unmatched == 0
+
+
 def _copied(z, hook):
     z[0, :, 3] = z[0, :, 2].clone()
     return z

@@ -24,6 +24,7 @@ Identity that the tests assert: for one example it is `attribute_edges`; the abl
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple
@@ -241,7 +242,7 @@ def attribute_edges_over(
         permuted = torch.stack([each.scores for each in elsewhere])
         control_low, control_high = bootstrap_interval(permuted, level=level, seed=seed, groups=groups)
     elif control == "heads":
-        control_low, control_high = _exchanged_edges(scores, seed)
+        control_low, control_high = _exchanged_edges(scores, seed, groups)
     else:
         control_low = control_high = torch.zeros_like(scores[0])
     strongest, explanations = _strongest(scores.mean(0), check, stage), [each.explanation for each in made]
@@ -338,7 +339,7 @@ def _strongest(mean: Float[Tensor, "layer branch head_from head_to"], k: int, st
 
 
 def _exchanged_edges(
-    scores: Float[Tensor, "example layer branch head_from head_to"], seed: int
+    scores: Float[Tensor, "example layer branch head_from head_to"], seed: int, groups: Sequence[Hashable] | None = None
 ) -> tuple[Tensor, Tensor]:
     """The middle 95 % of a branch's largest mean (in size, signed) when its edges change places in every example."""
     layers, branches = scores.shape[1:3]
@@ -349,6 +350,6 @@ def _exchanged_edges(
             # Edges that a branch does not have stay out of the draw.
             some = flat[:, i, b][:, (flat[:, i, b] != 0).any(0)]
             if some.shape[1] > 1:
-                low[i, b], high[i, b] = exchanged_extremes(some, generator)
+                low[i, b], high[i, b] = exchanged_extremes(some, generator, repeats=groups)
     shape = scores.shape[1:]
     return low[..., None, None].expand(shape).contiguous(), high[..., None, None].expand(shape).contiguous()

@@ -241,7 +241,7 @@ def attribute_heads_over(
     low, high = bootstrap_interval(scores, level=level, seed=seed, groups=groups)
     control_low, control_high = torch.zeros_like(scores[0]), torch.zeros_like(scores[0])
     if control == "heads":
-        extremes = exchanged_extremes(scores, torch.Generator().manual_seed(seed))
+        extremes = exchanged_extremes(scores, torch.Generator().manual_seed(seed), repeats=groups)
         control_low, control_high = (each[:, None].expand_as(scores[0]).contiguous() for each in extremes)
     elif elsewhere is not None:
         permuted = torch.stack([each.by_position.sum(-1) for _, each in elsewhere])

@@ -44,7 +44,7 @@ from dcinterp.mechanism.circuit_pairs import Counterfactual, ranked_and_measured
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import FROM, Contrast, Others, ScoreMethod, Scoring, score_edges
 from dcinterp.mechanism.dataset import Examples
-from dcinterp.mechanism.faithfulness import NO_WAY, edges_kept, faithfulness_of, keep_top, measure_circuits
+from dcinterp.mechanism.faithfulness import edges_kept, faithfulness_of, keep_top, measure_circuits, way_warnings
 from dcinterp.mechanism.prompt import str_tokens
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
 from dcinterp.results.registry import analysis
@@ -207,8 +207,7 @@ class CircuitScores(Result):
 
     def warnings(self) -> list[str]:
         sentences = few_examples(min(self.n, len(self.prompts)))
-        if float((self.metric - self.patched).mean()) <= 0:
-            sentences.append(NO_WAY)
+        sentences += way_warnings(self.metric, self.patched, self.level)
         wrong = int((self.metric <= 0).sum())
         if wrong:
             sentences.append(

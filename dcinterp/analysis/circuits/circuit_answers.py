@@ -33,7 +33,7 @@ from dcinterp.mechanism.circuit_live import LiveCircuit
 from dcinterp.mechanism.circuit_pairs import Counterfactual, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_scores import FROM, Contrast
 from dcinterp.mechanism.dataset import Examples
-from dcinterp.mechanism.faithfulness import NO_WAY, faithfulness_interval, faithfulness_of
+from dcinterp.mechanism.faithfulness import faithfulness_interval, faithfulness_of, way_warnings
 from dcinterp.mechanism.prompt import token_word
 from dcinterp.mechanism.statistics import few_examples
 from dcinterp.results.registry import analysis
@@ -127,8 +127,7 @@ class CircuitAnswers(Result):
 
     def warnings(self) -> list[str]:
         sentences = few_examples(len(self.prompts))
-        if float((self.metric - self.patched).mean()) <= 0:
-            sentences.append(NO_WAY)
+        sentences += way_warnings(self.metric, self.patched, self.level)
         if self.idle:
             sentences.append(
                 f"{self.idle} of the {len(self.edges)} edges are on no path of kept edges from the embedding to the "

@@ -50,6 +50,7 @@ from dcinterp.mechanism.faithfulness import (
     measure_circuits,
     node_ranking,
     random_rankings,
+    way_warnings,
 )
 from dcinterp.mechanism.statistics import few_examples
 from dcinterp.results.registry import analysis
@@ -161,12 +162,7 @@ class FaithfulnessCurve(Result):
                 f"In {wrong} of {self.n} prompts the model prefers the counterfactual's answer: f is of m all the "
                 "same, not of what the model answers."
             )
-        span = self.metric - self.patched
-        if float(span.mean()) <= 0:
-            sentences.append(
-                "m is no larger in the model than with all edges patched, so that f says nothing: choose another "
-                "contrast, or prompts that the model answers."
-            )
+        sentences += way_warnings(self.metric, self.patched, self.level)
         if self.without:
             sentences.append(f"{self.without} examples have no such counterfactual and are left out.")
         return sentences

@@ -54,6 +54,7 @@ class InterventionEffect(Result):
     attention_change [layer, head]: mean over queries of the sum over keys of its |change|; metric_before, metric_after.
     metric_at_zero, answer_at_zero: under the same interventions with zero in place of every other kind of ablation;
     None where there is none. reference: the set of reference prompts in text form, "given" for a list of prompts.
+    unmatched: share of resampled positions for which no reference prompt has the same position (or token).
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -89,6 +90,7 @@ class InterventionEffect(Result):
     metric_at_zero: float | None = None
     answer_at_zero: str | None = None
     reference: str | None = None
+    unmatched: float = 0.0
 
     @property
     def effect(self) -> float:
@@ -147,6 +149,11 @@ class InterventionEffect(Result):
         if self.metric_before == self.metric_after and bool((self.logit_before == self.logit_after).all()):
             sentences.append(
                 "The intervention changes no logit here: the part already has this value, or does not reach the answer."
+            )
+        if self.unmatched:
+            sentences.append(
+                f"For {self.unmatched:.0%} of the resampled positions no other prompt has the same position, or token "
+                "where tokens are matched; they take their values from elsewhere: give a reference of such prompts."
             )
         if self.effect_of_zero is not None and round(self.effect, 2) * round(self.effect_of_zero, 2) < 0:
             sentences.append(
@@ -252,6 +259,7 @@ def intervene(
         metric_at_zero=None if at_zero is None else float(explanation.metric(at_zero)),
         answer_at_zero=None if at_zero is None else explanation.answer(bridge, at_zero),
         reference=None if among is None else reference if isinstance(reference, str) else "given",
+        unmatched=max(values.unmatched.values(), default=0.0),
     )
 
 

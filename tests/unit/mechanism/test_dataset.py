@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dcinterp import UserError
-from dcinterp.mechanism.dataset import draw_examples, other_answers, prompts, read_questions
+from dcinterp.mechanism.dataset import draw_examples, other_answers, prompts, read_questions, repeats
 from synthetic_tasks import find, generate
 
 
@@ -41,6 +41,11 @@ def test_the_foil_is_what_another_fact_would_answer(bridge):
 def test_pairs_of_ones_own(bridge):
     made = read_questions(bridge, [("Ruth has a", "violin"), ["Ruth has a", "violin", "lime"]])
     assert [(q.target, q.foil) for q in made] == [("violin", None), ("violin", "lime")]
+
+
+def test_a_prompt_that_comes_twice_repeats_itself(bridge):
+    pairs = [("John is a", "man"), ("John is a", "man"), (bridge.to_tokens("Mary is a"), "man"), ("Mary sits", "man")]
+    assert len(set(repeats(read_questions(bridge, pairs)))) == 3
 
 
 def test_a_reference_set_is_prompts_or_a_text(bridge):

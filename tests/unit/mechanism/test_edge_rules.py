@@ -12,7 +12,7 @@ from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion, Resoftmaxed
 from dcinterp.mechanism.edge_scores import MEASURING, METHODS, union_of_rankings
 from dcinterp.mechanism.edges import EdgeState, head_map
 from dcinterp.mechanism.linearised import Linearised
-from dcinterp.model.norm import rms_normalise
+from dcinterp.model.norm import RMSNorm, rms_normalise
 
 
 def test_the_methods_are_the_rules_and_what_is_measured():
@@ -64,6 +64,7 @@ def test_linearised_slopes_share_out_the_whole_and_leave_the_values():
     functions = {
         # The output itself is shared out among the entries: x . slope = f(x).
         "norm": (rms_normalise, 0.0),
+        "RMSNorm": (RMSNorm(6, 1e-6).double(), 0.0),
         "layer_norm": (lambda t: torch.nn.functional.layer_norm(t, (6,)), 0.0),
         "gelu": (torch.nn.functional.gelu, 0.0),
         "silu": (torch.nn.functional.silu, 0.0),

@@ -12,6 +12,7 @@ from dcinterp.mechanism.statistics import (
     auroc,
     bootstrap_interval,
     calibration_error,
+    exchanged_extremes,
     random_control,
     shuffled_control,
     sign_test,
@@ -94,6 +95,17 @@ def test_chosen_heads_against_random_ones():
     assert control.mean == pytest.approx(2 * 5 / 20, abs=0.15)
     assert control.p_value < 0.02
     assert random_control(effects, chosen=[0, 2]).p_value > 0.5
+
+
+def test_examples_that_repeat_each_other_change_places_together():
+    """Twice the same examples say no more than once: the extremes are those of once."""
+    scores, draw = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), torch.Generator
+    once = exchanged_extremes(scores, draw().manual_seed(0))
+    twice = exchanged_extremes(scores.repeat(2, 1), draw().manual_seed(0), repeats=[*range(8), *range(8)])
+    for mine, theirs in zip(twice, once, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    narrower = exchanged_extremes(scores.repeat(2, 1), draw().manual_seed(0))
+    assert float(narrower[1]) < float(once[1])
 
 
 def test_sums_that_differ_by_their_order_alone_are_ties():

@@ -10,17 +10,20 @@ import torch
 
 import dcinterp
 from dcinterp.mechanism.circuit_graph import CircuitGraph
-from dcinterp.mechanism.circuit_pairs import batches, read_pairs
+from dcinterp.mechanism.circuit_pairs import batches, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Others, Scoring, score_edges
 from dcinterp.mechanism.faithfulness import (
     FRACTIONS,
+    LITTLE_WAY,
+    NO_WAY,
     cmd,
     cpr,
     faithfulness_interval,
     faithfulness_of,
     keep_top,
     node_ranking,
+    way_warnings,
 )
 from dcinterp.support.errors import UserError
 
@@ -115,10 +118,54 @@ def test_rankings_by_hand(make_bridge):
     assert float(found[graph.find("L0H0 -> L1H0.v")]) == 0
 
 
+def test_keys_and_values_that_heads_share_come_as_high_as_the_highest_of_these(make_bridge):
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    graph = CircuitGraph.of(make_bridge("tiny-transformer++", **sizes))
+    scores = torch.zeros(graph.size)
+    for name, score in (("embedding -> L0H0.q", 9.0), ("L1H3 -> logits", 5.0), ("L1H1 -> logits", 2.0)):
+        scores[graph.find(name)] = score
+    found = node_ranking(graph, scores)
+    for side in "kv":  # those of the second pair of heads are L1H1.k and L1H1.v
+        assert float(found[graph.find(f"embedding -> L1H1.{side}")]) == 5
+        assert float(found[graph.find(f"embedding -> L1H0.{side}")]) == 2
+    assert float(found[graph.find("embedding -> L1H1.q")]) == 2
+
+
 @torch.no_grad()
+def test_each_task_is_ranked_on_and_measured_on(shipped):
+    """A set of several tasks has them in turns."""
+    pairs, _ = read_pairs(shipped, "1,40 n=20")
+    halves = ranked_and_measured(pairs)
+    for half in halves:
+        assert {pair.task for pair in half} == {"task1", "task40"}
+    assert not {pair.repeats for pair in halves[0]} & {pair.repeats for pair in halves[1]}
+    one, _ = read_pairs(shipped, "1 n=8")
+    groups = list(dict.fromkeys(pair.repeats for pair in one))
+    assert {pair.repeats for pair in ranked_and_measured(one)[0]} == set(groups[::2]), "as ever, of one task"
+
+
+def test_a_pair_of_ones_own_that_comes_twice_is_no_other_pair(shipped):
+    own = ("The dog is an", "animal", "The apple is an", "fruit")
+    with pytest.raises(UserError, match="share all their facts"):
+        ranked_and_measured(read_pairs(shipped, [own] * 4)[0])
+
+
+def test_a_denominator_that_may_be_none_is_said():
+    metric, patched = torch.tensor([0.07, -0.16, 0.08, 0.12]), torch.zeros(4)
+    assert way_warnings(metric, patched, 0.95) == [LITTLE_WAY]
+    assert way_warnings(metric, metric, 0.95) == [NO_WAY]
+    assert way_warnings(metric + float("nan"), patched, 0.95) == [NO_WAY]
+    assert not way_warnings(5 + metric, patched, 0.95)
+
+
 def test_means_take_the_place_of_the_counterfactual(shipped):
     pairs, _ = read_pairs(shipped, SET)
     run = CircuitRun(shipped)
+    alone = [pairs[0], *(pair for pair in pairs if pair.ids.shape != pairs[0].ids.shape)]
+    with pytest.raises(UserError, match=r"there is one alone of .* tokens"):
+        Others(run, alone, "mean")
+    lengths = [pair.ids.shape[1] for pair in pairs]
+    pairs = [pair for pair, length in zip(pairs, lengths, strict=True) if lengths.count(length) > 1]
     others = Others(run, pairs, "mean", batch_size=2)
     batch = max(batches(pairs, 16), key=lambda each: len(each.places))
     written = run(batch.ids)[1].written
