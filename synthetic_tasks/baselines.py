@@ -145,8 +145,14 @@ def baselines(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     return table
 
 
-def average(table: Mapping[str, Mapping[str, float]], tasks: Iterable[str]) -> dict[str, float]:
-    """The baselines averaged over some tasks; every task counts the same, as every task has the same rows."""
-    chosen = [table[task] for task in tasks if task in table]
-    names = dict.fromkeys(name for row in chosen for name in row)
-    return {name: sum(row.get(name, 0.0) for row in chosen) / len(chosen) for name in names}
+def average(
+    table: Mapping[str, Mapping[str, float]], tasks: Iterable[str], answers: Mapping[str, int] | None = None
+) -> dict[str, float]:
+    """The baselines averaged over some tasks.
+
+    answers: how many of each task there are, so that each answer counts the same; each task does without
+    """
+    chosen = [(table[task], 1 if answers is None else answers[task]) for task in tasks if task in table]
+    names = dict.fromkeys(name for row, _ in chosen for name in row)
+    total = sum(count for _, count in chosen)
+    return {name: sum(count * row.get(name, 0.0) for row, count in chosen) / total for name in names}

@@ -19,7 +19,7 @@ def read_jsonl(path: str | Path) -> list[Row]:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:
-                    rows.append(parse_record(line.decode("utf-8")))
+                    rows.append(parse_record(line.decode("utf-8-sig" if number == 1 else "utf-8")))
                 except UnicodeDecodeError as error:
                     raise ValueError(f"{path} is not a text file: line {number} is not UTF-8") from error
                 except ValueError as error:

@@ -249,6 +249,10 @@ def _is_scored(record: Any) -> bool:
     return all(isinstance(each, dict) and each.get("row") == record["place"] for each in record["records"])
 
 
+MADE_OF = "fingerprint.txt"
+"""Beside a finished evaluation: the digest of its model, rows and tokens."""
+
+
 class Store:
     """Scores of finished rows in a folder, so that an interrupted evaluation can go on."""
 
@@ -261,6 +265,11 @@ class Store:
     def load(self) -> dict[int, list[dict[str, Any]]]:
         """Rows scored before, by place; a line that a crash cut off, or that is damaged, is scored again."""
         done: dict[int, list[dict[str, Any]]] = {}
+        finished = self.folder / MADE_OF
+        if finished.exists() and finished.read_text(encoding="utf-8").strip() != self.print:
+            raise ValueError(
+                f"{self.folder} holds an evaluation of another model, other rows or other tokens; choose another folder"
+            )
         if not self.path.exists():
             self.path.write_text(json.dumps({"fingerprint": self.print}) + "\n", encoding="utf-8")
             return done
@@ -283,4 +292,6 @@ class Store:
                 file.write(json.dumps({"place": place, "records": records}) + "\n")
 
     def clear(self) -> None:
+        """Leave what was finished, with what it was made of."""
+        (self.folder / MADE_OF).write_text(self.print + "\n", encoding="utf-8")
         self.path.unlink(missing_ok=True)

@@ -96,8 +96,8 @@ class Evaluation:
             raise ValueError(f"baselines are per task, so a table by {by!r} has none; choose another grouping")
         table = self.table(by)
         frame = self.to_dataframe().assign(all="all")
-        tasks_of = frame.groupby(by, sort=False)["task"].unique()
-        levels = [average(self.baseline, tasks_of[group]) for group in table[by]]
+        counts = {group: tasks.value_counts() for group, tasks in frame.groupby(by, sort=False)["task"]}
+        levels = [average(self.baseline, counts[group].index, counts[group]) for group in table[by]]
         for name in dict.fromkeys(name for level in levels for name in level):
             table[name] = [level.get(name, float("nan")) for level in levels]
         return table

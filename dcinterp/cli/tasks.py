@@ -218,12 +218,14 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
     """(line, task id if known) from the arguments or a file."""
     if not lines and file is None:
         raise ValueError("give lines to solve, or --file")
+    if lines and file is not None:
+        raise ValueError("give lines to solve or --file, not both")
     if file is None:
         return [(line, task) for line in lines]
     from synthetic_tasks.dataset import parse_texts
 
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not a text file; give a file of lines, or of the released format.") from error
     found: list[tuple[str, str | None]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -69,6 +70,9 @@ def command(
     from dcinterp.train.config.default_run import apply_data_flags
     from dcinterp.train.config.recipe import build_config, read_tree
 
+    for flag, path in (("text", text), ("images", images)):
+        if path is not None and not path.strip():
+            raise UserError(f"--{flag} is empty; give a path, or leave it out.")
     tree = apply_data_flags(read_tree(config) if config else {}, text, "" if images == "digits" else images)
     if start is not None:
         if preset is not None:
@@ -82,7 +86,10 @@ def command(
             raise UserError("--steps is for runs without a file; write the steps into the phases of the file.")
         tree["data"]["phases"][0]["steps"] = steps
     # Flags come last: they win over the file and over --set.
-    overrides = [*(override or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
+    overrides = [
+        *(override or []),
+        *(f"{key}={json.dumps(str(value))}" for key, value in flags.items() if value is not None),
+    ]
     resolved = build_config(tree, overrides)
 
     # Only now, since these take seconds to import: what is wrong with a config is said before.

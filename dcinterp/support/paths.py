@@ -26,3 +26,8 @@ def path_of(text: str | Path) -> Path:
         said = getattr(error, "strerror", None) or reason(error)
         raise UserError(f"{shortened(str(text), 80)!r} cannot be a path ({said}); check it.") from error
     return path
+
+
+def hidden(path: Path, folder: Path) -> bool:
+    """Whether a file of a folder, or a folder on the way to it, has a name that begins with a dot."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)

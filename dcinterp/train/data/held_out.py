@@ -50,7 +50,11 @@ def _puzzle(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
 
 
 def _text(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
-    rows = TextSource(config.data.text).rows["validation"]
+    from transformers import PreTrainedTokenizerFast
+
+    # A run that starts from a model reads by that model's tokenizer, of which it keeps a copy.
+    own = PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer") if config.model.start else None
+    rows = TextSource(config.data.text, own).rows["validation"]
     chosen = [shuffle_index(number, len(rows), "validation") for number in range(min(count, len(rows)))]
     found = [torch.from_numpy(rows[number].astype("int64")) for number in chosen]
     return [(ids[None], ids) for ids in found]

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
-from dcinterp.support.paths import path_of
+from dcinterp.support.paths import hidden, path_of
 from dcinterp.train.config.recipe import ImageSection
 from dcinterp.train.data.batches import Draw, shuffle_index
 from dcinterp.train.data.cache import find_or_make, fingerprint_files
@@ -102,7 +102,7 @@ def find(section: ImageSection) -> tuple[Any, list[str], Labelled]:
         from dcinterp.train.data.hub import load_saved
 
         return _of_dataset(load_saved(path), section)
-    files = [p for p in sorted(path.glob("*/*")) if p.suffix.lower() in SUFFIXES]
+    files = [p for p in sorted(path.glob("*/*")) if p.suffix.lower() in SUFFIXES and not hidden(p, path)]
     classes = sorted({p.parent.name for p in files})
     if len(classes) < 2:
         raise UserError(f"{path} holds images of {len(classes)} classes; give a folder with a subfolder per class.")
@@ -161,6 +161,10 @@ def _file(path: Path, size: int) -> np.ndarray:
 
 
 def _colours(image: Any, size: int) -> np.ndarray:
+    if image.mode.startswith("I;16"):  # 16 bits of grey, of which RGB takes the highest 8 and not the lowest
+        from PIL import Image
+
+        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
     return np.asarray(image.convert("RGB").resize((size, size))).transpose(2, 0, 1)
 
 

@@ -1,7 +1,8 @@
 """Any text as training rows: read, split by a hash of what it says, tokenised, packed, and kept on the disk.
 
 A text is cut at line ends into pieces of about `PIECE` characters. A piece is held out when the hash of its characters
-says so: the same words are always on the same side, whatever stands around them. Or whole files are, by the hash of all
+says so: two copies that are cut alike are on the same side. Cuts are counted from the start of a text, so that a copy
+behind other words is cut elsewhere, and its pieces may be on both sides. Or whole files are, by the hash of all
 their characters, for a model that must not have seen the rest of what it is asked about. The pieces of each side, with
 an end-of-text token wherever text is missing between two of them, are cut into rows of `context` tokens.
 """
@@ -23,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
-from dcinterp.support.paths import path_of
+from dcinterp.support.paths import hidden, path_of
 from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
 from dcinterp.train.data.cache import find_or_make, fingerprint_files
@@ -128,7 +129,7 @@ def find(section: TextSection) -> tuple[Any, Documents]:
         from dcinterp.train.data.hub import load_saved
 
         return _columns(load_saved(path), section.column)
-    files = [p for p in sorted(path.glob(section.pattern)) if p.is_file() and not p.name.startswith(".")]
+    files = [p for p in sorted(path.glob(section.pattern)) if p.is_file() and not hidden(p, path)]
     if not files:
         raise UserError(f"{path} holds no file that matches {section.pattern!r}; change data.text.pattern.")
     return fingerprint_files(files, path), lambda: _readable(files, path)

@@ -211,7 +211,19 @@ def resolve(config: TrainConfig) -> TrainConfig:
     counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
     counts |= {"evaluation.every": config.evaluation.every}
     counts |= {"recipe.gradient_accumulation": config.recipe.gradient_accumulation}
+    counts |= {"evaluation.validation_rows": config.evaluation.validation_rows}
+    for key, seed in (("data.seed", config.data.seed), ("recipe.seed", config.recipe.seed)):
+        if seed < 0:
+            raise UserError(f"{key} is {seed}; it must be 0 or more.")
     for number, phase in enumerate(config.data.phases):
+        if phase.asked < 0:
+            raise UserError(f"data.phases[{number}].asked is {phase.asked}; it must be 0 or more.")
+        for key, least in (("examples", 1), ("gaps", 0)):
+            values = getattr(phase, key)
+            if not values or min(values) < least:
+                raise UserError(
+                    f"data.phases[{number}].{key} is {list(values)}; it must be numbers of at least {least}."
+                )
         counts |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("steps", "batch_size")}
     for key, value in counts.items():
         if value < 1:

@@ -28,6 +28,7 @@ from dcinterp.train.config.recipe import (
     TextSection,
     TrainConfig,
 )
+from dcinterp.train.data.held_out import held_out_documents
 from dcinterp.train.loop.run import train
 
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -362,6 +363,10 @@ def test_the_flags_of_the_verb_start_from_it(added, text, tmp_path, capsys):
         main([*arguments, *sizes, "--steps", "1", "--output", str(tmp_path / "run")])
     assert not ended.value.code
     assert read_composed(tmp_path / "run" / "model").config.compose == "dynamic"
+    # What is measured later of this run reads by the words of the model that it started from.
+    words = dcinterp.load(added).tokenizer
+    (ids, _), *_ = held_out_documents(tmp_path / "run", 2)
+    assert all(part in text.read_text() for part in words.decode(ids[0]).split(words.unk_token))
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--preset", "tiny-dcformer"])
     assert ended.value.code == 2

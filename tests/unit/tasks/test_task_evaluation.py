@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from synthetic_tasks import TASKS, WORD_PATTERN, Evaluation, Row, evaluate, generate, vocabulary
+from synthetic_tasks.baselines import average
 from synthetic_tasks.evaluation import GROUPINGS, render
 from synthetic_tasks.scoring import beats, encode, encode_slowly
 
@@ -304,6 +305,22 @@ def test_results_are_saved_and_loaded(rows: list[Row], neox, word_tokenizer, tmp
     assert Evaluation.load(tmp_path).baseline == loaded.baseline
     with pytest.raises(ValueError, match="does not hold a finished evaluation"):
         Evaluation.load(tmp_path / "nothing")
+
+
+def test_a_finished_evaluation_is_not_written_over_by_another(rows: list[Row], neox, word_tokenizer, tmp_path) -> None:
+    first = evaluate(neox, rows, tokenizer=word_tokenizer, folder=tmp_path)
+    kept = (tmp_path / "summary.json").read_text()
+    for other, name in ((rows[1:], None), (rows, "other")):
+        with pytest.raises(ValueError, match="holds an evaluation of another model, other rows or other tokens"):
+            evaluate(neox, other, tokenizer=word_tokenizer, folder=tmp_path, name=name)
+    assert (tmp_path / "summary.json").read_text() == kept
+    assert evaluate(neox, rows, tokenizer=word_tokenizer, folder=tmp_path).records == first.records
+
+
+def test_baselines_count_answers_where_tasks_have_unequal_rows() -> None:
+    table = {"a": {"guess": 1.0}, "b": {"guess": 0.0}}
+    assert average(table, ["a", "b"]) == {"guess": 0.5}
+    assert average(table, ["a", "b"], {"a": 1, "b": 3}) == {"guess": 0.25}
 
 
 def test_partner_tasks_are_one_cluster(rows: list[Row], word_tokenizer) -> None:

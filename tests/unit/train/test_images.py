@@ -65,6 +65,20 @@ def test_a_folder_of_classes(folder):
     assert set(data_source.labels["train"].tolist()) == {0, 1}
 
 
+def test_what_is_hidden_is_no_class_and_16_bits_are_not_cut(folder):
+    image = pytest.importorskip("PIL.Image")
+    (folder / ".thumbs").mkdir()
+    ramp = np.linspace(0, 65535, 81).reshape(9, 9).astype(np.uint16)
+    image.fromarray(ramp).save(folder / ".thumbs" / "a.png")
+    assert ImageSource(ImageSection(path=str(folder), validation_share=0.3)).record["classes"] == ["cat", "dog"]
+    for number in range(30):
+        image.fromarray(ramp // (1 + number)).save(folder / "cat" / f"{number}.png")
+    pixels = np.asarray(ImageSource(ImageSection(path=str(folder), size=9, validation_share=0.3)).pixels["train"])
+    grey = pixels[(pixels == pixels[:, :1]).all((1, 2, 3))]
+    assert len(grey) > 5
+    assert float((grey == 255).mean()) < 0.1
+
+
 def test_a_saved_data_set(tmp_path):
     datasets = pytest.importorskip("datasets")
     pixels = np.random.default_rng(0).integers(0, 255, (40, 8, 8, 3), dtype=np.uint8)

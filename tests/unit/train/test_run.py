@@ -26,7 +26,7 @@ from dcinterp.train.config.recipe import (
 from dcinterp.train.control import run_lock
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.loop import checkpoints
-from dcinterp.train.loop.run import train
+from dcinterp.train.loop.run import resolve, train
 from dcinterp.train.loop.run_summary import describe_data
 from dcinterp.train.loop.trainer import compose_parameters
 
@@ -260,3 +260,25 @@ def test_gradients_reach_every_parameter_at_the_papers_initialisation():
     ids = torch.randint(0, 20, (4, 9))
     model(ids, labels=ids).loss.backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "says"),
+    [
+        ("evaluation", {"validation_rows": 0}, r"evaluation\.validation_rows is 0; it must be at least 1"),
+        ("recipe", {"seed": -1}, r"recipe\.seed is -1; it must be 0 or more"),
+        ("data", {"seed": -2}, r"data\.seed is -2; it must be 0 or more"),
+        ("phase", {"asked": -1}, r"data\.phases\[0\]\.asked is -1"),
+        ("phase", {"examples": ()}, r"data\.phases\[0\]\.examples is \[\]; it must be numbers of at least 1"),
+        ("phase", {"gaps": (-1,)}, r"data\.phases\[0\]\.gaps is \[-1\]; it must be numbers of at least 0"),
+    ],
+)
+def test_what_no_run_could_be_made_of_is_refused_before_it_begins(tmp_path, section, changes, says):
+    config = tiny(tmp_path / "run")
+    if section == "phase":
+        data = replace(config.data, phases=(replace(config.data.phases[0], **changes), *config.data.phases[1:]))
+        config = replace(config, data=data)
+    else:
+        config = replace(config, **{section: replace(getattr(config, section), **changes)})
+    with pytest.raises(UserError, match=says):
+        resolve(config)

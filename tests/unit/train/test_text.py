@@ -112,6 +112,8 @@ def test_folders_skip_what_is_not_text(tmp_path, text):
     (folder / "inner" / "a.txt").write_bytes(text.read_bytes())
     (folder / "picture.png").write_bytes(b"\x89PNG\0\xff")
     (folder / ".hidden").write_text("secret " * 1000)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("secret too " * 1000)
     data_source = TextSource(TextSection(path=str(folder)))
     total = sum(data_source.record[side]["bytes"] for side in SIDES)
     assert total == len(text.read_bytes())
@@ -151,6 +153,23 @@ def test_a_binary_file_is_refused(tmp_path):
     (tmp_path / "b.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="not UTF-8 text"):
         TextSource(TextSection(path=str(tmp_path / "b.bin")))
+
+
+def test_an_output_is_the_folder_that_was_typed(text, tmp_path):
+    """And no YAML: `#` would end it, and a number or a date would be none."""
+    small = "model.changes={num_hidden_layers: 1, hidden_size: 16, intermediate_size: 0, num_attention_heads: 2}"
+    for name in ("my #1", "2024-01-02"):
+        options = ["--steps", "1", "--output", str(tmp_path / name), "--set", "evaluation.watch=false", "--set", small]
+        ran = CliRunner().invoke(verbs, ["train", "--text", str(text), *options])
+        assert ran.exit_code == 0, ran.output
+        assert (tmp_path / name / "model").is_dir()
+
+
+def test_an_empty_path_is_refused():
+    for flag in ("--text", "--images"):
+        ran = CliRunner().invoke(verbs, ["train", flag, ""])
+        assert isinstance(ran.exception, UserError)
+        assert f"{flag} is empty" in str(ran.exception)
 
 
 def test_one_command_trains_on_a_text_and_the_model_opens(text, tmp_path):
