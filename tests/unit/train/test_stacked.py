@@ -374,6 +374,7 @@ def test_shared_documents_are_there_until_the_stacks_have_ended(
             raise Cancelled
 
     monkeypatch.setattr("dcinterp.train.control.sweep.open_engine", engine)
+    monkeypatch.setattr("dcinterp.train.control.sweep.ORPHAN_SECONDS", 0.1)
     monkeypatch.setattr("dcinterp.train.control.sweep._submit_stack", lambda *_: Future())
     with pytest.raises(Cancelled):
         run_sweep(sweep(tmp_path / "stacked", ("none", "dynamic")), engine="stacked:cpu", progress=stop)
