@@ -99,7 +99,7 @@ def verdict_lines(experiment: Experiment) -> list[str]:
     if experiment.claim is not None:
         too = f" With other seeds: {again.claim}." if again.claim else ""
         lines.append(_claim_line(experiment, experiment.claim, about) + too)
-    return lines + [each.line for each in _families(experiment, about) if each.keep or each.lose]
+    return lines + [each.line for each in _families(experiment, about) if each.stays]
 
 
 def replication(experiment: Experiment) -> Experiment | None:
@@ -250,7 +250,7 @@ def _made(experiment: Experiment, about: Compared) -> str:
 
 def _corrections(experiment: Experiment, about: Compared) -> list[tuple[Verdict, bool]]:
     """Every verdict, and whether it would be open if it were corrected for the others of its family."""
-    lost = [name for family in _families(experiment, about) for name in family.lose]
+    lost = [name for family in _families(experiment, about) for name in family.lost]
     return [(each, each.name in lost) for each in _verdicts(experiment, about)]
 
 
@@ -298,20 +298,25 @@ def _against(experiment: Experiment, claim: Claim, about: Compared) -> list[str]
 class _Family(NamedTuple):
     """Hypotheses that are one family of tests, and what becomes of verdicts when they are corrected for that.
 
-    tests: how many. keep, lose: names of those that keep their verdict, and of those that would be open; an open one,
-    and one without a verdict, is in neither. what: what the tests are, in words.
+    tests: how many. stays: of those that are supported or refuted, whether they would be. what: what the tests are, in
+    words.
     """
 
     tests: int
-    keep: list[str]
-    lose: list[str]
+    stays: dict[str, bool]
     what: str
+
+    @property
+    def lost(self) -> list[str]:
+        """Those that would be open."""
+        return [name for name, stays in self.stays.items() if not stays]
 
     @property
     def line(self) -> str:
         """What the correction would change, in Markdown."""
-        said = [f"{' and '.join(self.keep)} would come out as above"] if self.keep else []
-        said += [f"{' and '.join(self.lose)} would be open"] if self.lose else []
+        kept = [name for name, stays in self.stays.items() if stays]
+        said = [f"{' and '.join(kept)} would come out as above"] if kept else []
+        said += [f"{' and '.join(self.lost)} would be open"] if self.lost else []
         level = f"intervals of {family_level(self.tests):.1%}"
         return f"Corrected for being {self.what} (Bonferroni: {level}), {'; '.join(said)}."
 
@@ -325,31 +330,39 @@ def _families(experiment: Experiment, about: Compared) -> list[_Family]:
     named = () if claim is None else (*claim.needs, *claim.same)
     besides = [each for each in about if each[0].name not in named]
     tests = len(besides) + (experiment.multiplier is not None)
-    keep, lose = list[str](), list[str]()
-    if experiment.multiplier is not None and multiplier_verdict(experiment).word in (SUPPORTED, REFUTED):
-        stays = multiplier_verdict(experiment, family_level(tests)).word in (SUPPORTED, REFUTED)
-        (keep if stays else lose).append(experiment.multiplier.name)
-    found = [_family(experiment, besides, tests, f"{tests} tests", keep, lose)]
+    stays = _multiplier_stays(experiment, tests) | _stay(experiment, besides, tests)
+    found = [_Family(tests, stays, f"{tests} tests")]
     if claim is not None and _against(experiment, claim, about):
         own = [each for each in about if each[0].name in named]
-        what = f"{len(own)} tests of a claim that is not made"
-        found.append(_family(experiment, own, len(own), what, [], []))
+        stays, what = _stay(experiment, own, len(own)), f"{len(own)} tests of a claim that is not made"
+        found.append(_Family(len(own), stays, what))
     return [each for each in found if each.tests > 1]
 
 
-def _family(
-    experiment: Experiment, about: Compared, tests: int, what: str, keep: list[str], lose: list[str]
-) -> _Family:
-    """With every hypothesis that has all its seeds; with none where all verdicts go by intervals as wide as its own."""
-    if not all(_level(experiment, each) >= family_level(tests) for each, _ in about):
-        for each, found in about:
-            level = _level(experiment, each)
-            if len(found.seeds) < max(2, found.planned):
-                continue
-            if _concluded(experiment, each, *found.between(each.arms, each.baselines, level)[1:]):
-                ends = found.between(each.arms, each.baselines, max(level, family_level(tests)))[1:]
-                (keep if side_of_zero(*ends) else lose).append(each.name)
-    return _Family(tests, keep, lose, what)
+def _multiplier_stays(experiment: Experiment, tests: int) -> dict[str, bool]:
+    """As `_stay`, of the hypothesis on a multiplier."""
+    if experiment.multiplier is None or multiplier_verdict(experiment).word not in (SUPPORTED, REFUTED):
+        return {}
+    corrected = multiplier_verdict(experiment, family_level(tests))
+    return {experiment.multiplier.name: corrected.word in (SUPPORTED, REFUTED)}
+
+
+def _stay(experiment: Experiment, about: Compared, tests: int) -> dict[str, bool]:
+    """Which verdicts stay when corrected for so many tests: of hypotheses that have all their seeds and are not open.
+
+    None where all go by intervals as wide as a correction's.
+    """
+    found = dict[str, bool]()
+    if all(_level(experiment, each) >= family_level(tests) for each, _ in about):
+        return found
+    for each, compared in about:
+        level = _level(experiment, each)
+        if len(compared.seeds) < max(2, compared.planned):
+            continue
+        if _concluded(experiment, each, *compared.between(each.arms, each.baselines, level)[1:]):
+            ends = compared.between(each.arms, each.baselines, max(level, family_level(tests)))[1:]
+            found[each.name] = bool(side_of_zero(*ends))
+    return found
 
 
 def family_level(tests: int) -> float:
