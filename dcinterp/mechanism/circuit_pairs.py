@@ -83,7 +83,7 @@ def read_pairs(bridge: Bridge, examples: Examples, kind: str = ANY) -> tuple[lis
     if kind not in (ANY, *ORDER):
         raise UserError(f"There is no counterfactual {kind!r} with another answer; {nearest(kind, (ANY, *ORDER))}")
     drawn: Sequence[Any] = draw_examples(examples) if isinstance(examples, str) else examples
-    made = [_pair(bridge, each, kind, place) for place, each in enumerate(drawn)]
+    made = [_pair(bridge, each, kind) for each in drawn]
     pairs = [replace(pair, place=place) for place, pair in enumerate(made) if pair is not None]
     if not pairs:
         raise UserError(
@@ -134,7 +134,7 @@ def ranked_and_measured(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     return ranked, measured
 
 
-def _pair(bridge: Bridge, each: Any, kind: str, place: int) -> Pair | None:
+def _pair(bridge: Bridge, each: Any, kind: str) -> Pair | None:
     """The pair of one example, (example, its prompt with shots), or a pair of one's own; None where there is none."""
     prompt = None
     if isinstance(each, tuple) and hasattr(each[0], "facts"):
@@ -146,10 +146,7 @@ def _pair(bridge: Bridge, each: Any, kind: str, place: int) -> Pair | None:
                 "prompt, its answer)."
             )
         text, answer, other, its = each
-        made = _of(bridge, text, answer, other, its, "own", place)
-        assert made is not None
-        both = (tuple(ids[0].tolist()) for ids in (made.ids, made.other))
-        return replace(made, repeats=(*both, made.target, made.foil))
+        return _of(bridge, text, answer, other, its, "own")
     return _of_example(bridge, each, prompt or each.prompt, kind)
 
 
@@ -170,7 +167,10 @@ def _of_example(bridge: Bridge, example: Any, prompt: str, kind: str) -> Pair | 
     return None
 
 
-def _of(bridge: Bridge, prompt: Any, answer: Any, other: Any, its: Any, kind: str, repeats: Hashable) -> Pair | None:
+def _of(
+    bridge: Bridge, prompt: Any, answer: Any, other: Any, its: Any, kind: str, facts: Hashable = None
+) -> Pair | None:
+    """The pair of two prompts and their answers; without facts it repeats those of the same tokens alone."""
     ids, changed = token_ids(bridge, prompt), token_ids(bridge, other)
     target, foil = answer_tokens(bridge, answer), answer_tokens(bridge, its)
     shared = next((i for i, both in enumerate(zip(target, foil, strict=False)) if both[0] != both[1]), -1)
@@ -182,4 +182,5 @@ def _of(bridge: Bridge, prompt: Any, answer: Any, other: Any, its: Any, kind: st
     read = torch.tensor([target[:shared]], dtype=ids.dtype, device=ids.device)
     ids, changed = (token_ids(bridge, torch.cat([x, read], 1)) for x in (ids, changed))
     text, text_other = (decoded(bridge, x[0].tolist()) for x in (ids, changed))
-    return Pair(ids, changed, target[shared], foil[shared], kind, text, text_other, repeats)
+    tokens = (*ids[0].tolist(), *changed[0].tolist(), target[shared], foil[shared])
+    return Pair(ids, changed, target[shared], foil[shared], kind, text, text_other, facts or tokens)

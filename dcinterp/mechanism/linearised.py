@@ -81,8 +81,5 @@ def _rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | 
 def _layer_norm(
     x: Tensor, shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    axes = tuple(range(-len(tuple(shape)), 0))
-    centred = x - x.mean(axes, keepdim=True)
-    y = centred * (centred.pow(2).mean(axes, keepdim=True) + eps).rsqrt().detach()
-    y = y if weight is None else y * weight
+    y = _rms_norm(x - x.mean(tuple(range(-len(tuple(shape)), 0)), keepdim=True), shape, weight, eps)
     return y if bias is None else y + bias

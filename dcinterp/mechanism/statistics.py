@@ -326,12 +326,11 @@ def exchanged_extremes(
 
 
 def _control(value: float, drawn: list[float]) -> Control:
-    others = torch.tensor([value, *drawn], dtype=torch.float64)
-    if others.isnan().any():
+    others = torch.tensor(drawn, dtype=torch.float64)
+    if math.isnan(value) or others.isnan().any():
         raise UserError("Some values are NaN and cannot be compared; leave those entries out.")
     # What ties but for the order of a sum must count as reached.
-    same = 1e-9 * float(others.abs().max())
-    others = others[1:]
+    same = 1e-9 * max(abs(value), float(others.abs().max()))
     reached = int((others >= value - same).sum())
     return Control(
         value=value,

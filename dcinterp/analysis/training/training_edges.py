@@ -104,22 +104,19 @@ class TrainingEdges(Result):
 
     def table(self) -> pd.DataFrame:
         """One row an edge, the one that matters most at the end first; without a start where it came to matter less."""
-        steps = [
-            {"starts at step": start, "from": low, "to": high}
-            for start, low, high in zip(self.start, self.start_low, self.start_high, strict=True)
-        ]
+        starts = {"starts at step": self.start, "from": self.start_low, "to": self.start_high}
         rows = [
             {
                 "edge": self.edges[place],
                 "effect at the end": float(self.final[place]),
                 "low": float(self.final_low[place]),
                 "high": float(self.final_high[place]),
-                **{column: int(step) if self.explained[place] > 0 else None for column, step in steps[place].items()},
+                **{name: int(step[place]) if self.explained[place] > 0 else None for name, step in starts.items()},
                 "explained": float(self.explained[place]),
             }
             for place in self.strongest(len(self.edges))
         ]
-        return pd.DataFrame(rows).astype(dict.fromkeys(("starts at step", "from", "to"), "Int64"))
+        return pd.DataFrame(rows).astype(dict.fromkeys(starts, "Int64"))
 
     def sentences(self) -> list[str]:
         """The loss, the edge that matters most at the end, and how many matter."""

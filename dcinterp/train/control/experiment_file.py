@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,6 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     for key, values in searched_values.items():
         if twice := [value for value in values if values.count(value) > 1]:
             raise UserError(f"The search of {file} has {twice[0]!r} of {key} twice; name each value once.")
-    other = table is not None and Path(table).resolve() != (file.parent / TABLE).resolve()
     made = Experiment(
         folder=file.parent,
         title=str(tree.get("title", file.parent.name)),
@@ -140,9 +140,11 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         solved_at=float(solved.get("at", 0.95)),
         about=tuple(map(str, tree.get("about") or ())),
         limits=tuple(map(str, tree.get("limits") or ())),
-        output=Path(tree.get("output") or f"runs/{file.parent.name}") / (_mark(table) if table and other else ""),
+        output=Path(tree.get("output") or f"runs/{file.parent.name}"),
         table=Path(table) if table else file.parent / TABLE,
     )
+    if not made.has_own_table:
+        made = replace(made, output=made.output / _mark(made.table))
     made.tuning_runs()
     for arm in made.arms:
         made.run(FINAL, arm, {}, seeds[0])
@@ -169,9 +171,9 @@ def series(experiment: Experiment) -> list[Experiment]:
     return [experiment, *(read_experiment(each, table=each / name if name else None) for each in beside)]
 
 
-def _mark(table: str | Path) -> str:
+def _mark(table: Path) -> str:
     """A name for the runs of another table: that of its file, and a hash of its place."""
-    return f"{Path(table).stem}-{hashlib.blake2b(str(Path(table).resolve()).encode(), digest_size=4).hexdigest()}"
+    return f"{table.stem}-{hashlib.blake2b(str(table.resolve()).encode(), digest_size=4).hexdigest()}"
 
 
 def _config(file: Path, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,17 +50,8 @@ def stop_on_signals(progress: Progress) -> Iterator[Progress]:
         if reasons:
             raise Cancelled(reasons[0])
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in SIGNALS:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, ask)
-    try:
+    with _handling(SIGNALS, ask):
         yield step
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -75,12 +66,19 @@ def interrupt_on_signals() -> Iterator[None]:
             _detach_terminal()
         raise KeyboardInterrupt
 
+    with _handling(("SIGTERM", "SIGHUP"), interrupt):
+        yield
+
+
+@contextmanager
+def _handling(names: Iterable[str], handle: Callable[[int, Any], None]) -> Iterator[None]:
+    """Let a function handle those of these signals that are there and not ignored; in the main thread alone."""
     before = {}
     if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):
+        for name in names:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, interrupt)
+                before[number] = signal.signal(number, handle)
     try:
         yield
     finally:

@@ -391,9 +391,10 @@ def _describe_running(pending: list[SweepRun], blind: bool) -> str:
 
 def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     folder = Path(run.config.output)
-    # A run that was refused since another process trained it may have come to its end there.
-    failure = "" if is_finished(run) else failure
-    status = "failed" if failure else "done" if is_finished(run) else "stopped" if _last_step(folder) else "waiting"
+    if is_finished(run):  # also where it was refused here, since another process trained it
+        status, failure = "done", ""
+    else:
+        status = "failed" if failure else "stopped" if _last_step(folder) else "waiting"
     row: dict[str, Any] = {"name": run.name, "status": status, "message": failure} | run.keys
     row["family"] = preset(run.config.model.preset).family
     records = _records(folder)

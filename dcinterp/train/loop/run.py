@@ -209,15 +209,11 @@ def resolve(config: TrainConfig) -> TrainConfig:
         if not reporters[name]():
             raise UserError(f"report_to names {name}, which is not installed; install it with: pip install {name}")
     counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
-    counts |= {"evaluation.every": config.evaluation.every}
+    counts |= {f"evaluation.{key}": getattr(config.evaluation, key) for key in ("every", "validation_rows")}
     counts |= {"recipe.gradient_accumulation": config.recipe.gradient_accumulation}
-    counts |= {"evaluation.validation_rows": config.evaluation.validation_rows}
-    for key, seed in (("data.seed", config.data.seed), ("recipe.seed", config.recipe.seed)):
-        if seed < 0:
-            raise UserError(f"{key} is {seed}; it must be 0 or more.")
+    from_zero = {"data.seed": config.data.seed, "recipe.seed": config.recipe.seed}
     for number, phase in enumerate(config.data.phases):
-        if phase.asked < 0:
-            raise UserError(f"data.phases[{number}].asked is {phase.asked}; it must be 0 or more.")
+        from_zero[f"data.phases[{number}].asked"] = phase.asked
         for key, least in (("examples", 1), ("gaps", 0)):
             values = getattr(phase, key)
             if not values or min(values) < least:
@@ -228,6 +224,9 @@ def resolve(config: TrainConfig) -> TrainConfig:
     for key, value in counts.items():
         if value < 1:
             raise UserError(f"{key} is {value}; it must be at least 1.")
+    for key, value in from_zero.items():
+        if value < 0:
+            raise UserError(f"{key} is {value}; it must be 0 or more.")
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
