@@ -77,10 +77,14 @@ MEASURED = """What is measured of the trained models, further down, by scripts t
 """
 SEARCHED = """ (the search runs once more, on what
 the file names as its seeds; with `--keep-search` what it chose is taken)"""
+SEARCH_KEYS = {
+    "data.puzzle.options.first": "other pairs are left out there, and those reported as never seen are trained",
+}
+"""What a key of the search's own config does, in words."""
 HOW = (
-    "A difference is taken seed by seed, between runs that draw the same data in the same order and start from "
-    "weights of their own; brackets are 95 % intervals over seeds, of each difference by itself. Where the values of "
-    "seeds are skewed, an interval reaches further on that side; with few seeds that end is hardly known. "
+    "A difference is taken seed by seed, between runs that draw the same data in the same order (an arm with more "
+    "steps goes on to more) and start from weights of their own; brackets are 95 % intervals over seeds, of each "
+    "difference by itself. Where the values of seeds are skewed, an interval reaches further on that side; with few seeds that end is hardly known. "
 )
 SHARES = (
     "The mean of an accuracy has none: where runs either learn a thing or do not, a few of them say too little about "
@@ -204,7 +208,8 @@ def search_notes(experiment: Experiment) -> list[str]:
     notes = [f"The search tried {tried} for {which}, with {seeds} seed{'s' * (seeds > 1)} of its own."]
     if experiment.tuning_config:
         keys = ", ".join(f"`{key}` = {value}" for key, value in experiment.tuning_config.items())
-        notes.append(f"Runs of the search differ from those reported in {keys}, besides their seeds.")
+        means = "".join(f": {SEARCH_KEYS[key]}" for key in experiment.tuning_config if key in SEARCH_KEYS)
+        notes.append(f"Runs of the search differ from those reported in {keys}, besides their seeds{means}.")
     if experiment.tuned_as:
         taken = (f"{arm} as {other}" for arm, other in experiment.tuned_as.items())
         notes.append(f"Without a search of their own, with the values of another arm: {', '.join(taken)}.")
