@@ -68,6 +68,7 @@ class DCFormerAdapter(ArchitectureAdapter):
             UserError: a composer reads its input by something that gains cannot be folded into; nothing was folded.
         """
         self._norms = {}
+        self._had_value_biases = any(bool(t.any()) for name, t in state_dict.items() if name.endswith(".attn.v.bias"))
         if self._fold_ln_requested:
             norms = (name for name in state_dict if name.split(".")[-2] in ("ln1", "ln2"))
             self._norms = {name: state_dict[name].clone() for name in norms}
@@ -84,7 +85,8 @@ class DCFormerAdapter(ArchitectureAdapter):
         """
         super().postprocess_weights(bridge)
         values = [block.attn.v.original_component.bias for block in bridge.blocks]
-        if self._rows_sum_to_anything and not any(bias is not None and bias.any() for bias in values):
+        left = any(bias is not None and bias.any() for bias in values)
+        if self._rows_sum_to_anything and self._had_value_biases and not left:
             raise UserError(
                 "Value biases were folded as if attention summed to 1, which composed attention does not; load the "
                 "model with dcinterp.load, or pass fold_value_biases=False to a fresh bridge."

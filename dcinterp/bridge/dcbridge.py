@@ -198,26 +198,32 @@ class DCBridge(TransformerBridge):
         return super().all_composition_scores(mode)
 
     def state_dict(self, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """As in TransformerLens, with the parameters of the composition, which it would leave out."""
+        """As in TransformerLens, with what it would leave out: the composition and the MLP's gate."""
         tensors = super().state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
         if destination is not None or prefix:
             return tensors
-        return tensors | {ours: t for ours, _, t in self._composition_state(keep_vars)}
+        return tensors | {ours: t for ours, _, t in self._own_state(keep_vars)}
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """As in TransformerLens, and the parameters of the composition."""
-        inner = {ours: theirs for ours, theirs, _ in self._composition_state(keep_vars=True)}
-        missing = sorted(set(inner) - set(state_dict) - {k for k in inner if inner[k] in state_dict})
+        """As in TransformerLens, and the parameters that `state_dict` has besides."""
+        known = super().state_dict()  # what TransformerLens finds by itself
+        inner: dict[str, list[str]] = {}  # a parameter may have several names in the wrapped model
+        for ours, theirs, _ in self._own_state(keep_vars=True):
+            if ours not in known:
+                inner.setdefault(ours, []).append(theirs)
+        missing = sorted(ours for ours, all_ in inner.items() if not {ours, *all_} & set(state_dict))
         if strict and missing:
             raise RuntimeError(f"Missing key(s) in state_dict: {', '.join(missing)}")
-        return super().load_state_dict({inner.get(k, k): t for k, t in state_dict.items()}, strict, assign)
+        given = {theirs: t for k, t in state_dict.items() for theirs in inner.get(k, [k])}
+        return super().load_state_dict(given, strict, assign)
 
-    def _composition_state(self, keep_vars: bool) -> Iterator[tuple[str, str, Tensor]]:
-        """(name here, name in the wrapped model, tensor) of every parameter of the composition."""
+    def _own_state(self, keep_vars: bool) -> Iterator[tuple[str, str, Tensor]]:
+        """(name here, name in the wrapped model, tensor) of what is ours: the composition, and the MLP's group gate."""
         for name, tensor in self.original_model.state_dict(keep_vars=keep_vars).items():
             clean = name.replace("._original_component", "")
             parts = clean.split(".")
-            if "self_attn" in parts and parts[parts.index("self_attn") + 1] in STAGES:
+            composes = "self_attn" in parts and parts[parts.index("self_attn") + 1] in STAGES
+            if composes or "group_gate" in parts:
                 yield clean.replace("model.layers.", "blocks.").replace(".self_attn.", ".attn."), name, tensor
 
     def save(self, folder: Any) -> None:

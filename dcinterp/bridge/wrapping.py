@@ -45,10 +45,15 @@ def wrap(
         name: what the bridge calls itself.
 
     Raises:
-        UserError: the model is wrapped already, or the tokenizer lacks a special token.
+        UserError: the model is wrapped already or of another kind, or the tokenizer lacks a special token.
     """
+    architecture = next((word for kind, word in ARCHITECTURES.items() if isinstance(model, kind)), None)
+    if architecture is None:
+        raise UserError(
+            f"A {type(model).__name__} has no logits to look at; give a {' or a '.join(ARCHITECTURES.values())}."
+        )
     parameter = next(model.parameters())
-    cfg = build_bridge_config_from_hf(model.config, ARCHITECTURES[type(model)], name, parameter.dtype)
+    cfg = build_bridge_config_from_hf(model.config, architecture, name, parameter.dtype)
     adapter = (DCViTAdapter if isinstance(model, DCViTForImageClassification) else DCFormerAdapter)(cfg)
     adapter.cfg.device = str(parameter.device)
     adapter.prepare_model(model)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dcinterp.checkpoints.read import OURS, read_config_file
 from dcinterp.checkpoints.tensor_files import indexed_files
+from dcinterp.checkpoints.tokenizer_files import PATTERNS
 from dcinterp.support.errors import UserError
 
 WEIGHTS = (".safetensors", ".bin")
@@ -55,7 +56,8 @@ def download(name: str, *, own: bool = False) -> Path | None:
         return None
     files = HfApi().list_repo_files(name)
     safe = any(file.endswith(WEIGHTS[0]) for file in files)
-    return Path(snapshot_download(name, allow_patterns=["*.json", f"*{WEIGHTS[0] if safe else WEIGHTS[1]}"]))
+    weights = f"*{WEIGHTS[0] if safe else WEIGHTS[1]}"
+    return Path(snapshot_download(name, allow_patterns=["*.json", weights, *PATTERNS.split()]))
 
 
 def reach_hub() -> None:

@@ -76,13 +76,18 @@ def load(
         UserError: there is no such model, or its folder is incomplete or damaged, or the tokenizer does not fit it.
     """
     require_device(device)
+    require_known("decoder", decoder, get_args(Decoder))
     by_name = tokenizer is None or isinstance(tokenizer, str | Path)
     words = read_tokenizer(tokenizer) if tokenizer is not None and by_name else tokenizer
     if isinstance(name_or_path, nn.Module):
+        if decoder == "own" and getattr(getattr(name_or_path, "config", None), "model_type", None) not in OURS:
+            raise UserError(
+                'decoder="own" opens a folder or a hub id; save the model with save_pretrained and give its folder, or '
+                "leave decoder out."
+            )
         return _load_object(name_or_path, device, dtype, words)
     if not str(name_or_path).strip():
         raise UserError("The name of the model is empty; give a shipped model, a folder, or a hub id.")
-    require_known("decoder", decoder, get_args(Decoder))
     name = str(name_or_path)
     if decoder == "own" and not name.startswith(OWN):
         name = f"{OWN}{name}"
@@ -232,6 +237,8 @@ def _wrap_ours(model: Any, folder: Path, name: str, words: Any) -> TransformerBr
             words = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the tokenizers library raises bare exceptions
             raise UserError(f"The tokenizer in {folder} is damaged ({reason(error)}); copy its files again.") from error
+    elif words is None and has_tokenizer(folder):
+        words = read_tokenizer(folder)  # of other files, such as vocab.json and merges.txt
     if words is None:
         return wrap(model, None, name)
     opened = words.bos_token_id is not None and words("a").input_ids[:1] == [words.bos_token_id]

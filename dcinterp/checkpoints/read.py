@@ -52,13 +52,13 @@ def read_model(
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
     images = kind == DCViTConfig.model_type
     config = _our_config(folder, fields, DCViTConfig if images else DCFormerConfig)
-    require_whole(folder, config, dtype)
+    stored = require_whole(folder, config, dtype)
     try:
         with without_bars():
             loaded: Any = (DCViTForImageClassification if images else DCFormerForCausalLM).from_pretrained(
                 folder,
                 config=config,
-                dtype=dtype or "auto",
+                dtype=dtype or stored,  # "auto" would believe config.json
                 use_safetensors=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
@@ -86,8 +86,8 @@ def _our_config(folder: Path, fields: dict[str, Any], kind: type[DCFormerConfig]
         raise UserError(f"{folder / 'config.json'} does not describe a model of this library: {what}.") from error
 
 
-def require_whole(folder: Path, config: DCFormerConfig, dtype: torch.dtype | None) -> None:
-    """Refuse a folder of ours whose weights are not those of its config, before memory is taken for a model.
+def require_whole(folder: Path, config: DCFormerConfig, dtype: torch.dtype | None) -> torch.dtype | None:
+    """The stored type of the weights of a folder of ours; refuses those that do not fit its config, before reading.
 
     Raises:
         UserError: a tensor is missing, of another shape, or of another type than the rest.
@@ -108,6 +108,7 @@ def require_whole(folder: Path, config: DCFormerConfig, dtype: torch.dtype | Non
             )
     if dtype is None:
         require_one_type(folder, {name: tensors.dtype(name) for name in weights if name in tensors})
+    return next((tensors.dtype(name) for name in weights if name in tensors), None)
 
 
 def read_config_file(folder: Path) -> dict[str, Any]:

@@ -84,7 +84,8 @@ SEARCH_KEYS = {
 HOW = (
     "A difference is taken seed by seed, between runs that draw the same data in the same order (an arm with more "
     "steps goes on to more) and start from weights of their own; brackets are 95 % intervals over seeds, of each "
-    "difference by itself. Where the values of seeds are skewed, an interval reaches further on that side; with few seeds that end is hardly known. "
+    "difference by itself. Where the values of seeds are skewed, an interval reaches further on that side; with few "
+    "seeds that end is hardly known. "
 )
 SHARES = (
     "The mean of an accuracy has none: where runs either learn a thing or do not, a few of them say too little about "

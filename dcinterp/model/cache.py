@@ -20,6 +20,7 @@ from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels.gradients import transformed
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads
 from dcinterp.shapes import SharedHeads
+from dcinterp.support.errors import UserError
 
 KEY_WEIGHTS = tuple(weight for branch in BRANCHES.values() if branch.side == "key" for weight in branch.weights)
 """Dynamic weights that belong to the keys, and stay with them while decoding."""
@@ -114,8 +115,17 @@ def new_cache(config: DCFormerConfig) -> DynamicCache:
 
 
 def fit_cache(cache: Cache, config: DCFormerConfig) -> Cache:
-    """`cache`, with layers that know our windows if it is still empty (`generate` builds a generic one)."""
-    if not isinstance(cache, DynamicCache) or cache.get_seq_length() != 0:
+    """`cache`, with layers that know our windows if it is still empty (`generate` builds a generic one).
+
+    Raises:
+        UserError: it is of a kind that gives back other keys than those of the tokens so far.
+    """
+    if not isinstance(cache, DynamicCache):
+        raise UserError(
+            f"This decoder does not read a {type(cache).__name__}; give a DynamicCache as past_key_values, or "
+            "leave it out."
+        )
+    if cache.get_seq_length() != 0:
         return cache
     windows = config.windows
     fitted = len(cache.layers) == len(windows) and all(

@@ -260,6 +260,11 @@ class DCFormerConfig(PreTrainedConfig):
                 f"{self.num_attention_heads} heads do not divide into {self.compose_groups} composition groups; "
                 "choose compose_groups among the divisors of num_attention_heads."
             )
+        if self.pad_token_id is not None and not -self.vocab_size <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id is {self.pad_token_id!r}, outside the vocabulary of {self.vocab_size}; give the id of a "
+                "token of it, or leave it out."
+            )
         if self.mlp_gate_groups and self.intermediate_size % self.mlp_gate_groups:
             raise ValueError(
                 f"intermediate_size {self.intermediate_size} does not divide into {self.mlp_gate_groups} gate groups; "

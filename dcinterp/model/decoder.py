@@ -58,6 +58,22 @@ class DCFormerPreTrainedModel(PreTrainedModel):
         check_implementation(name := requested_attention or "auto")
         return name
 
+    def _between_layers(self) -> dict[str, HandedOn]:
+        """What blocks pass on beside the stream, as an argument of theirs: in most models nothing.
+
+        Raises:
+            UserError: gradient checkpointing, which runs layers again out of order, when they read each other's scores.
+        """
+        config = self.config
+        if config.compose == NOT_COMPOSED or not composer_class(config.compose).HANDS_ON:
+            return {}
+        if self.gradient_checkpointing and self.training:
+            raise UserError(
+                f"compose={config.compose!r} hands scores from layer to layer, which gradient checkpointing would take "
+                "from the wrong layer; train without gradient checkpointing."
+            )
+        return {"handed": HandedOn()}
+
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As in transformers, and a model card where the folder has none."""
         super().save_pretrained(save_directory, *args, **kwargs)
@@ -107,6 +123,11 @@ class DCFormerModel(DCFormerPreTrainedModel):
                 f"The text is {length} tokens long, but this model's context is "
                 f"{self.config.max_position_embeddings}; shorten the text."
             )
+        if attention_mask is not None and attention_mask.dim() != 2:
+            raise ValueError(
+                f"attention_mask has {attention_mask.dim()} axes; give one of [batch, position], which says "
+                "what is padding."
+            )
         if attention_mask is not None and attention_mask.shape[-1] < length:
             raise ValueError(
                 f"attention_mask covers {attention_mask.shape[-1]} positions, but the cache and the new tokens are "
@@ -138,22 +159,6 @@ class DCFormerModel(DCFormerPreTrainedModel):
             hidden_states=tuple(streams) if streams is not None else None,
             attentions=tuple(patterns) if patterns is not None else None,  # type: ignore[arg-type]
         )
-
-    def _between_layers(self) -> dict[str, HandedOn]:
-        """What blocks pass on beside the stream, as an argument of theirs: in most models nothing.
-
-        Raises:
-            UserError: gradient checkpointing, which runs layers again out of order, when they read each other's scores.
-        """
-        config = self.config
-        if config.compose == NOT_COMPOSED or not composer_class(config.compose).HANDS_ON:
-            return {}
-        if self.gradient_checkpointing and self.training:
-            raise UserError(
-                f"compose={config.compose!r} hands scores from layer to layer, which gradient checkpointing would take "
-                "from the wrong layer; train without gradient checkpointing."
-            )
-        return {"handed": HandedOn()}
 
     def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
         if given is not None:

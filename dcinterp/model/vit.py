@@ -74,8 +74,9 @@ class DCViTModel(DCViTPreTrainedModel):
         x = self.embeddings(pixel_values)
         streams = [x] if output_hidden_states else None
         patterns: list[Attention | None] | None = [] if output_attentions else None
+        between = self._between_layers()
         for block in self.layers:
-            x = block(x, None, None, None, patterns)
+            x = block(x, None, None, None, patterns, **between)
             if streams is not None:
                 streams.append(x)
         x = self.norm(x)

@@ -96,3 +96,37 @@ def test_what_is_not_supported_is_refused_by_name(changes: dict[str, Any], name:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=f"This diffllama checkpoint has {name}"):
         read_model(tmp_path)
+
+
+@torch.no_grad()
+def test_a_head_of_its_own_is_kept_where_the_config_says_tied(tmp_path: Path) -> None:
+    save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = DiffLlamaForCausalLM.from_pretrained(tmp_path).eval()(IDS).logits
+    torch.testing.assert_close(read_model(tmp_path)(IDS).logits, expected, atol=1e-5, rtol=0)
+
+
+def test_scaling_under_its_older_name_is_seen_too(tmp_path: Path) -> None:
+    save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rope_scaling"] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="rope_type='linear'"):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(rotary_scaling={"rope_type": "linear", "factor": 2.0}),
+        dict(attention_bias=True),
+        dict(mlp_bias=True),
+        dict(head_dim=6),
+    ],
+    ids=str,
+)
+def test_what_the_layout_has_no_place_for_is_not_written(changes: dict[str, Any]) -> None:
+    config = dcinterp.DCFormerConfig(compose="differential", hidden_size=32, num_attention_heads=4, **changes)
+    with pytest.raises(UserError, match="diffllama"):
+        write_config(config)

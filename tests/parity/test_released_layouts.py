@@ -231,3 +231,10 @@ def test_convert_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert torch.equal(read_model(back)(ids()).logits, read_model(folder)(ids()).logits)
     with pytest.raises(UserError, match="holds other files; give another folder"):
         command(folder, there)
+
+
+def test_a_gate_that_the_config_says_must_be_there(tmp_path: Path) -> None:
+    f = fields("dcformer", mgate=True)
+    tensors = {name: t for name, t in random_tensors(f).items() if not name.endswith("mg.weight")}
+    with pytest.raises(UserError, match=r'has "mgate": true in its config.json, but no feed_forward.mg.weight'):
+        read_model(write(tmp_path, f, tensors))

@@ -17,6 +17,7 @@ from dcinterp.checkpoints.released.attention import (
 from dcinterp.checkpoints.released.tensors import tensor_to_ours, tensors_to_theirs
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError
 
 GROUP_GATE = "feed_forward.mg.weight"
 TOP = {"tok_embeddings.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight"}
@@ -43,6 +44,11 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
     """
     require_types(fields, tensors.folder)
     gates = next((tensors.shape(name)[0] for name in tensors if name.endswith(GROUP_GATE)), 0)
+    if fields.get("mgate") and not gates:
+        raise UserError(
+            f'{tensors.folder} has "mgate": true in its config.json, but no {GROUP_GATE} in its weights; use files '
+            "that belong together."
+        )
     width = -(-(8 * fields.get("dim", 0) // 3) // 256) * 256  # as the released config class: up to a multiple of 256
     return DCFormerConfig(
         norm_type="rmsnorm",

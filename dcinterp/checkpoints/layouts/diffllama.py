@@ -48,7 +48,7 @@ def read_config(fields: dict[str, Any], tensors: CheckpointTensors) -> DCFormerC
             raise UserError(f"The config.json of a diffllama checkpoint needs the field {name!r}; copy it again.")
         require_fitting(name, fields[name], int)
     heads, width = fields["num_attention_heads"], fields["hidden_size"]
-    turn = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    turn = fields.get("rope_scaling") or fields.get("rope_parameters") or {}  # in this order, as transformers
     only: dict[str, tuple[Any, Any]] = {
         "head_dim": (fields.get("head_dim") or width // heads, width // heads),
         "hidden_act": (fields.get("hidden_act", "silu"), "silu"),
@@ -92,8 +92,6 @@ def to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iterator[tuple
         return  # what older files save of what the config says
     elif SHARED.fullmatch(name):
         yield name, tensor
-        if name == "model.embed_tokens.weight" and config.tie_word_embeddings:
-            yield "lm_head.weight", tensor
     else:
         raise KeyError(name)
 
@@ -106,7 +104,8 @@ def write_config(config: DCFormerConfig) -> dict[str, Any]:
     """
     needed: dict[str, Any] = dict(compose="differential", norm_type="rmsnorm", mlp_type="swiglu", mlp_gate_groups=0)
     needed |= dict(position_type="rotary", rotary_fraction=1.0, use_parallel_residual=False, use_qk_norm=False)
-    needed |= dict(use_bias=False, attention_windows=(None,))
+    needed |= dict(has_qkv_bias=False, has_output_bias=False, has_mlp_bias=False, attention_windows=(None,))
+    needed |= dict(rotary_scaling=None, head_dim=config.hidden_size // config.num_attention_heads)
     require_fields(config, needed, layout="diffllama")
     if (config.num_key_value_heads or 0) % 2:
         raise UserError("The diffllama layout needs an even num_key_value_heads; this model cannot be written in it.")

@@ -120,6 +120,10 @@ class Composer(nn.Module, ABC):
         self.config, self.placed = config, Place()
         self.extra_loss: Tensor | None = None  # what the last forward in training adds to the loss of the model
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied: not the loss of the last step, which belongs to its graph."""
+        return self.__dict__ | {"extra_loss": None}
+
     def place(self, place: Place) -> Composer:
         """Tell a new composer where it stands; extend it for parameters that depend on this."""
         self.placed = place

@@ -14,7 +14,9 @@ from torch import Tensor
 
 import dcinterp
 from dcinterp.bridge import DCBridge, DCFormerAdapter, wrap
-from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.model.compose.registry import COMPOSERS
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM, DCFormerModel
 from dcinterp.support.errors import UserError
 
 TEXT = "Ruth has a lime . Karen has a pear . Ruth has a kind of"
@@ -269,3 +271,26 @@ def test_a_wrong_path_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"is a file; give the folder that holds config\.json"):
         dcinterp.load(tmp_path / "file")
+
+
+@pytest.mark.parametrize("changes", [dict(compose=name) for name in COMPOSERS] + [dict(mlp_gate_groups=4)], ids=str)
+def test_a_state_of_any_kind_can_be_loaded(
+    changes: dict[str, Any], bridge: Callable[..., DCBridge], ids: Tensor
+) -> None:
+    one, other = bridge(seed=1, **changes), bridge(seed=2, **changes)
+    with torch.no_grad():
+        assert (one(ids) - other(ids)).abs().max() > 0.01
+        other.load_state_dict(one.state_dict())
+        torch.testing.assert_close(one(ids), other(ids))
+
+
+def test_the_stored_type_counts_and_not_the_one_in_the_config(tmp_path: Path) -> None:
+    DCFormerForCausalLM(DCFormerConfig.preset("tiny-dcformer++", vocab_size=29)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert dcinterp.load(tmp_path).cfg.dtype == torch.float32
+
+
+def test_a_model_without_logits_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="A DCFormerModel has no logits to look at; give a DCFormerForCausalLM"):
+        dcinterp.load(DCFormerModel(DCFormerConfig.preset("tiny-dcformer++", vocab_size=29)))

@@ -166,3 +166,15 @@ def test_a_pattern_read_by_shorthand_warns(bridge: Make, ids: Tensor) -> None:
         cache["pattern", 0]
     with pytest.warns(CompositionWarning, match="mixed with that of others"):
         bridge().all_composition_scores("V")
+
+
+def test_value_biases_of_zero_are_no_sign_of_folding(bridge: Make, ids: Tensor) -> None:
+    def model() -> DCBridge:
+        made = bridge("tiny-dcpythia")
+        for block in made.blocks:
+            block.attn.v.original_component.bias.data.zero_()
+        return made
+
+    folded = model()
+    folded.enable_compatibility_mode(disable_warnings=True)
+    torch.testing.assert_close(probabilities(folded, ids), probabilities(model(), ids), atol=2e-5, rtol=0)

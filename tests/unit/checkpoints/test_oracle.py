@@ -85,3 +85,11 @@ def test_verify_refuses_models_of_different_shapes(model: Build, tmp_path: Path)
     model(dtype=torch.float32, compose_stages=("pre",)).save_pretrained(tmp_path / "b")
     with pytest.raises(UserError, match="models of different shapes; give two folders of the same model"):
         verify(tmp_path / "a", against=tmp_path / "b")
+
+
+def test_verify_refuses_models_of_different_depths(model: Build, tmp_path: Path) -> None:
+    model(dtype=torch.float32).save_pretrained(tmp_path / "a")
+    model(dtype=torch.float32, num_hidden_layers=3).save_pretrained(tmp_path / "b")
+    for one, other in (("a", "b"), ("b", "a")):
+        with pytest.raises(UserError, match="models of different shapes; give two folders of the same model"):
+            verify(tmp_path / one, against=tmp_path / other)

@@ -259,3 +259,22 @@ def test_gguf_files_that_cannot_be_read_say_why(tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match="is a file; give the folder"):
         dcinterp.load(tmp_path / "notes.txt")
+
+
+def test_a_model_in_memory_is_opened_as_it_is(bare):
+    with pytest.raises(UserError, match='decoder="own" opens a folder or a hub id'):
+        dcinterp.load(reference(bare), decoder="own")
+    with pytest.raises(UserError, match="nonsense"):
+        dcinterp.load(reference(bare), decoder="nonsense")
+
+
+def test_a_tokenizer_in_two_older_files_is_read_by_our_decoder_too(bare, tmp_path):
+    folder = shutil.copytree(bare, tmp_path / "llama")
+    (folder / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(BYTES)}))
+    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "GPT2Tokenizer", "bos_token": "<s>", "eos_token": "<s>", "unk_token": "<s>"})
+    )
+    found = dcinterp.load(folder, decoder="own").tokenizer
+    assert found is not None
+    assert found("ab").input_ids[-1] == BYTES.index("ab")

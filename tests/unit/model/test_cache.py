@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import StaticCache
 
+from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 
 Build = Callable[..., DCFormerForCausalLM]
 FAMILIES = ["transformer", "transformer++", "pythia", "dcformer", "dcformer++", "dcpythia"]
@@ -178,3 +181,11 @@ def test_caches_that_part_do_not_write_over_each_other(how: str, model: Build) -
             if logits:
                 full = built(text, use_cache=False).logits[:, -3:]
                 torch.testing.assert_close(torch.cat(logits, 1), full, atol=1e-9, rtol=0)
+
+
+def test_a_cache_with_empty_places_is_refused() -> None:
+    """Its places would be taken for keys of tokens, and what is new for the last of them."""
+    model = DCFormerForCausalLM(DCFormerConfig.preset("tiny-transformer++", vocab_size=29)).eval()
+    cache = StaticCache(config=model.config, max_cache_len=20)
+    with pytest.raises(UserError, match="does not read a StaticCache; give a DynamicCache as past_key_values"):
+        model(torch.arange(7)[None], past_key_values=cache)

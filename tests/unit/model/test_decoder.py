@@ -178,3 +178,13 @@ def test_the_whole_model_is_one_graph() -> None:
     """
     done = subprocess.run([sys.executable, "-c", GRAPH], capture_output=True, text=True, timeout=280)
     assert done.stdout == "one graph\n", done.stderr
+
+
+def test_a_mask_of_pairs_is_one_sentence(model: Build) -> None:
+    with pytest.raises(ValueError, match=r"attention_mask has 4 axes; give one of \[batch, position\]"):
+        model()(torch.arange(5)[None], attention_mask=torch.ones(5, 5).tril()[None, None])
+
+
+def test_a_pad_token_outside_the_vocabulary_is_one_sentence() -> None:
+    with pytest.raises(ValueError, match="pad_token_id is 31, outside the vocabulary of 31"):
+        DCFormerConfig(vocab_size=31, pad_token_id=31)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from dcinterp.model.compose.mixture_of_heads import MixtureOfHeads
@@ -55,3 +57,11 @@ def test_the_loss_asks_for_balance_in_training_alone() -> None:
     half = model(ids, labels=ids, num_items_in_batch=torch.tensor(24)).loss  # of two equal parts of a batch
     torch.testing.assert_close(half, loss / 2)
     assert all(block.self_attn.post.extra_loss is None for block in model.model.layers)
+
+
+def test_a_model_can_be_copied_after_a_step_of_training() -> None:
+    model = DCFormerForCausalLM(config(load_balance=0.5)).train()
+    model(torch.arange(7)[None])
+    twin = copy.deepcopy(model)
+    assert model.model.layers[0].self_attn.post.extra_loss is not None
+    assert twin.model.layers[0].self_attn.post.extra_loss is None

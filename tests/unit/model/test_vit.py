@@ -117,3 +117,11 @@ def test_an_image_of_another_size_is_one_sentence() -> None:
 def test_the_text_config_knows_no_images() -> None:
     with pytest.raises(ValueError, match="no field 'image_size'"):
         DCFormerConfig(image_size=32)
+
+
+def test_layers_that_read_the_scores_of_others_get_them() -> None:
+    model = build(compose="dense-collaboration")
+    logits = model(images()).logits
+    for parameter in model.model.layers[0].self_attn.pre.parameters():
+        parameter.data.mul_(2)
+    assert (model(images()).logits - logits).abs().max() > 1e-3
