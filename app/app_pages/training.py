@@ -228,6 +228,7 @@ if reads != "images" and len(places) > 3:
         "training_edges",
         None,
         run=run,
+        stamp=[(step, models.stamp(place)) for step, place in places.items()],
         documents=32,
         reference=16,
         title="Measure every edge at every checkpoint",

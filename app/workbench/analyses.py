@@ -133,6 +133,7 @@ def long(
     partial: Callable[[Any], None] | None = None,
     again: Mapping[str, Any] | None = None,
     given: Mapping[str, Any] | None = None,
+    stamp: object = "",
     **arguments: Any,
 ) -> Any | None:
     """The result of a slow analysis: a button, then progress with a way to cancel, then the result.
@@ -146,18 +147,21 @@ def long(
         partial: draws a partial result.
         again: arguments that change no number but save work, such as parts of an earlier result.
         given: more arguments, whose names may be those of parameters here.
+        stamp: what changes when files do that the analysis reads besides the model.
 
     Returns:
         The result, or None as long as there is none.
     """
     arguments |= given or {}
-    made_by = key_of(analysis, model, arguments)
+    made_by = key_of(analysis, model, arguments) + str(stamp)
     if (kept := _cache.get(made_by)) is not None:
         return kept
     if at_once and model is not None and small(model):
         with st.spinner(f"{title} ..."):
             return compute(made_by, analysis, model, arguments, **(again or {}))
     job = jobs.find(made_by)
+    if job is not None and job.state == "done":  # its result has left the cache
+        return job.result
 
     def start() -> None:
         def work(progress: Any) -> Any:

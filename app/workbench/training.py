@@ -265,21 +265,19 @@ def losses(folder: Path) -> Any | None:
     import torch
 
     from dcinterp.analysis.training.loss_curves import LossCurves
+    from dcinterp.train.loop.metrics_file import by_step
 
-    lines: dict[int, dict[str, float]] = {}
-    for record in _records(folder):
-        if "loss" in record or "validation_loss" in record:
-            lines.setdefault(record["step"], {}).update(record)
-    if not any("loss" in line for line in lines.values()):
+    lines = by_step(record for record in _records(folder) if "loss" in record or "validation_loss" in record)
+    if not any("loss" in line for line in lines):
         return None
 
     def column(key: str) -> torch.Tensor:
-        return torch.tensor([line.get(key, math.nan) for line in lines.values()])
+        return torch.tensor([line.get(key, math.nan) for line in lines])
 
     return LossCurves(
         run=name(folder),
-        step=torch.tensor(list(lines)),
-        tokens_read=torch.tensor([line["tokens"] for line in lines.values()]),
+        step=torch.tensor([line["step"] for line in lines]),
+        tokens_read=torch.tensor([line["tokens"] for line in lines]),
         training_loss=column("loss"),
         validation_loss=column("validation_loss"),
     )

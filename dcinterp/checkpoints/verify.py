@@ -104,7 +104,7 @@ def _tapped(folder: Path, ids: TokenIds, like: DCFormerConfig | None = None) -> 
         raise UserError(
             f"{folder} does not hold a model of this library; verify compares DCFormers and their baseline models."
         )
-    if like is not None and any(getattr(bridge.model_config, size) != getattr(like, size) for size in SIZES):
+    if like is not None and any(getattr(bridge.original_model.config, size) != getattr(like, size) for size in SIZES):
         raise UserError(f"{folder} and the other are models of different shapes; give two folders of the same model.")
     logits, cache = bridge.run_with_cache(
         ids,

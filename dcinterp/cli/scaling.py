@@ -47,6 +47,7 @@ def command(
         dcinterp scaling runs/scaling/results.csv --over seeds
     """
     import dcinterp
+    from dcinterp.analysis.training.scaling_fit import end_text
 
     require_file_place(figure)
     require_result_place(save, "ScalingFit")
@@ -73,7 +74,7 @@ def command(
     for at in range(len(fit.loss)):
         typer.echo(
             f"  loss {float(fit.loss[at]):.4f}: {float(fit.multiplier[at]):.2f}x "
-            f"({float(fit.multiplier_low[at]):.2f} to {float(fit.multiplier_high[at]):.2f})"
+            f"({float(fit.multiplier_low[at]):.2f} to {end_text(float(fit.multiplier_high[at]))})"
         )
     typer.echo(fit.sentence())
     for sentence in fit.warnings():

@@ -133,11 +133,11 @@ def _compare(saved: Result, again: Result, prefix: str, *, earlier: bool) -> tup
 def _difference(a: Tensor, b: Tensor) -> float:
     if a.shape != b.shape:
         return float("inf")
-    both_nan = a.isnan() & b.isnan() if a.is_floating_point() else torch.zeros_like(a, dtype=torch.bool)
-    apart = (a.double() - b.double()).abs().masked_fill(both_nan, 0)
+    same = (a == b) | (a.isnan() & b.isnan())  # also where both are infinite
+    apart = (a.double() - b.double()).abs().masked_fill(same, 0)
     if not apart.numel() or not apart.any():
         return 0.0
-    return float(apart.max() / a.double().nan_to_num().abs().max().clamp(min=1e-12))
+    return float(apart.max() / a.double().nan_to_num(0.0, 0.0, 0.0).abs().max().clamp(min=1e-12))
 
 
 def _close(a: Any, b: Any) -> bool:

@@ -145,6 +145,12 @@ def main(
     rows = pd.DataFrame(measured).round(4)
     write_table(rows, trained.place / "diversity.csv")
     final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
+    for rate, group in tuning.groupby("learning_rate"):
+        if missing := {arm, baseline} - set(group["arm"]):
+            raise UserError(
+                f"{experiment.output} has no model of {missing.pop()} of the search at {rate:g}, and arms are compared "
+                "at every rate; run the search again, or remove the models of the search."
+            )
     means, verdicts, seeds = summary(final, tuning, arm, baseline, len(experiment.seeds))
     searched = SEARCHED.format(table=by_rate(tuning, arm, baseline)) if len(tuning) else NOT_SEARCHED
     of_another = folder.resolve() != HERE.resolve()

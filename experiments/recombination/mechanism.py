@@ -93,9 +93,10 @@ def summary(rows: pd.DataFrame, experiment: Experiment | None = None, options: s
 def costliest(rows: pd.DataFrame, kind: str, by: str) -> str:
     """The branches that cost most in a seed, with their numbers of seeds and the range of what they cost."""
     branches = rows[(rows["kind"] == kind) & rows["part"].str.contains(".", regex=False)]
-    first = branches.loc[branches.groupby("seed")[by].idxmin()].set_index("seed")
-    costs = rows[rows["part"] == "intact"].set_index("seed")[by] - first[by]
-    counts = ", ".join(f"`{part}` in {count}" for part, count in first["part"].value_counts().items())
+    least = branches.groupby("seed")[by].min()
+    costs = rows[rows["part"] == "intact"].set_index("seed")[by] - least
+    tied = branches[branches[by] == branches["seed"].map(least)].groupby("seed")["part"].agg("` and `".join)
+    counts = ", ".join(f"`{parts}` in {count}" for parts, count in tied.value_counts().items())
     return f"{counts} ({costs.min():.3f} to {costs.max():.3f} each)"
 
 

@@ -126,9 +126,14 @@ class Experiment:
     row: int = ROW
     tuned: dict[str, dict[float, float]] = field(default_factory=dict)
 
+    @property
+    def of_row(self) -> str:
+        """Ends the names of files where stretches are of another length than the protocol's."""
+        return "" if self.row == ROW else f"-row{self.row}"
+
     def train(self, arm: str, seed: int, steps: int, rate: float) -> nn.Module:
         """The trained model of an arm; continued from what is saved, which is its trained parameters alone."""
-        place = self.output / f"{arm}-seed{seed}-rate{rate:g}-steps{steps}.pt"
+        place = self.output / f"{arm}-seed{seed}-rate{rate:g}-steps{steps}{self.of_row}.pt"
         model = build_arm(arm, self.model, seed)
         trained = trained_of(model)
         optimizer = torch.optim.AdamW(trained.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
@@ -163,7 +168,7 @@ class Experiment:
     @torch.no_grad()
     def losses(self, model: nn.Module, side: str, name: str) -> dict[str, float]:
         """{file: loss per token} of the files of a side, kept in a file as far as it is measured."""
-        place = self.output / f"{name}-{side}{'' if self.row == ROW else f'-row{self.row}'}.json"
+        place = self.output / f"{name}-{side}{self.of_row}.json"
         found: dict[str, float] = json.loads(place.read_text()) if place.is_file() else {}
         files = sorted(self.texts[side])
         if side == "test" and self.budget.test_files:
@@ -265,6 +270,11 @@ def main(
     folder = model or fetch_smollm2(output / "base")
     place = output / budget
     place.mkdir(parents=True, exist_ok=True)
+    made_of = {"model": str(model or ""), "text": str(text or "")}
+    said = place / "made-of.json"
+    if said.is_file() and json.loads(said.read_text(encoding="utf-8")) != made_of:
+        raise UserError(f"{place} holds runs of another --model or --text; give another --output.")
+    said.write_text(json.dumps(made_of), encoding="utf-8")
     texts = read_texts(open_start(str(folder)).tokenizer, text or Path(sysconfig.get_paths()["stdlib"]), row)
     table = Experiment(folder, texts, BUDGETS[budget], place, row).run()
     (place / "table.md").write_text(table, encoding="utf-8")

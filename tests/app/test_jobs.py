@@ -239,3 +239,13 @@ def test_work_survives_a_reload_with_its_progress_and_its_cancel(page, server):
     sidebar.get_by_role("button", name="Cancel").click()
     # 2 seconds on a machine that does nothing else; here everything runs beside everything.
     expect(sidebar.get_by_text("Evaluate dcformer++: ")).to_have_count(0, timeout=5 * SECONDS * 1000)
+
+
+def test_a_result_that_left_the_cache_is_still_there(jobs):
+    """Its job has it; a panel of work that has ended would run the page again for ever."""
+    from workbench import analyses
+
+    job = jobs.start("count", analyses.key_of("training_edges", None, {"run": "x"}) + "7", lambda progress: "counted")
+    comes_true(lambda: job.state == "done")
+    long = {"title": "count", "key": "count", "run": "x"}
+    assert analyses.long("training_edges", None, stamp=7, **long) == "counted"

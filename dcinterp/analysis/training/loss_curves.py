@@ -14,6 +14,7 @@ Identity that the tests assert: every number is the run's own.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +27,7 @@ from dcinterp.checkpoints.names import folder_of
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
-from dcinterp.train.loop.metrics_file import read_metrics
+from dcinterp.train.loop.metrics_file import by_step, read_metrics
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ def loss_curves(run: str | Path) -> LossCurves:
         UserError: there is no metrics.jsonl, or it holds no held-out loss yet.
     """
     path = folder_of(run) / "metrics.jsonl"
-    loss, measured = None, []
-    for record in read_metrics(path):
+    loss, measured = math.nan, []
+    for record in by_step(read_metrics(path)):
         loss = record.get("loss", loss)
-        if "validation_loss" in record and loss is not None:
+        if "validation_loss" in record:
             measured.append((record["step"], record["tokens"], loss, record["validation_loss"]))
     if not measured:
         raise UserError(

@@ -115,7 +115,7 @@ class ScalingFit(Result):
         over = f" over {len(self.seeds)} seeds" if self.seeds else " over runs"
         return (
             f"At a loss of {float(self.loss[0]):.4g}, {base} needs {float(self.multiplier[0]):.2f} times the compute "
-            f"of {other} (95 % interval{over} {low:.2f} to {high:.2f}){remark}."
+            f"of {other} (95 % interval{over} {low:.2f} to {end_text(high)}){remark}."
         )
 
     def warnings(self) -> list[str]:
@@ -204,7 +204,9 @@ def _over_runs(table: pd.DataFrame, families: tuple[str, str], resamples: int, s
     # A drawn line that does not fall has no multiplier; it counts as both extremes.
     falling = (lines[0][:, 0] < 0) & (lines[1][:, 0] < 0)
     low = np.quantile(np.where(falling[:, None], ratios, 0.0), 0.025, axis=0)
-    high = np.quantile(np.where(falling[:, None], ratios, np.inf), 0.975, axis=0)
+    with np.errstate(invalid="ignore"):  # between two infinite ones
+        high = np.quantile(np.where(falling[:, None], ratios, np.inf), 0.975, axis=0)
+    high[np.isnan(high)] = np.inf
     return dict(
         exponent=_pair(-fit.line[0] for fit in fits),
         exponent_low=_pair(np.quantile(drawn, 0.025) for drawn in exponents),
@@ -269,6 +271,19 @@ def student_interval(values: np.ndarray, level: float = 0.95) -> tuple[np.ndarra
     return mean - error, mean, mean + error
 
 
+def end_text(value: float) -> str:
+    """An end of the interval of a multiplier, which may be infinite where some drawn lines do not fall."""
+    return f"{value:.2f}" if math.isfinite(value) else "no bound"
+
+
+def _first_at(x: np.ndarray, y: np.ndarray, level: float) -> float:
+    """Where straight pieces through points in the order of `x` first come down to `level`; at the lowest if nowhere."""
+    at = int(np.argmax(y <= level)) if (y <= level).any() else int(np.argmin(y))
+    if at == 0 or y[at] > level:
+        return float(x[at])
+    return float(x[at - 1] + (y[at - 1] - level) / (y[at - 1] - y[at]) * (x[at] - x[at - 1]))
+
+
 @dataclass(frozen=True)
 class _Fit:
     """log L on log C for one family."""
@@ -289,8 +304,9 @@ class _Fit:
         """log C of each loss: on the line, or on straight pieces from run to run."""
         if through == "line":
             return _inverse(self.line, log_loss)
-        order = np.argsort(self.y)
-        return np.interp(log_loss, self.y[order], self.x[order])
+        order = np.argsort(self.x)
+        x, y = self.x[order], self.y[order]
+        return np.array([_first_at(x, y, loss) for loss in log_loss])
 
     def draw(self, resamples: int, random: np.random.Generator) -> np.ndarray:
         """[resample, (slope, intercept)] of lines as far from the fit as it may be from the truth.

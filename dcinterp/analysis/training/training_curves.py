@@ -30,7 +30,7 @@ from dcinterp.checkpoints.names import folder_of
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
-from dcinterp.train.loop.metrics_file import read_metrics
+from dcinterp.train.loop.metrics_file import by_step, read_metrics
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def training_curves(run: str | Path) -> TrainingCurves:
     """
     path = folder_of(run) / "metrics.jsonl"
     loss, measured, others = float("nan"), [], False
-    for record in read_metrics(path):
+    for record in by_step(read_metrics(path)):
         loss = record.get("loss", loss)
         others |= "validation_loss" in record
-        if "accuracy" in record:
+        if record.get("accuracy"):
             measured.append((record["step"], record["tokens"], loss, record["accuracy"]))
     if not measured and others:
         raise UserError(f"{path} is of a run on text or images, which has no QK patterns; use dcinterp.loss_curves.")
@@ -104,7 +104,7 @@ def training_curves(run: str | Path) -> TrainingCurves:
     steps, tokens, losses, accuracies = zip(*measured, strict=True)
     # A resumed run may measure on rows of other lengths than before: what was not measured is NaN.
     examples = tuple(sorted({int(number) for row in accuracies for number in row}))
-    patterns = tuple(next(iter(accuracies[0].values())))
+    patterns = tuple(dict.fromkeys(pattern for row in accuracies for answers in row.values() for pattern in answers))
     return TrainingCurves(
         run=str(run),
         patterns=patterns,

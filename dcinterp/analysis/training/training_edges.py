@@ -131,10 +131,14 @@ class TrainingEdges(Result):
                 f"It starts at step {int(self.start[most]):,} ({at} interval {int(self.start_low[most]):,} to "
                 f"{int(self.start_high[most]):,})."
             )
+        split = (
+            f"its split into two levels is at step {self.loss_start:,} ({at} interval over {n} documents "
+            f"{self.loss_start_low:,} to {self.loss_start_high:,})."
+        )
+        if self.loss_explained <= 0:
+            split = "of two levels the later is not the lower one, so it has no start."
         return [
-            f"The loss goes from {float(self.loss[0].mean()):.2f} to {float(self.loss[-1].mean()):.2f} nats; its split "
-            f"into two levels is at step {self.loss_start:,} ({at} interval over {n} documents "
-            f"{self.loss_start_low:,} to {self.loss_start_high:,}).",
+            f"The loss goes from {float(self.loss[0].mean()):.2f} to {float(self.loss[-1].mean()):.2f} nats; {split}",
             f"Of {len(self.edges)} edges, `{self.edges[most]}` has the largest effect at the end: replaced by its mean "
             f"it changes the loss by {float(self.final[most]):+.3f} nats ({float(self.final_low[most]):+.3f} to "
             f"{float(self.final_high[most]):+.3f}). {start}",
@@ -144,11 +148,11 @@ class TrainingEdges(Result):
 
     def warnings(self) -> list[str]:
         said = []
-        if self.loss_explained < 0.5:
+        if 0 < self.loss_explained < 0.5:
             said.append(
                 f"The two levels hold {self.loss_explained:.0%} of the variance of the loss, so it has no one start."
             )
-        if self.explained[self.strongest(1)[0]] < 0.5:
+        if 0 < self.explained[self.strongest(1)[0]] < 0.5:
             said.append("The curve of the edge that matters most is no step, so its start means little.")
         return said
 

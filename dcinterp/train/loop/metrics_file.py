@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if wrong:
         raise UserError(f"Line {wrong[0]} of {path} is not a measurement of a run; remove that line, or mend it.")
     return records
+
+
+def by_step(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One record a step, in the order of steps, with everything that was measured there; the later of two counts."""
+    lines: dict[int, dict[str, Any]] = {}
+    for record in records:
+        lines.setdefault(record["step"], {}).update(record)
+    return [lines[step] for step in sorted(lines)]
 
 
 def read_records(path: Path, *, needed: tuple[str, ...] = ("step",)) -> tuple[list[dict[str, Any]], list[int]]:

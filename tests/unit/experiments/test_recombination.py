@@ -35,6 +35,13 @@ def test_the_branch_that_costs_most_is_counted_by_seed():
     assert "| post.qp | mean | -0.600" in text
 
 
+def test_branches_that_cost_the_same_are_counted_together():
+    parts = [("intact", "", 1.0), ("post.qp", "mean", 0.5), ("post.kp", "mean", 0.5), ("pre.qp", "mean", 0.7)]
+    rows = [{"seed": 0, "part": part, "kind": kind, "seen": seen} for part, kind, seen in parts]
+    found = script("recombination", "mechanism").costliest(pd.DataFrame(rows), "mean", "seen")
+    assert found == "`post.qp` and `post.kp` in 1 (0.500 to 0.500 each)"
+
+
 @pytest.fixture
 def circuits() -> Any:
     """experiments/recombination/circuits.py as a module."""

@@ -154,8 +154,9 @@ def test_a_page_says_what_sets_the_runs_of_the_search_apart(tmp_path, write_expe
     tree = yaml.safe_load(file.read_text())
     tree["tuning"]["config"] = {"data.puzzle.options.first": 4}
     file.write_text(yaml.safe_dump(tree, sort_keys=False))
-    says = "Runs of the search differ from those reported in `data.puzzle.options.first` = 4, besides their seeds."
-    assert f"- {says}\n" in page_of(read_experiment(folder), "picture.svg")
+    says = "Runs of the search differ from those reported in `data.puzzle.options.first` = 4, besides their seeds"
+    means = "other pairs are left out there, and those reported as never seen are trained"
+    assert f"- {says}: {means}.\n" in page_of(read_experiment(folder), "picture.svg")
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,21 @@ def test_lines_that_no_runs_have_are_not_read_back(tmp_path, field, value, said)
     (folder / "result.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match=said):
         load_result(folder)
+
+
+def test_where_lines_may_not_fall_the_interval_has_no_end():
+    sizes = [1e15, 2e15, 4e15]
+    points = [("transformer++", c, loss) for c, loss in zip(sizes, (3.0, 2.75, 2.7), strict=True)]
+    points += [("dcformer++", c, loss) for c, loss in zip(sizes, (2.95, 2.71, 2.66), strict=True)]
+    fit = dcinterp.scaling_fit(points)
+    assert fit.multiplier_high.isinf().all()
+    assert "to no bound)" in fit.sentence()
+
+
+def test_pieces_join_runs_in_the_order_of_their_compute():
+    from dcinterp.analysis.training.scaling_fit import _Fit
+
+    flops, losses = np.array([1.0, 2.0, 4.0, 8.0]), np.array([3.0, 2.5, 2.6, 2.4])
+    fit = _Fit(flops, losses, np.array([-0.1, 3.0]))
+    found = fit.log_flops(np.array([3.0, 2.8, 2.6, 2.5, 2.45, 2.4]), "pieces")
+    assert found.tolist() == pytest.approx([1.0, 1.4, 1.8, 2.0, 7.0, 8.0])

@@ -90,3 +90,28 @@ def test_refuses_with_a_sentence(tmp_path):
     record(tmp_path, step=60, tokens=1000, accuracy={"1": {"all": 0.25}})
     with pytest.raises(UserError, match="measured rows of 1"):
         dcinterp.figures.plot(dcinterp.training_curves(tmp_path), examples=8)
+
+
+def test_a_measurement_has_the_loss_of_its_own_step(tmp_path):
+    """A step's measurement is written before its loss."""
+    record(tmp_path, step=50, tokens=900, validation_loss=3.5, accuracy={"1": {"all": 0.25}})
+    record(tmp_path, step=50, tokens=900, loss=3.0)
+    record(tmp_path, step=100, tokens=1800, validation_loss=2.5, accuracy={"1": {"all": 0.5}})
+    record(tmp_path, step=100, tokens=1800, loss=2.0)
+    assert dcinterp.training_curves(tmp_path).loss.tolist() == [3.0, 2.0]
+    assert dcinterp.loss_curves(tmp_path).training_loss.tolist() == [3.0, 2.0]
+
+
+def test_a_measurement_before_the_first_loss_is_kept(tmp_path):
+    record(tmp_path, step=10, tokens=90, validation_loss=3.5)
+    record(tmp_path, step=20, tokens=180, validation_loss=3.0)
+    record(tmp_path, step=20, tokens=180, loss=2.9)
+    curves = dcinterp.loss_curves(tmp_path)
+    assert curves.validation_loss.tolist() == [3.5, 3.0]
+    assert curves.training_loss.isnan().tolist() == [True, False]
+
+
+def test_a_run_that_measured_nothing_is_one_sentence(tmp_path):
+    record(tmp_path, step=10, tokens=90, accuracy={})
+    with pytest.raises(UserError, match="holds no accuracy yet"):
+        dcinterp.training_curves(tmp_path)

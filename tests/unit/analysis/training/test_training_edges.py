@@ -160,3 +160,9 @@ def test_what_cannot_be_measured_is_refused(tmp_path, run):
     train(tiny(tmp_path / "few", keep=1))
     with pytest.raises(UserError, match="keeps 1 checkpoints, and 3 are needed"):
         dcinterp.training_edges(tmp_path / "few")
+
+
+def test_a_loss_that_does_not_fall_has_no_start(found):
+    risen = dataclasses.replace(found, loss_explained=0.0)
+    assert risen.sentences()[0].endswith("of two levels the later is not the lower one, so it has no start.")
+    assert not any("of the variance of the loss" in line for line in risen.warnings())
