@@ -100,7 +100,8 @@ def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: s
     if composed and composer.reads_beyond:
         order = torch.ones(attention.shape[1:], dtype=torch.bool, device=attention.device).tril()
         beyond = composer.probe().within(order[None, None])
-        beyond = beyond.after(cache.get(f"blocks.{layer - 1}.attn.{stage}.hook_out"))
+        before = f"blocks.{layer - 1}.attn.{stage}.hook_out"
+        beyond = beyond.after(cache[before] if before in set(cache) else None)
     return EdgeState(stage, attention, weights, base, groups, values, own, beyond)
 
 

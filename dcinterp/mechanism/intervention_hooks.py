@@ -136,7 +136,7 @@ def intervention_hooks(
 def edge_hooks(bridge: Bridge, edge: Intervention, values: References | None = None) -> Hooks:
     """Forward hooks of one (checked) intervention on an edge, for every row of any batch of one length."""
     seen: Taps = {}
-    edit = partial(_edit_edge, one=edge, values=values or References(), pair=_pair(bridge, edge))
+    edit = partial(_edit_edge, one=edge, values=values or References(), **_of_stage(bridge, edge))
     change = partial(_change, name=tap(edge), edits=[(slice(None), edit)], seen=seen)
     return [(tap(edge), change), *((name, partial(_remember, seen=seen)) for name in sorted(_inside(bridge, edge)))]
 
@@ -239,7 +239,7 @@ def _read_by(bridge: Bridge, one: Intervention) -> list[str]:
 
 def _edit(bridge: Bridge, one: Intervention, values: References) -> Edit:
     if one.part == "edge":
-        return partial(_edit_edge, one=one, values=values, pair=_pair(bridge, one))
+        return partial(_edit_edge, one=one, values=values, **_of_stage(bridge, one))
     where = _where(one)
     if _from_others(one):
         new = values.ablations[one.kind][tap(one)]
@@ -281,7 +281,9 @@ def _where(one: Intervention) -> tuple[Any, ...]:
     return at, ..., slice(None) if one.head is None else one.head
 
 
-def _edit_edge(tensor: Tensor, row: Rows, seen: Taps, *, one: Intervention, values: References, pair: float) -> None:
+def _edit_edge(
+    tensor: Tensor, row: Rows, seen: Taps, *, one: Intervention, values: References, pair: float, groups: int
+) -> None:
     """Replace what one head's attention adds to another through one branch, in [..., head, query, key]."""
     old = _edge(one, {name: t[row] for name, t in seen.items()}, pair)
     if _from_others(one):
@@ -292,7 +294,9 @@ def _edit_edge(tensor: Tensor, row: Rows, seen: Taps, *, one: Intervention, valu
     elif one.kind == "rotate":
         before = (one.head - 1) % tensor.shape[-3]
         new = _edge(replace(one, head=before), {name: t[row] for name, t in seen.items()}, pair)
-        new = new * (BRANCHES[one.name].name[1:] != "g")  # a gate leads from a head to itself only
+        size = tensor.shape[-3] // groups
+        # A gate leads from a head to itself only, and a map to heads of the same group.
+        new = new * (BRANCHES[one.name].name[1:] != "g" and before // size == one.head_from // size)
     elif one.kind == "counterfactual":
         new = _edge(one, {name: t[0] for name, t in values.counterfactual.items()}, pair)
     else:
@@ -315,10 +319,11 @@ def _edge(one: Intervention, taps: Taps, pair: float) -> Float[Tensor, "*rows qu
     return attention * (chosen[..., :, None] if BRANCHES[one.name].side == "query" else chosen[..., None, :])
 
 
-def _pair(bridge: Bridge, one: Intervention) -> float:
-    if one.name != "skip":
-        return 1.0
-    return float(composer_of(bridge, one.layer, one.stage).base_map()[one.head_from, one.head])
+def _of_stage(bridge: Bridge, one: Intervention) -> dict[str, Any]:
+    """What an edge needs to know of its stage: the entry of the skip's map, and the groups of heads."""
+    composer = composer_of(bridge, one.layer, one.stage)
+    pair = float(composer.base_map()[one.head_from, one.head]) if one.name == "skip" else 1.0
+    return {"pair": pair, "groups": composer.groups}
 
 
 def _edit_branch_map(tensor: Tensor, row: Rows, seen: Taps, *, one: Intervention, heads: Tensor) -> None:

@@ -128,3 +128,8 @@ def test_bad_choices_are_refused(bridge, twin):
     with pytest.raises(UserError, match="not composed"):
         calibrate(twin, QUESTION, "edge")
     assert calibrate(twin, QUESTION, "head", methods=["gradient"]).n == 1
+
+
+def test_heads_that_are_gated_after_they_have_read_are_refused(make_bridge):
+    with pytest.raises(UserError, match=r"use part='edge' or 'branch', or dcinterp\.attribute_heads"):
+        calibrate(make_bridge(compose="gated", compose_options={"elementwise": True}), QUESTION, "head", **STEPS)

@@ -423,3 +423,11 @@ def test_references_are_kept_only_where_needed(model):
     one = checked(model, Intervention.parse("edge 1.post.kp.2>3 counterfactual"), length_of(model))
     kept = references(model, one, length_of(model), OTHER)
     assert set(kept.counterfactual) == {f"blocks.1.attn.post.hook_{name}" for name in ("in", "w_k1", "w_k2")}
+
+
+def test_a_rotation_over_the_border_of_a_group_is_no_edge(make_bridge):
+    """The edge of the head before would lead out of its group, where the model has none: nothing takes its place."""
+    model = make_bridge(compose_groups=2)
+    first = model.cfg.n_heads // 2
+    line = f"edge 1.post.kp.{first}>{first}"
+    assert torch.allclose(logits_under(model, f"{line} rotate"), logits_under(model, f"{line} zero"))

@@ -136,7 +136,7 @@ class EdgeAttributionSet(AgainstControl, Result):
         unit = UNITS[self.objective]
         scores, effects = ablated["mean"].tolist(), ablated["ablation"].tolist()
         sentences += magnitude_warnings(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
-        sentences += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
+        sentences += few_examples(self.n, self.low) + label_warnings(self.targets, self.foils, self.control)
         return sentences
 
     def table(self) -> pd.DataFrame:

@@ -74,7 +74,8 @@ class HeadAttributionSet(AgainstControl, Result):
     "heads"; zero under "none"); per_example, ablation [example, layer, head]; gap, metric_difference [example, layer],
     the difference being f(z) - f(b); metric [example]; right [example]: the model gives the target.
     skipped: examples without a counterfactual prompt. agreement: share of (example, head) pairs whose score and
-    ablation have the same sign, among notable scores; agreement_p: its one-sided sign test.
+    ablation have the same sign, among notable scores; agreement_p: its one-sided sign test, which takes
+    all of them for independent. Scores of one head are not, so the number is too small.
     """
 
     FORMER: ClassVar[dict[str, str]] = {
@@ -157,7 +158,7 @@ class HeadAttributionSet(AgainstControl, Result):
         sentences += magnitude_warnings(
             names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective]
         )
-        sentences += few_examples(self.n) + label_warnings(self.targets, self.foils, self.control)
+        sentences += few_examples(self.n, self.low) + label_warnings(self.targets, self.foils, self.control)
         if self.skipped:
             sentences.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
         return sentences

@@ -47,7 +47,7 @@ from dcinterp.mechanism.prompt import token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
-from dcinterp.support.errors import require_known
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Count, Level
 
@@ -183,7 +183,7 @@ class Calibration(Result):
                     f"{float(self.correlation[m, at]):.2f}, and 97.5 % of shuffled ones by less than "
                     f"{float(self.shuffled[m, at]):.2f} in size."
                 )
-        sentences += few_examples(self.n)
+        sentences += few_examples(self.n, self.measured_low)
         if self.left_out:
             sentences.append(f"{self.left_out} more units were left out at random; raise limit to include them all.")
         if self.skipped:
@@ -239,7 +239,7 @@ def calibrate(
 
     Raises:
         UserError: there are no examples (with a counterfactual prompt), one does not fit the model, or a choice is
-            unknown.
+            unknown; or of heads, in a model whose heads are normed or gated after they have read.
     """
     require_calibrated(methods)
     questions, skipped = _with_counterfactuals(bridge, read_questions(bridge, examples), kind, counterfactual)
@@ -249,6 +249,11 @@ def calibrate(
         kept = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))[:limit]
         units = [units[i] for i in sorted(kept.tolist())]
     stage = "post" if part == "head" else stage
+    if part == "head" and site(bridge, 0, stage) != "blocks.0.attn.hook_z":
+        raise UserError(
+            "In this model a norm or a gate makes what heads write of what they read, so removing a head is no step "
+            "that these methods predict; use part='edge' or 'branch', or dcinterp.attribute_heads."
+        )
     reference = [token_ids(bridge, question.prompt) for question, _ in questions] if kind == "mean" else None
     rule = Integration(steps, max_steps, 0.01, batch_size)
 
@@ -256,7 +261,8 @@ def calibrate(
         """([method, flow, unit], [flow, unit], whether the model's answer is wrong) of one example."""
         explanation = explain(bridge, question.prompt, question.target, question.foil, objective=objective)
         with torch.no_grad():
-            wrong = explanation.answer(bridge, bridge(explanation.ids)) != explanation.target
+            found = bridge(explanation.ids)[0, list(explanation.positions)].argmax(-1)
+            wrong = found.tolist() != list(explanation.expected)
         length = explanation.ids.shape[1]
         interventions = [one for unit in units for one in checked(bridge, unit, length)]
         values = references(bridge, interventions, length, other, reference)

@@ -236,6 +236,11 @@ class CaseStudy(Result):
                 "There are no reference prompts, so parts are set to zero, a state that the model never trained in: "
                 "give reference=, a list of prompts like this one, for the mean over them."
             )
+        if self.breakdown is not None and not torch.equal(self.breakdown.o_b, self.breakdown.a):
+            said.append(
+                "This composition has a map that is the same for all tokens, or no skip: what these steps call before "
+                "composition, and the head's own, is what that map makes of all heads, and not the head's softmax."
+            )
         if self.contrast == "no facts":
             said.append("No facts are known in this prompt, so the foil is the runner-up; foil= gives another one.")
         if self.other_head is not None and self.other_head != (self.layer, self.head):

@@ -46,7 +46,10 @@ def source_step(
     follows, about = control_says(controlled, token, direct, logit_difference)
     if breakdown is None or sharing is None:
         weight = float(rows.weights[head, key])
-        sentence = f'Heads are not composed in this model: head {head} attends to "{token}" with {weight:.2f}.{about}'
+        sentence = (
+            f'Attention is not composed after the softmax in this model: head {head} attends to "{token}" with '
+            f"{weight:.2f}.{about}"
+        )
         return Step(name, title, sentence, holds=False)
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     added = {branch: float(breakdown.branches[branch][head]) for branch in BRANCH_WORDS}
@@ -135,16 +138,18 @@ def largest_branch(breakdown: ComposeBreakdown, head: int) -> str:
 
 
 def shared_with(breakdown: ComposeBreakdown, head: int) -> list[float]:
-    """How much attention every head shares with `head`, through both low-rank branches."""
-    return (breakdown.shared("key")[:, head] + breakdown.shared("query")[:, head]).tolist()
+    """How much attention every other head shares with `head`, through both low-rank branches; 0 for itself."""
+    shared = breakdown.shared("key")[:, head] + breakdown.shared("query")[:, head]
+    return [0.0 if other == head else amount for other, amount in enumerate(shared.tolist())]
 
 
 def strongest_head_from(breakdown: ComposeBreakdown, head: int) -> int:
-    """The other head that shares most attention with `head`, in size, through both low-rank branches."""
+    """The other head that shares most attention with `head`, in size; itself where it is the only one."""
     shared = shared_with(breakdown, head)
     return max(
         (head_from for head_from in range(len(shared)) if head_from != head),
         key=lambda head_from: abs(shared[head_from]),
+        default=head,
     )
 
 
@@ -167,7 +172,7 @@ def sharing_step(
     """
     name, title = "sharing", "Which heads share their attention with it?"
     if breakdown is None or sharing is None:
-        sentence = "None: without composition every head uses only its own attention."
+        sentence = "None: without composition after the softmax every head uses only its own attention."
         return Step(name, title, sentence, holds=False)
     token, head_from = breakdown.tokens[breakdown.key], strongest_head_from(breakdown, head)
     shared = shared_with(breakdown, head)[head_from]

@@ -50,11 +50,13 @@ def summarize(
         weight = float(rows.weights[head, key])
         if is_unread(rows, head, key):
             return (
-                f'{wrong}Heads are not composed in this model: {who}, hardly attends to "{token}" ({weight:z.2f}). '
+                f"{wrong}Attention is not composed after the softmax in this model: {who}, hardly attends to "
+                f'"{token}" ({weight:z.2f}). '
                 f"{looks_most(rows, head)}"
             )
         return (
-            f'{wrong}Heads are not composed in this model: {who}, uses its own attention to "{token}" ({weight:z.2f}).'
+            f"{wrong}Attention is not composed after the softmax in this model: {who}, uses its own attention to "
+            f'"{token}" ({weight:z.2f}).'
         )
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     if is_unread(rows, head, key):

@@ -137,7 +137,7 @@ class CompositionCauses(Result):
 
     def warnings(self) -> list[str]:
         differences = (self.value - self.at_mean).abs()
-        bad = [q for q, gap, d in zip(self.quantities, self.gap.abs(), differences, strict=True) if gap > 0.05 * d]
+        bad = [q for q, gap, d in zip(self.quantities, self.gap.abs(), differences, strict=True) if not gap <= 0.05 * d]
         sentences = [f"The causes of {', '.join(bad)} miss more than 5% of the difference: raise steps."] if bad else []
         if not_confirmed := [q for n, q in enumerate(self.quantities) if not self.confirmed(n)]:
             sentences.append(
@@ -212,6 +212,12 @@ def composition_causes(
     query, key = position(query, length, "Query"), position(key, length, "Key")
     if key > query:
         raise UserError(f"Key {key} comes after query {query}, but a token sees only itself and earlier ones.")
+    window = bridge.original_model.config.window(layer)
+    if window is not None and query - key >= window:
+        raise UserError(
+            f"Key {key} is outside the local window of layer {layer}, of {window} tokens up to the query {query}; "
+            "choose a later key."
+        )
     if length < 2:
         raise UserError("The prompt is one token, so there are no other positions to compare with; give a longer one.")
     stream = Stream(bridge, ids)
@@ -230,12 +236,15 @@ def composition_causes(
             return taps[weights[0]][:, side, head_to]
         return (taps[weights[0]][:, side, :, head_from] * taps[weights[1]][:, side, :, head_to]).sum(-1)
 
-    read: list[tuple[int, list[str], Quantity]] = [
-        (query, [score], of_score),
-        (key, [score], of_score),
-        (side, weights, of_weight),
+    read: list[tuple[int, list[str], Quantity, str]] = [
+        (query, [score], of_score, f"{prefix}hook_k"),
+        (key, [score], of_score, f"{prefix}hook_q"),
+        (side, weights, of_weight, ""),
     ]
-    made = [_Cause(bridge, stream, layer, place, parts, taps, value).attribute(steps) for place, taps, value in read]
+    made = [
+        _Cause(bridge, stream, layer, place, parts, taps, value, held).attribute(steps)
+        for place, taps, value, held in read
+    ]
     value, at_mean, causes, ablation, by_token = (torch.stack(each).float().cpu() for each in zip(*made, strict=True))
     return CompositionCauses(
         tokens=str_tokens(bridge, ids),
@@ -273,6 +282,8 @@ class _Cause:
     parts: Upstream
     taps: list[str]
     value: Quantity
+    held: str
+    """A hook that stays as it is: of the query's position the keys, which may be of the same position."""
 
     def attribute(self, steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """(F(x), F(N m), causes [component], ablation [component], by token [pos])."""
@@ -325,6 +336,9 @@ class _Cause:
             seen[name] = tensor
 
         hooks: list[tuple[str, Callable[..., Any]]] = [(hook, put)]
+        if self.held:
+            clean = self.stream.read([self.held])[self.held]
+            hooks.append((self.held, lambda tensor, hook: clean.expand_as(tensor)))
         hooks += [(name, partial(keep, name=name)) for name in self.taps]
         self.stream.layer(self.layer, len(rows), hooks)
         return self.value(seen)

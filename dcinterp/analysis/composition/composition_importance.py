@@ -45,6 +45,7 @@ from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 
@@ -117,7 +118,7 @@ class CompositionImportance(Result):
                 f"{self.tolerance:.0%} of the metric difference somewhere: raise max_steps."
             )
         if self.n > 1:
-            said += few_examples(self.n)
+            said += few_examples(self.n, self.low)
         return said
 
     def table(self) -> pd.DataFrame:
@@ -181,9 +182,15 @@ def composition_importance(
     matrices of one stage for the backward pass (of all stages, "joint").
 
     Raises:
-        UserError: the model does not compose its heads, there are no examples, one does not fit, or a choice is
-            unknown.
+        UserError: the model does not compose its heads from the tokens, there are no examples, one does not fit, or a
+            choice is unknown.
     """
+    for stage in stages_of(bridge):
+        if not any(f"blocks.0.attn.{stage}.hook_{tap}" in bridge.hook_dict for tap in ADDED):
+            raise UserError(
+                f"The {stage} composition of this model has no branch that is made from the tokens, which is what this "
+                "compares; dcinterp.attribute_edges takes its map apart."
+            )
     asked, rule = read_questions(bridge, examples), Integration(steps, max_steps, tolerance, batch_size)
     what = [explain(bridge, q.prompt, q.target, q.foil, objective=objective) for q in asked]
     longest = max(each.ids.shape[1] for each in what)

@@ -95,7 +95,7 @@ class MeanCompositionMap(MapOfParts, Result):
         return find_motifs(self.added * sure, share=share, many=many)
 
     def warnings(self) -> list[str]:
-        return few_examples(self.n)
+        return few_examples(self.n, self.low)
 
     def table(self) -> pd.DataFrame:
         """One row an entry of the map, the largest added ones first."""

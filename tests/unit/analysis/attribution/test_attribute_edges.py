@@ -300,3 +300,21 @@ def test_with_a_baseline_an_edge_becomes_what_it_is_there(double, prompt, stage)
 def test_no_hook_stays_behind(double, prompt):
     attribute_edges(double, prompt, TARGET, FOIL, dynamic_weights="frozen")
     assert not any(hook._forward_hooks or hook._backward_hooks for hook in double.hook_dict.values())
+
+
+def test_what_a_baseline_does_to_an_edge_is_measured_with_its_values(double, prompt):
+    quick = {"baseline": OTHER, "check": 6, "steps": 8, "max_steps": 8}
+    found = attribute_edges(double, prompt, TARGET, FOIL, method="ig", **quick)
+    screened = attribute_edges(double, prompt, TARGET, FOIL, method="ablation", **quick)
+    for unit, measured in zip(found.checked, found.measured.tolist(), strict=True):
+        layer, _, branch, pair = unit.split()[1].split(".")
+        head_from, head_to = map(int, pair.split(">"))
+        exact = float(screened.scores[int(layer), NAMES.index(branch), head_from, head_to])
+        assert measured == pytest.approx(exact, abs=1e-6), unit
+
+
+@pytest.mark.parametrize("compose", ["multi-token", "dense-collaboration"])
+def test_edges_of_scores_can_be_measured_where_more_than_the_pair_is_read(make_double, prompt, compose):
+    bridge = make_double("tiny-dcformer++", compose=compose)
+    found = attribute_edges(bridge, prompt, TARGET, FOIL, stage="pre", check=3)
+    assert found.measured.isfinite().all()

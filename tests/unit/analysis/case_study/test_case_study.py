@@ -432,3 +432,20 @@ def test_the_former_name_of_a_step_still_works(study):
         assert study.step("lender") == study.step("sharing")
     old = replace(study, steps=tuple(("lender", *step[1:]) if step[0] == "sharing" else step for step in study.steps))
     assert old.step("sharing") == study.step("sharing")
+
+
+def test_a_model_of_one_head_shares_with_nobody(make_bridge, example):
+    study = dcinterp.case_study(make_bridge(num_attention_heads=1), example, kind="zero")
+    assert "No other head shares a notable part" in next(s.sentence for s in study.steps if s.name == "sharing")
+
+
+def test_a_model_composed_before_the_softmax_alone_is_not_called_uncomposed(make_bridge, example):
+    study = dcinterp.case_study(make_bridge(compose_stages=("pre",)), example, kind="zero")
+    assert "Attention is not composed after the softmax in this model" in study.summary
+
+
+def test_a_static_map_is_said_to_be_in_what_stands_before_composition(make_bridge, example):
+    with_map = dcinterp.case_study(make_bridge(compose_static=True), example, kind="zero")
+    assert any("a map that is the same for all tokens" in said for said in with_map.warnings())
+    without = dcinterp.case_study(make_bridge(), example, kind="zero")
+    assert not any("a map that is the same for all tokens" in said for said in without.warnings())

@@ -82,3 +82,18 @@ def test_sentences_name_the_top_cause(bridge, prompt):
     assert all("does not confirm it" in sentence for sentence in denied.sentences())
     agreed = dataclasses.replace(found, ablation=found.causes)
     assert all("which confirms it" in sentence for sentence in agreed.sentences())
+
+
+def test_of_a_token_that_attends_to_itself_the_key_stays_as_it_is(make_bridge, prompt):
+    """Then the score is linear in what the query reads, as with any other key."""
+    bridge = make_bridge()
+    found = composition_causes(bridge, prompt, 1, 2, 3, 9, 9)
+    assert not torch.allclose(found.causes[0], found.causes[1])
+    assert (found.gap[:2].abs() <= 1e-5 * found.value[:2].abs().clamp(min=1)).all()
+
+
+def test_a_pair_outside_the_local_window_is_refused(make_bridge, prompt):
+    bridge = make_bridge(attention_windows=(3, 3))
+    composition_causes(bridge, prompt, 1, 2, 3, 9, 7)
+    with pytest.raises(UserError, match="Key 6 is outside the local window of layer 1, of 3 tokens up to the query 9"):
+        composition_causes(bridge, prompt, 1, 2, 3, 9, 6)

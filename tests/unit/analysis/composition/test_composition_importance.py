@@ -109,3 +109,14 @@ def test_one_stage_only(make_bridge):
 def test_plain_attention_is_refused(twin):
     with pytest.raises(UserError, match="needs heads that are composed"):
         composition_importance(twin, TEXT)
+
+
+def test_a_composition_without_dynamic_branches_is_refused(make_bridge):
+    with pytest.raises(UserError, match="has no branch that is made from the tokens"):
+        composition_importance(make_bridge(compose="static"), TEXT)
+
+
+def test_examples_that_share_a_fact_have_no_intervals_and_this_is_said(make_bridge):
+    found = composition_importance(make_bridge(), "same-person n=2")
+    assert found.low.isnan().all()
+    assert any("share their facts and count as one, so there are no intervals" in said for said in found.warnings())
