@@ -22,7 +22,7 @@ st.markdown(
 name = st.session_state.model
 question = inputs.question(name)
 try:
-    prediction = analyses.run("predict", name, prompt=question.prompt, answer=inputs.first_word(name, question.answer))
+    prediction = analyses.run("predict", name, prompt=question.prompt, answer=inputs.first_word(name, question))
 except UserError as problem:
     inputs.refuse(problem)
 target = prediction.answer_id if question.answer is not None else int(prediction.top_ids[0])
@@ -77,7 +77,7 @@ direct = case_studies.most_direct_head(name, question, scores)
 if direct and direct[:2] != scores.best:
     st.markdown(
         f"The largest direct effect on the answer, with all other heads unchanged, is that of head {direct[1]} of "
-        f"layer {direct[0]} ({direct[2]:+z.2f}, with its output replaced by its mean). Against this foil, the case "
+        f"layer {direct[0]} ({direct[2]:+z.2f}, with its output {direct[3]}). Against this foil, the case "
         "study follows that head.",
         help=tip("direct effect"),
     )

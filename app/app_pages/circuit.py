@@ -145,11 +145,13 @@ with below:
         "Edges put in or taken out by hand",
         scores.edges,
         key="switched",
+        means=lambda _: (name, method, str(arguments)),
         help="Click an edge of the drawing to take it out, and once more to put it back; any other edge is found here.",
     )
     notes_text = links.text(
         "Notes",
         key="notes",
+        means=lambda _: name,
         area=True,
         height=100,
         placeholder="pin L1H6\nname L1H6 attention: finds the other mention\ngroup borrowers: L1H1, L1H4",

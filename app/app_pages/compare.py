@@ -43,7 +43,7 @@ def side_by_side(draw):
 
 
 def draw_prediction(each, number):
-    prediction = analyses.run("predict", each, prompt=question.prompt, answer=inputs.first_word(each, question.answer))
+    prediction = analyses.run("predict", each, prompt=question.prompt, answer=inputs.first_word(each, question))
     if question.answer is not None:
         st.caption(
             f'The expected "{question.answer}": rank {prediction.rank}, probability '

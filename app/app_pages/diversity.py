@@ -60,6 +60,7 @@ try:
             key="pair",
             at_once=True,
             other=models.parts(other)[0],
+            stamp=models.stamp(other),
             centre=centre,
         )
         if pair is not None:

@@ -101,8 +101,8 @@ if table is not None:
         warnings=False,
         selected=layer * bridge.cfg.n_heads + head,
         caption="How often the right value of a relation (the class of a thing, the country of a city) is among the "
-        "tokens that a head promotes most, minus the same for random pairs of words. A number (in percent) is shown "
-        "where that is more than chance. Click a column to see that head above.",
+        "tokens that a head promotes most; the colour is this minus the same for random pairs of words, the number (in "
+        "percent, where it is more than chance) the share itself. Click a column to see that head above.",
     )
     if left_out := table.warnings():
         with st.expander("Pairs of words that were left out"):

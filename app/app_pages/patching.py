@@ -171,7 +171,7 @@ if placed is not None:
     view(
         placed,
         "head-positions",
-        selected=(rows.index(st.session_state.cell), st.session_state.at) if "at" in st.session_state else None,
+        selected=(rows.index(st.session_state.cell), st.session_state.at) if "cell" in st.session_state else None,
         on_pick=follow_head_at,
         warnings=False,
         caption=f"Each cell is one run: {patching_form.site_label(placed.site)} of this head, at this token alone, "
@@ -214,7 +214,7 @@ try:
 except UserError as problem:
     inputs.refuse(problem)
 if path is not None:
-    most = int(path.effect.abs().argmax())
+    most = int(path.effect.argmax())
     together = path.together if pair["direction"] == "denoising" else 1 - path.together
     st.markdown(
         f"`{path.edges[most]}` {does} most: **{float(path.effect[most]):z.0%}**. All {len(path.edges)} edges into "

@@ -72,8 +72,8 @@ def _arguments(
     return chosen, {part: getattr(first, part) for part in kept_parts} if first is not None else {}
 
 
-def most_direct_head(name: str, question: Question, scores: Any) -> tuple[int, int, float] | None:
-    """(layer, head, effect) of the head that the case study follows against the foil of these scores, the runner-up.
+def most_direct_head(name: str, question: Question, scores: Any) -> tuple[int, int, float, str] | None:
+    """(layer, head, effect, by what it is measured) of the head that the case study follows against the runner-up.
 
     None where the scores explain something else than the case study does, and for a large model: nobody who looks at
     scores waits for a whole case study besides.
@@ -83,10 +83,10 @@ def most_direct_head(name: str, question: Question, scores: Any) -> tuple[int, i
     study = run_case_study(name, question, contrast="runner-up")
     if (study.attribution.target, study.attribution.foil) != (scores.target, scores.foil):
         return None
-    return study.layer, study.head, float(study.direct[study.layer, study.head])
+    return study.layer, study.head, float(study.direct[study.layer, study.head]), ABLATIONS[study.kind].done
 
 
-def layer_worth(name: str, question: Question, study: Any, kind: str) -> str:
+def layer_worth(name: str, question: Question, study: Any) -> str:
     """What all composition of the followed head's layer does for the answer, in a sentence; "" where it says nothing.
 
     Measured by ablating everything that composition adds after the softmax of that layer, in the kind of the case
@@ -94,7 +94,7 @@ def layer_worth(name: str, question: Question, study: Any, kind: str) -> str:
     """
     if study.breakdown is None or not analyses.small(name):
         return ""
-    scores = study.attribution
+    scores, kind = study.attribution, study.kind  # which is zero where the prompt has no reference prompts
     try:
         effect = analyses.run(
             "intervene",
@@ -103,7 +103,7 @@ def layer_worth(name: str, question: Question, study: Any, kind: str) -> str:
             interventions=f"branch {study.layer}.post.added {kind}",
             target=scores.target,
             foil=scores.foil or None,
-            reference=None if kind == "zero" else f"{question.task or 'all'} n=20 split=held-out",
+            reference=None if kind == "zero" else study.reference,
         )
     except UserError:
         return ""

@@ -90,10 +90,10 @@ def _names(axis: Any, count: int) -> list[str]:
 
 
 def _text(trace: Any, z: np.ndarray) -> list[list[str]] | None:
-    if z.size > 1024:
-        return None
     if trace.text is not None:
         return [[unescape(str(cell)) for cell in row] for row in trace.text]
+    if z.size > 1024:
+        return None
     return [[f"{value:z.2f}" for value in row] for row in z.tolist()] if trace.texttemplate else None
 
 

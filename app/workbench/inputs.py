@@ -395,11 +395,18 @@ def require_tokenizer(name: str) -> None:
         links.end_page()
 
 
-def first_word(name: str, answer: str | int | None) -> str | int | None:
-    """The first token of an answer, which is where the model has to choose; UserError when it does not know it."""
+def first_word(name: str, question: Question) -> str | int | None:
+    """The first token of the answer, which is where the model has to choose; UserError when it does not know it.
+
+    What a person typed is read as it is written, as the case study reads it; the answer of a task stands after a space.
+    """
+    from dcinterp.mechanism.objective import answer_tokens
     from dcinterp.mechanism.prompt import first_token
 
-    return None if answer is None else word(name, first_token(models.model(name), answer))
+    answer, bridge = question.answer, models.model(name)
+    if answer is None:
+        return None
+    return word(name, first_token(bridge, answer) if question.task else answer_tokens(bridge, answer)[0])
 
 
 def word(name: str, token: int) -> str | int:
@@ -415,7 +422,7 @@ def target_and_foil(name: str, question: Question) -> tuple[str | int, str | int
     Raises:
         UserError: the prompt or the answer does not fit the model.
     """
-    prediction = analyses.run("predict", name, prompt=question.prompt, answer=first_word(name, question.answer))
+    prediction = analyses.run("predict", name, prompt=question.prompt, answer=first_word(name, question))
     target = prediction.answer_id if question.answer is not None else int(prediction.top_ids[0])
     return word(name, target), word(name, next(int(token) for token in prediction.top_ids if int(token) != target))
 

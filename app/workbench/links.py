@@ -276,16 +276,18 @@ def several(
     format: Callable[[str], str] = str,
     help: str | None = None,
     where: Any = st,
+    means: Callable[[list[str]], Any] | None = None,
 ) -> list[str]:
-    """Any number of several words."""
+    """Any number of several words; `means` as in `choose`."""
 
     def read(values: list[str]) -> list[str]:
         if unknown := [value for value in values if value not in options]:
             raise ValueError(unknown)
         return values
 
-    _seed(label, key, list(default), read, lambda value: set(value) <= set(options))
-    return list(_keep(key, where.multiselect(label, options, key=key, format_func=format, help=help), list(default)))
+    _seed(label, key, list(default), read, lambda value: set(value) <= set(options), means)
+    chosen = where.multiselect(label, options, key=key, format_func=format, help=help)
+    return list(_keep(key, chosen, list(default), means))
 
 
 def number(

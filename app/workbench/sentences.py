@@ -58,6 +58,6 @@ def _ablated(edges: Any, edge: Any) -> str:
 
 
 def _branch(edge: Any) -> str:
-    from dcinterp.figures.base.style import BRANCH_NAMES
+    from dcinterp.mechanism.branches import BRANCHES
 
-    return BRANCH_NAMES[f"o_{edge.branch}"]
+    return BRANCHES[edge.branch].label

@@ -33,7 +33,7 @@ def plot(result: DirectLogitAttribution, *, theme: str = "light", selected: tupl
     values = np.concatenate([first, cells, last])
     return grid(
         values,
-        x=[*(str(head) for head in range(heads)), "MLP", "biases"],
+        x=[*(str(head) for head in range(heads)), "MLP, embedding", "biases"],
         y=["embedding", *(str(layer) for layer in range(layers)), "end"],
         x_title="head or part",
         y_title="layer",
