@@ -12,7 +12,7 @@ from workbench.introduction import introduction
 from workbench.markdown import escape
 from workbench.theme import theme
 from workbench.tokens import tokens as token_chips
-from workbench.view import footer, show_warnings, view
+from workbench.view import footer, view
 
 BEST, SOURCE = "strongest", "source"
 CONTRASTS = {"facts": "the strongest answer of the other facts", "runner-up": "the runner-up"}
@@ -137,7 +137,8 @@ prediction, breakdown = study.prediction, study.breakdown
 with summary_place:
     worth = case_studies.layer_worth(name, question, study)
     st.info(escape(f"{study.summary} {worth}".strip()), icon=":material/arrow_forward:")
-    show_warnings(study)
+    for remark in study.remarks():
+        st.caption(escape(remark))
     steps = [f"[{place}. {study.steps[number - 1].title}](#step-{number})" for place, number in enumerate(SHOWN, 1)]
     st.markdown(" · ".join(steps))
     if study.unread and study.looked != study.key:

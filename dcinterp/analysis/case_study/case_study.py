@@ -230,7 +230,11 @@ class CaseStudy(Result):
     def warnings(self) -> list[str]:
         """The warnings of the evidence; the sentences say the rest."""
         parts = (self.prediction, self.attribution, self.circuit, self.breakdown, self.rows)
-        said = [sentence for part in parts if part is not None for sentence in part.warnings()]
+        return [sentence for part in parts if part is not None for sentence in part.warnings()] + self.remarks()
+
+    def remarks(self) -> list[str]:
+        """The warnings that are of the whole study, and of none of its parts."""
+        said = []
         if self.reference == "":
             said.append(
                 "There are no reference prompts, so parts are set to zero, a state that the model never trained in: "
