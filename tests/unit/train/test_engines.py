@@ -92,9 +92,10 @@ def test_ctrl_c_of_a_terminal_ends_a_cluster_of_this_machine(tmp_path):
     planned = sweep(tmp_path / "runs", seeds=range(3))
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import signal, sys; sys.path.insert(0, sys.argv[1])\n"
         "from dataclasses import replace\nfrom pathlib import Path\nfrom test_engines import sweep, run_sweep\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which work in the background ignores
         "    run_sweep(replace(sweep(Path(sys.argv[2]), seeds=range(3)), jobs=2), engine='dask')\n"
     )
     command = [sys.executable, str(program), str(Path(__file__).parent), str(tmp_path / "runs")]
@@ -134,10 +135,14 @@ def test_what_waits_when_the_block_ends_is_dropped():
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of Unix")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_kill_stops_a_sweep_as_ctrl_c_does(name):
-    before = signal.getsignal(getattr(signal, name))
-    with pytest.raises(KeyboardInterrupt), interrupt_on_signals():
-        signal.raise_signal(getattr(signal, name))
-    assert signal.getsignal(getattr(signal, name)) == before
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)  # `nohup` has it ignored, also for what it starts
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupt_on_signals():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_one_process_at_a_time_runs_a_sweep(tmp_path):
