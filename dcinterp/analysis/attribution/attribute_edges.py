@@ -437,28 +437,21 @@ def _checked(result: EdgeAttribution, explainer: EdgeExplainer, metric: Metric, 
         return result
     # Without composition, a head's only edge is all that it reads.
     interventions = [e.intervention if composed else Intervention("head", e.layer, head=e.head_to) for e in edges]
-    whole = result.method == "ig-counterfactual"  # which predicts whole removals
-    if explainer.baseline is not None and composed and not whole:
+    from_baseline = explainer.baseline is not None and result.method != "ig-counterfactual"  # predicts whole removals
+    if from_baseline:
+        interventions = [replace(one, kind="counterfactual") for one in interventions]
+    if from_baseline and composed:
         effects = explainer.measure(metric, interventions)  # with the values of that prompt, as the scores have them
-        interventions = [replace(one, kind="counterfactual") for one in interventions]
-        return _with_effects(result, edges, interventions, effects)
-    if explainer.baseline is not None and not whole:
-        interventions = [replace(one, kind="counterfactual") for one in interventions]
-    effects = measure_effects(
-        bridge,
-        ids,
-        [[one] for one in interventions],
-        metric,
-        references(bridge, interventions, ids.shape[1], explainer.baseline),
-        frozen=explainer.frozen,
-        batch_size=explainer.integration.batch_size,
-    )
-    return _with_effects(result, edges, interventions, effects)
-
-
-def _with_effects(
-    result: EdgeAttribution, edges: Sequence[Any], interventions: Sequence[Intervention], effects: Tensor
-) -> EdgeAttribution:
+    else:
+        effects = measure_effects(
+            bridge,
+            ids,
+            [[one] for one in interventions],
+            metric,
+            references(bridge, interventions, ids.shape[1], explainer.baseline),
+            frozen=explainer.frozen,
+            batch_size=explainer.integration.batch_size,
+        )
     return replace(
         result,
         checked=tuple(one.unit for one in interventions),

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -323,6 +323,11 @@ class _Cause:
         scale = (x - bias).detach() @ (whole * gain) / (whole * gain).square().sum()
         return lambda u: (u - u.mean(-1, keepdim=True) if centred else u) * gain * scale
 
+    @cached_property
+    def _clean(self) -> Tensor:
+        """What is held, as it is on the untouched prompt."""
+        return self.stream.read([self.held])[self.held]
+
     def _run(self, hook: str, rows: Float[Tensor, "row d_model"]) -> Float[Tensor, " row"]:
         """F of every row, put in the place of what is at `hook` at this position."""
         seen: dict[str, Tensor] = {}
@@ -337,7 +342,7 @@ class _Cause:
 
         hooks: list[tuple[str, Callable[..., Any]]] = [(hook, put)]
         if self.held:
-            clean = self.stream.read([self.held])[self.held]
+            clean = self._clean  # read before the run that it is put into
             hooks.append((self.held, lambda tensor, hook: clean.expand_as(tensor)))
         hooks += [(name, partial(keep, name=name)) for name in self.taps]
         self.stream.layer(self.layer, len(rows), hooks)
