@@ -230,11 +230,14 @@ if composed:
                 caption=f"The {side} token's dynamic weights: from which heads it gathers attention, to which heads it "
                 f"distributes it (framed: head {study.head}), and its gate.",
             )
+        # The other pages have one foil, which may be another than this one.
+        against = "\n\nThere the answer is compared with the runner-up, here with " + CONTRASTS["facts"] + "."
+        against *= study.contrast == "facts"
         st.page_link(
             "app_pages/interventions.py",
             label=f"Ablate the attention that head {study.head_from} shares with head {study.head} here, and see what "
             "changes",
-            help=f"Opens the page Interventions with the line: {study.edge_line}",
+            help=f"Opens the page Interventions with the line: {study.edge_line}{against}",
             icon=":material/content_cut:",
             query_params=inputs.link_choices({"what": study.edge_line}),
         )
@@ -244,7 +247,7 @@ if composed:
             label=f"Compare the edge L{study.layer}H{study.head_from} → L{study.layer}H{study.head} with all other "
             "edges",
             help="Opens the page Edges at this edge. Step 5 is about one token; the score of an edge is the sum over "
-            "all tokens.",
+            f"all tokens.{against}",
             icon=":material/account_tree:",
             query_params=inputs.link_choices({key: str(value) for key, value in edge.items()}),
         )

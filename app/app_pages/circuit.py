@@ -6,7 +6,7 @@ import streamlit as st
 
 import synthetic_tasks
 from dcinterp.support.errors import UserError
-from workbench import analyses, circuit_view, examples, inputs, links, patching_form, planted_models
+from workbench import analyses, circuit_view, examples, inputs, links, patching_form
 from workbench.glossary import tip
 from workbench.task_tables import COUNTERFACTUAL_KINDS
 from workbench.theme import theme
@@ -39,10 +39,10 @@ st.markdown(
 )
 name = st.session_state.model
 inputs.require_tokenizer(name)
-if examples.own(name) and not name.startswith(planted_models.PREFIX):
+if examples.own(name):
     st.info(
-        "Circuits are found over many examples of a task, and this model was trained on source code, not on the tasks. "
-        "Choose another model in the sidebar, or follow one prompt on the page Case study.",
+        f"Circuits are found over many examples of a task, and this model {examples.made_from(name)}. Choose another "
+        "model in the sidebar, or follow one prompt on the page Case study.",
         icon=":material/info:",
     )
     links.end_page()

@@ -5,7 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models
 from workbench.glossary import tip
-from workbench.markdown import sentence
+from workbench.markdown import escape, sentence
 from workbench.view import view
 
 WHICH = {"weights": "weights before", "composed": "weights after", "scores": "scores before"}
@@ -22,7 +22,7 @@ others = [other for other in models.known() if other != name]
 if not others:
     st.info("Open another model on the page Models first.", icon=":material/info:")
     links.end_page()
-other = links.choose("The other model", others, key="other", format=models.short)
+other = links.choose("The other model", others, key="other", default=models.partner(name), format=models.short)
 question = inputs.question(name)
 inputs.write_out(question)
 models.require(other)
@@ -46,7 +46,7 @@ def draw_prediction(each, number):
     prediction = analyses.run("predict", each, prompt=question.prompt, answer=inputs.first_word(each, question))
     if question.answer is not None:
         st.caption(
-            f'The expected "{question.answer}": rank {prediction.rank}, probability '
+            f'The expected "{escape(question.answer)}": rank {prediction.rank}, probability '
             f"{prediction.answer_probability:.1%}."
         )
     view(prediction, f"answer-{number}")

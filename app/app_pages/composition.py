@@ -2,11 +2,10 @@
 
 import streamlit as st
 
-from dcinterp.checkpoints.names import PLANTED
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.mechanism.branches import PART_LABELS
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links
+from workbench import analyses, examples, inputs, links, models
 from workbench.glossary import tip
 from workbench.view import view
 
@@ -192,8 +191,8 @@ try:
         name,
         title=f"Average the map of layer {layer}, {stage}",
         key="mean",
-        # A planted model has words of its own, and examples of the tasks are not among them.
-        at_once=not name.startswith(PLANTED),
+        # Models of puzzles and planted ones have words of their own.
+        at_once=examples.knows_tasks(models.require(name).tokenizer),
         examples=texts,
         layer=layer,
         stage=stage,

@@ -114,7 +114,7 @@ if by_seed := experiments.curves(experiment):
     seed = links.choose(
         "Seed",
         list(by_seed),
-        key="seed",
+        key="run_seed",
         where=st.columns(2)[0],
         format=lambda seed: f"{seed}{', of the repetition' * (seed not in experiment.seeds)}",
     )

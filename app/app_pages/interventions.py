@@ -98,7 +98,7 @@ with left.container(horizontal=True):
     part = links.choose(
         "Units",
         ["head", "branch", "edge", "weight"] if models.composed(name) else ["head"],
-        key="part",
+        key="units",
         help="Heads, branches of the composition, edges between heads, or dynamic weights.",
     )
     stage = "post"

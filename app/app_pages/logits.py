@@ -125,11 +125,13 @@ view(
 )
 
 st.subheader("Generation, step by step", anchor=False, help=tip("generation", "logit lens"))
+# The last token that is written is not read any more.
+room = models.model(name).cfg.n_ctx - len(lens.tokens) + 1
 count = links.number(
     "Steps",
     1,
-    32,
-    key="steps",
+    min(32, room),
+    key="generated",
     default=6,
     help="Tokens that the model writes, each time the most likely one; it stops at the end of the text.",
 )

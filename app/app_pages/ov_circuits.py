@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, models
+from workbench import analyses, examples, inputs, links, models
 from workbench.glossary import tip
 from workbench.markdown import sentence
 from workbench.view import view
@@ -92,7 +92,13 @@ try:
         **several,
     )
 except UserError as problem:
-    inputs.refuse(UserError(in_app(problem)))
+    if not examples.own(name) or examples.knows_tasks(bridge.tokenizer):
+        inputs.refuse(UserError(in_app(problem)))
+    st.info(
+        f"Relations between words are those of the tasks, and this model {examples.made_from(name)}.",
+        icon=":material/info:",
+    )
+    links.end_page()
 if table is not None:
     view(
         table,

@@ -37,9 +37,17 @@ noise = links.choose(
 )
 redundancy = links.number("Heads per role", 1, 3, key="redundancy", default=1, where=across[1], help=ROLE)
 rank = links.number("Rank", 1, 4, key="rank", default=1, where=across[2], help=RANK)
-seed = links.number("Seed", 0, 999, key="seed", default=0, where=across[3], help="Decides which heads play which role.")
+seed = links.number(
+    "Seed", 0, 999, key="roles_seed", default=0, where=across[3], help="Decides which heads play which role."
+)
 number = links.number(
-    "Example", 0, 99, key="question", default=0, where=right, help="The number of a prompt that the circuit answers."
+    "Example",
+    0,
+    99,
+    key="planted_example",
+    default=0,
+    where=right,
+    help="The number of a prompt that the circuit answers.",
 )
 st.caption(f"{circuits[circuit][0].upper()}{circuits[circuit][1:]}.")
 name = planted_models.name_of(circuit, noise, redundancy, rank, seed)

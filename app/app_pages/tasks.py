@@ -163,7 +163,7 @@ if scores is not None:
         on_pick=lambda row, column: pick(patterns.index(drawn[0][row]), transformations.index(drawn[1][column])),
     )
     st.markdown("**Compared with baselines**", help=tip("task baselines", "clustered interval"))
-    by = links.choose("Group by", ["pattern", "transformation", "family"], key="by", style="segmented_control")
+    by = links.choose("Group by", ["pattern", "transformation", "family"], key="group_by", style="segmented_control")
     view(
         scores,
         "accuracy-bars",

@@ -87,8 +87,18 @@ def answers_correctly(bridge: Any, task: str, number: int) -> bool:
     return synthetic_tasks.words(example.answer)[0] == bridge.tokenizer.decode([best]).strip()
 
 
+def made_from(name: str) -> str:
+    """What a model with prompts of its own learnt instead of the tasks, in a few words."""
+    if name.startswith(planted_models.PREFIX):
+        return "was set by hand, with words of its own"
+    what = "Python source" if knows_tasks(models.require(name).tokenizer) else "a puzzle"
+    return f"was trained on {what}, not on the tasks"
+
+
 def knows_tasks(tokenizer: Any) -> bool:
-    """Whether a tokenizer of whole words has those of the tasks; one of parts of words has all."""
+    """Whether a tokenizer of whole words has those of the tasks; one of parts of words has all, and None none."""
+    if tokenizer is None:
+        return False
     ids = tokenizer(held_out(SHOWCASE_TASKS[0], 0).prompt, add_special_tokens=False)["input_ids"]
     return tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids
 
@@ -118,9 +128,13 @@ def _drawn(task: str, seed: int) -> Any:
     return synthetic_tasks.generate(task, 1, seed=seed, examples=1, split="held-out")[0].examples[0]
 
 
-@st.cache_data(max_entries=256, show_spinner=False)
 def source_token(name: str, task: str, number: int) -> int | None:
     """Position of the token that the answer of a held-out example is read from."""
+    return _source_token(name, models.stamp(name), task, number)
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def _source_token(name: str, stamp: int, task: str, number: int) -> int | None:
     from dcinterp.analysis.case_study.following import source_position
 
     return source_position(models.model(name), held_out(task, number))

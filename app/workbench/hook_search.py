@@ -30,9 +30,14 @@ def readable_prompt(name: str) -> str:
 
 def code_for_hook(name: str, hook: Any) -> str:
     """A cell that reads the value at a hook, and one that sets it to zero."""
+    source, tokenizer = models.parts(name)
+    given = "" if tokenizer is None else f", tokenizer={tokenizer!r}"
+    imports, prompt = "", repr(readable_prompt(name))
+    if models.model(name).tokenizer is None:
+        imports, prompt = "import torch\n\n", "torch.arange(8)[None]"
     switch = f"bridge.{hook.switch}(True)\n" if hook.switch else ""
     return (
-        f"import dcinterp\n\nbridge = dcinterp.load({name!r})\n{switch}prompt = {readable_prompt(name)!r}\n"
+        f"{imports}import dcinterp\n\nbridge = dcinterp.load({source!r}{given})\n{switch}prompt = {prompt}\n"
         f"_, cache = bridge.run_with_cache(prompt, names_filter=[{hook.name!r}])\n"
         f"value = cache[{hook.name!r}]  # {hook.shape}\n\n"
         f"without = bridge.run_with_hooks(prompt, fwd_hooks=[({hook.name!r}, lambda value, hook: value * 0)])"

@@ -80,7 +80,7 @@ def question(name: str, *, with_answer: bool = True) -> Question:
             where=left,
             help="The small models of the tasks know only the words of the tasks."
             if len(own) < 2
-            else "This model was trained on Python source.",
+            else f"This model {examples.made_from(name)}.",
         )
         answer = ""
         if with_answer:
@@ -278,7 +278,11 @@ def known_words(name: str, count: int = 5) -> str:
 
 def own_pieces(tokenizer: Any) -> list[str]:
     """The tokens of a tokenizer that look like words, as it spells them, the longest first."""
-    words = (token for token in tokenizer.get_vocab() if re.fullmatch(r"[Ġ▁]?[A-Za-z]{2,}", token))
+    known = tokenizer.get_vocab()
+    # Those of a puzzle are no words, as a8=0 or red-key-B.
+    words = [token for token in known if re.fullmatch(r"[Ġ▁]?[A-Za-z]{2,}", token)] or known.keys() - set(
+        tokenizer.all_special_tokens
+    )
     return sorted(words, key=lambda token: (-len(token), token))[:50]
 
 

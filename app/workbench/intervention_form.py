@@ -11,7 +11,7 @@ import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words
 from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
-from workbench import analyses, links, models
+from workbench import analyses, examples, links, models
 from workbench.glossary import tip
 from workbench.inputs import Question, read_ids
 from workbench.markdown import escape
@@ -34,8 +34,8 @@ def default_line(name: str) -> str:
     """An intervention to begin with, on a part that the model has."""
     bridge = models.require(name)
     last, stages = bridge.cfg.n_layers - 1, stages_of(bridge)
-    # A model of bare token ids has no examples of tasks to take a mean over.
-    kind = "zero" if links.older("what") or bridge.tokenizer is None else DEFAULT
+    # Without the words of the tasks, or any, there are no examples of them to take a mean over.
+    kind = DEFAULT if examples.knows_tasks(bridge.tokenizer) and not links.older("what") else "zero"
     return f"branch {last}.{stages[-1]}.added {kind}" if stages else f"head {last}.0 {kind}"
 
 

@@ -37,6 +37,16 @@ FORMER_WORDS: dict[str, dict[str, str]] = {
 }
 """{parameter: {a value that links of version 0.1 hold: what it is called now}}, of the values that were renamed."""
 
+FORMER_KEYS: dict[str, dict[str, str]] = {
+    "Experiments": {"seed": "run_seed"},
+    "Glossary": {"search": "term"},
+    "Interventions": {"part": "units"},
+    "Logits by part": {"steps": "generated"},
+    "Planted circuits": {"question": "planted_example", "seed": "roles_seed"},
+    "Tasks": {"by": "group_by"},
+}
+"""{page: {a parameter of older links: what it is called now}}: one name once stood for inputs of several pages."""
+
 
 class PageEnd(Exception):
     """The page ends here; what surrounds it is still to be drawn."""
@@ -97,7 +107,8 @@ SINCE_0_2 = {"kind": "mean", "contrast": "facts", "new_kind": "mean", "against":
 def begin(page: str) -> None:
     """Before anything is drawn: find out whether this run follows a link (or Back), or comes from a click."""
     here = address()
-    given = {key: st.query_params.get_all(key) for key in st.query_params}
+    former = FORMER_KEYS.get(page, {})
+    given = {former.get(key, key): st.query_params.get_all(key) for key in st.query_params}
     same_page = page == here.page
     if same_page and here.written is not None and given in here.before and not _is_back():
         # A click that overtook the new address: the browser did not have it yet.

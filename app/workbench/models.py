@@ -101,6 +101,13 @@ def known() -> list[str]:
     return list(dict.fromkeys([*given, *shipped_models(), *st.session_state.get("_opened", [])]))
 
 
+def partner(name: str) -> str | None:
+    """The shipped model that was trained with a shipped one, and differs in composing its heads; None without one."""
+    kinds = ("dcformer++", "transformer++")
+    swapped = next((name.replace(old, new, 1) for old, new in (kinds, kinds[::-1]) if name.startswith(old)), None)
+    return swapped if swapped in known() else None
+
+
 def remember(name: str) -> None:
     """Add a model to the ones of this session."""
     opened = st.session_state.setdefault("_opened", [])

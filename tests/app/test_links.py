@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from pathlib import Path
 
@@ -41,6 +42,27 @@ def test_a_link_of_version_0_1_names_parts_of_a_map_as_they_were(app):
     assert app.session_state["part"] == "kp"
 
 
+def test_a_name_in_links_stands_for_one_input():
+    """A choice goes along to the next page, so what has its name there has to mean the same."""
+    inputs = {}
+    for path in APP.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("links."):
+                given = {each.arg: each.value for each in call.keywords}
+                if isinstance(key := given.get("key"), ast.Constant) and call.args:
+                    inputs.setdefault(key.value, set()).add((ast.unparse(call.func), ast.unparse(call.args[0])))
+    assert len(inputs) > 60
+    several = {key: found for key, found in inputs.items() if len(found) > 1}
+    assert not several
+
+
+def test_a_link_with_a_former_name_is_followed(app):
+    follow(app, "logits", {"task": "task2", "steps": "2"})
+    assert app.session_state["generated"] == 2
+    follow(app, "attribution", {"task": "task2", "steps": "8"})
+    assert app.session_state["steps"] == 8
+
+
 LINES = "branch 2.post.kp counterfactual\nedge 1.post.kp.2>3 zero"
 
 
@@ -58,7 +80,7 @@ LINES = "branch 2.post.kp counterfactual\nedge 1.post.kp.2>3 zero"
             },
         ),
         ("compare", {"layer": "1", "head": "3", "which": "weights", "task": "task10", "example": "4"}),
-        ("planted", {"circuit": "share-by-qp", "noise": "0.01", "seed": "3", "question": "2"}),
+        ("planted", {"circuit": "share-by-qp", "noise": "0.01", "roles_seed": "3", "planted_example": "2"}),
         ("tasks", {"pattern": "same-object", "transformation": "copy", "row": "7", "size": "2", "split": "train"}),
         ("hooks", {"search": "post.hook_o", "in": "1", "hook": "blocks.1.attn.post.hook_o_kg"}),
     ],

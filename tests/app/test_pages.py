@@ -43,10 +43,11 @@ def test_no_remark_stands_alone_in_a_page():
     assert config["runner"]["magicEnabled"] is False
 
 
-@pytest.mark.parametrize("model", ["dcformer++", "transformer++"])
+@pytest.mark.parametrize("model", ["dcformer++", "transformer++", "dcformer++-lookup", "planted:share-by-kp"])
 def test_every_page_runs(app, model):
     open_page(app, "case_study", model=model)
-    for name in PAGES:
+    # A planted model has words of its own, and no other model knows them.
+    for name in [page for page in PAGES if not (model.startswith("planted:") and page == "compare")]:
         if name != "case_study":
             app.switch_page(f"app_pages/{name}.py").run()
         assert not app.exception, name

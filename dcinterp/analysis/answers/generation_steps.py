@@ -35,6 +35,7 @@ from dcinterp.mechanism.prompt import Prompt, Token, decoded, str_tokens, token_
 from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
@@ -151,7 +152,13 @@ def generation_steps(
     ids = token_ids(bridge, prompt)
     length, ends = ids.shape[1], _ends(bridge)
     expected = answer_tokens(bridge, answer) if answer is not None else []
-    token_ids(bridge, torch.cat([ids, ids.new_zeros(1, max(steps, len(expected)))], 1))  # refuses what is too long
+    # The last token is written or scored, and not read.
+    room = bridge.cfg.n_ctx - length + 1
+    if max(steps, len(expected)) > room:
+        raise UserError(
+            f"The prompt is {length} tokens long and this model's context {bridge.cfg.n_ctx}, so {room} more can be "
+            f"written or scored and not {max(steps, len(expected))}; shorten the prompt, or give fewer steps."
+        )
     for step in range(steps):
         following = bridge(ids)[:, -1:].argmax(-1)
         ids = torch.cat([ids, following], 1)
@@ -159,10 +166,10 @@ def generation_steps(
         if int(following) in ends:
             break
     hooks = depth_hooks(bridge)
-    _, cache = bridge.run_with_cache(ids, names_filter=list(hooks.values()))
+    _, cache = bridge.run_with_cache(ids[:, :-1], names_filter=list(hooks.values()))
     found: dict[str, list[Tensor]] = {"top_ids": [], "probability": [], "rank": []}
     for name in hooks.values():
-        lens = read_out(bridge, cache[name][0, length - 1 : -1])
+        lens = read_out(bridge, cache[name][0, length - 1 :])
         top = lens.log_softmax(-1).topk(min(k, lens.shape[-1]), -1)
         written = lens.gather(-1, ids[0, length:, None].to(lens.device))
         for field, value in (
@@ -196,6 +203,6 @@ def _teacher_forced(bridge: Bridge, ids: Tensor, expected: list[int]) -> Float[T
     """The probability of each token of an answer behind the prompt and its own earlier tokens."""
     if not expected:
         return torch.zeros(0)
-    whole = torch.cat([ids, torch.tensor([expected], dtype=ids.dtype, device=ids.device)], 1)
-    chances = bridge(whole)[0, ids.shape[1] - 1 : -1].float().softmax(-1).cpu()
+    read = torch.cat([ids, torch.tensor([expected[:-1]], dtype=ids.dtype, device=ids.device)], 1)
+    chances = bridge(read)[0, ids.shape[1] - 1 :].float().softmax(-1).cpu()
     return chances.gather(-1, torch.tensor(expected)[:, None])[:, 0]

@@ -20,11 +20,13 @@ Identity that the tests assert: the loss of all tokens is cross entropy on the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -102,7 +104,8 @@ class TextLoss(Result):
             if len(self.models) == 2:
                 named[DIFFERENCE] = sums[0] - sums[1]
             rows += [
-                {"kind": kind, "tokens": int(count.sum()), "model": name} | _interval(nats, count, self.level)
+                {"kind": kind, "tokens": int(count.sum()), "model": name}
+                | _interval(nats, count, self.level, least=-math.inf if name == DIFFERENCE else 0.0)
                 for name, nats in named.items()
             ]
         return pd.DataFrame(rows)
@@ -136,11 +139,11 @@ class TextLoss(Result):
         return said
 
 
-def _interval(nats: Tensor, count: Tensor, level: float) -> dict[str, float]:
-    """The ratio of the sums over files, with its interval by what each file adds to it."""
+def _interval(nats: Tensor, count: Tensor, level: float, *, least: float = -math.inf) -> dict[str, float]:
+    """The ratio of the sums over files, with its interval by what each file adds to it; it is never below `least`."""
     ratio = nats.sum() / count.sum()
     low, high = bootstrap_interval(ratio + (nats - ratio * count) / count.mean(), level=level)
-    return {"nats": float(ratio), "low": float(low), "high": float(high)}
+    return {"nats": float(ratio), "low": float(np.maximum(low, least)), "high": float(high)}
 
 
 @analysis(

@@ -26,11 +26,13 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
     rows = [f"{kind}, {count:,}" for kind, count in zip(first["kind"], first["tokens"], strict=True)]
     figure = go.Figure()
     for place, model in enumerate(result.models):
-        shift = (place - (len(result.models) - 1) / 2) * 0.3
         figure.add_scatter(
             x=of[model]["nats"].tolist(),
-            y=[row + shift for row in range(len(rows))],
+            y=list(range(len(rows))),
             mode="markers",
+            # Models stand beside each other in a row, and the figure's table has their row as it is.
+            orientation="h",
+            offsetgroup=str(place),
             name=model,
             text=rows,
             marker={"color": SERIES[place], "size": 10, "symbol": SYMBOLS[place], "line": {"width": 2}},
@@ -43,6 +45,7 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
             },
             hovertemplate=f"{model}<br>%{{text}} tokens: %{{x:.3f}} nats<extra></extra>",
         )
+    figure.update_layout(scattermode="group", scattergap=0.4)
     figure.update_xaxes(title=f"nats a token, {result.level:.0%} interval over files", rangemode="tozero")
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, range=[len(rows) - 0.5, -0.5])
     figure.update_yaxes(title="kind of token, how many")

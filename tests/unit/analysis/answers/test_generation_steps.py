@@ -57,3 +57,10 @@ def test_a_right_answer_is_recognised_and_the_end_of_the_text_stops(shipped, pro
     assert found.stopped == (int(found.top_ids[-1, -1, 0]) == end)
     with pytest.raises(UserError, match="shorten"):
         dcinterp.generation_steps(shipped, prompt, steps=5000)
+
+
+def test_a_prompt_that_fills_the_context_has_room_for_one_more_token(bridge):
+    whole = [3 + place % 7 for place in range(bridge.cfg.n_ctx)]
+    assert len(dcinterp.generation_steps(bridge, whole, steps=1).written) == 1
+    with pytest.raises(UserError, match="so 1 more can be written or scored and not 2"):
+        dcinterp.generation_steps(bridge, whole, steps=2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import dcinterp
+from dcinterp.figures.base.rows import rows
 from dcinterp.mechanism.token_kinds import KINDS, kinds_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.data.files_by_hash import documents_by_hash, is_packages
@@ -66,6 +67,10 @@ def test_two_models_are_compared_on_the_same_tokens(shipped, folder):
     assert (found.table()["low"] < found.table()["high"]).all()
     same = dcinterp.text_loss(shipped, str(folder), other="dcformer++", files=10).table().query("model == 'difference'")
     assert same[["nats", "low", "high"]].abs().to_numpy().max() < 1e-9
+    assert (found.table().query("model != 'difference'")["low"] >= 0).all(), "no loss is below zero"
+    drawn = rows(dcinterp.figures.plot(found))["kind of token, how many"]
+    assert drawn[: len(drawn) // 2].tolist() == drawn[len(drawn) // 2 :].tolist(), "both stand in the same rows"
+    assert drawn[0].startswith("all, ")
     assert "minus" in found.sentences()[-1]
     one = dcinterp.text_loss(shipped, str(folder / "below" / "0.txt"), other="transformer++")
     assert one.sentences()[0].endswith("tokens of 1 file.")
