@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from inspect import signature
 from pkgutil import walk_packages
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, nearest, require_known
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -34,7 +35,7 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
         options: of the kind of figure; see its module.
 
     Raises:
-        UserError: nothing draws this kind of result.
+        UserError: nothing draws this kind of result, or the kind of figure has no such option.
     """
     name, kind = type(result).__name__, FORMER_KINDS.get(kind, kind)
     if (name, kind) not in kinds():
@@ -44,7 +45,12 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
         figure = f"figure {kind!r}" if kind else "figure without a kind"
         choices = [f"kind={other!r}" for other in sorted(own) if other] + ["leave kind out"] * ("" in own)
         raise UserError(f"There is no {figure} of a {name}; choose {' or '.join(choices)}.")
-    return kinds()[name, kind].plot(result, theme=theme, **options)
+    draw = kinds()[name, kind].plot
+    known = list(signature(draw).parameters)[2:]
+    if unknown := [option for option in options if option not in known]:
+        raise UserError(f"This figure has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
+    require_known("theme", theme, ("light", "dark"))
+    return draw(result, theme=theme, **options)
 
 
 def _drawn() -> set[str]:

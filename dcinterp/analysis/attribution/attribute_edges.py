@@ -188,14 +188,17 @@ class EdgeAttribution(Result):
         Args:
             shared: only edges between different heads: without the skip, gates and whatever else scales a head's own
                 attention.
-            head_to: (layer, head): only edges into this head.
+            head_to: (layer, head): only edges into this head; negative ones count from the last.
+
+        Raises:
+            UserError: there is no such head, or its layer was not scored.
         """
         chosen = self.scores.abs().clone()
         if shared:
             chosen.diagonal(dim1=-2, dim2=-1).fill_(-1)
         if head_to is not None:
             keep = torch.zeros_like(chosen, dtype=torch.bool)
-            keep[self.layers.index(head_to[0]), :, :, head_to[1]] = True
+            keep[*self._place_of(head_to)] = True
             chosen[~keep] = -1
         order = chosen.flatten().argsort(descending=True, stable=True)[:k]
         places = zip(*(axis.tolist() for axis in torch.unravel_index(order, chosen.shape)), strict=True)
@@ -204,6 +207,20 @@ class EdgeAttribution(Result):
             for i, b, f, h in places
             if chosen[i, b, f, h] > ROUNDING * self.scores.abs().max()
         ]
+
+    def _place_of(self, head: tuple[int, int]) -> tuple[int, slice, slice, int]:
+        """Where the edges into a head stand among the scores."""
+        try:
+            layer, number = head
+        except TypeError:
+            raise UserError(f"head_to is {head!r}; give (layer, head), as in (1, 6).") from None
+        layer = layer if layer >= 0 else layer + self.layers[-1] + 1
+        if layer not in self.layers:
+            raise UserError(f"Layer {head[0]} was not scored; choose from {', '.join(map(str, self.layers))}.")
+        heads = self.scores.shape[-1]
+        if not -heads <= number < heads:
+            raise UserError(f"There is no head {number}; this model has heads 0..{heads - 1}.")
+        return self.layers.index(layer), slice(None), slice(None), number
 
     def top_beyond(self, k: int = 10) -> list[BeyondScore]:
         """The `k` largest |beyond|, strongest first; none where a pair's own attention is all that it takes."""
@@ -225,6 +242,19 @@ class EdgeAttribution(Result):
             if sizes[i, f, h, n] > ROUNDING * max(sizes.max(), self.scores.abs().max())
         ]
 
+    def strongest(self, k: int = 10, *, shared: bool = True) -> list[EdgeScore | BeyondScore]:
+        """The `k` largest of `top` and `top_beyond` together; where no head shares its attention, of all edges."""
+        edges = self.top(k, shared=shared) or self.top(k, shared=False)
+        found: list[EdgeScore | BeyondScore] = [*edges, *self.top_beyond(k)]
+        return sorted(found, key=lambda edge: -abs(edge.score))[:k]
+
+    def measured_of(self, edge: EdgeScore | BeyondScore) -> float | None:
+        """The effect of ablating an edge, or where nothing is composed its head, if it was measured."""
+        if isinstance(edge, BeyondScore):
+            return None
+        measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
+        return measured.get(edge.intervention.unit, measured.get(f"head {edge.layer}.{edge.head_to}"))
+
     def table(self) -> pd.DataFrame:
         """One row per edge that composition adds (or head, where nothing is composed), the strongest first.
 
@@ -232,7 +262,6 @@ class EdgeAttribution(Result):
 
         shared: the attention is another head's; the others scale a head's own. ablation: if it was measured.
         """
-        measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
         every = self.top(self.scores.numel(), shared=False)
         edges = [edge for edge in every if edge.shared or edge.branch != "skip"] or every
         rows: list[dict[str, Any]] = [
@@ -240,7 +269,7 @@ class EdgeAttribution(Result):
                 "edge": edge.intervention.unit,
                 "shared": edge.shared,
                 "score": edge.score,
-                "ablation": measured.get(edge.intervention.unit, measured.get(f"head {edge.layer}.{edge.head_to}")),
+                "ablation": self.measured_of(edge),
             }
             for edge in edges
         ]

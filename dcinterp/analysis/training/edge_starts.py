@@ -118,18 +118,18 @@ class EdgeStarts(Result):
         return self.effect[self.seeds.index(seed), -1].argsort(descending=True)[:k].tolist()
 
     def table(self) -> pd.DataFrame:
-        """One row a seed."""
+        """One row a seed; where a curve is no step, it has no start."""
         rows = [
             {
                 "seed": seed,
                 "right at the end": f"{float(self.right[s, -1]):.3f}",
                 "main edge": self.main[s],
-                "it starts at": int(self.main_start[s]),
-                "from": int(self.main_low[s]),
-                "to": int(self.main_high[s]),
-                "the loss": int(self.loss_start[s]),
-                "in answers": int(self.main_right_start[s]),
-                "right answers": int(self.right_start[s]),
+                "it starts at": _start(self.main_start[s], self.main_explained[s]),
+                "from": _start(self.main_low[s], self.main_explained[s]),
+                "to": _start(self.main_high[s], self.main_explained[s]),
+                "the loss": _start(self.loss_start[s], self.loss_explained[s]),
+                "in answers": _start(self.main_right_start[s], self.main_right_explained[s]),
+                "right answers": _start(self.right_start[s], self.right_explained[s]),
                 "edges that matter": int(self.edges_that_matter[s]),
                 "steps held": f"{min(float(self.loss_explained[s]), float(self.main_explained[s])):.2f}",
             }
@@ -232,6 +232,11 @@ def _read(file: Path, needed: tuple[str, ...]) -> pd.DataFrame:
 
 def _kept(first: Float[Tensor, " seed"], second: Float[Tensor, " seed"]) -> Bool[Tensor, " seed"]:
     return (first >= STEP_LIKE) & (second >= STEP_LIKE)
+
+
+def _start(step: Tensor, explained: Tensor) -> int | str:
+    """A start as the table has it."""
+    return int(step) if explained >= STEP_LIKE else "none"
 
 
 def _mean(values: Float[Tensor, " seed"], kept: Bool[Tensor, " seed"]) -> tuple[float, float, float]:

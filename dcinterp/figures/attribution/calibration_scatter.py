@@ -8,6 +8,7 @@ import torch
 from dcinterp.analysis.attribution.calibrate import FLOWS, Calibration
 from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish
 from dcinterp.mechanism.edge_rules import RULES
+from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.errors import UserError, nearest
 
 RESULT = "Calibration"
@@ -30,7 +31,8 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
     method = method or result.methods[0]
     if method not in result.methods:
         raise UserError(f"There is no method {method!r} in this result; {nearest(method, result.methods)}")
-    m, colours, figure = result.methods.index(method), THEMES[theme], go.Figure()
+    unit, m = UNITS[result.objective], result.methods.index(method)
+    colours, figure = THEMES[theme], go.Figure()
     both = torch.cat([result.predicted_mean[m].flatten(), result.measured_mean.flatten()])
     low, high = float(both.min()), float(both.max())
     figure.add_scatter(
@@ -61,8 +63,8 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
             },
             hovertemplate="%{text}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
         )
-    figure.update_xaxes(title=f"effect predicted by {METHODS[method]} (logits)")
-    figure.update_yaxes(title="measured effect (logits)")
+    figure.update_xaxes(title=f"effect predicted by {METHODS[method]} ({unit})")
+    figure.update_yaxes(title=f"measured effect ({unit})")
     finish(
         figure,
         theme,

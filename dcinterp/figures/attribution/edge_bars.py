@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+from dcinterp.analysis.attribution.attribute_edges import BeyondScore, EdgeAttribution, EdgeScore
+from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "EdgeAttribution"
 KIND = ""
@@ -15,29 +16,29 @@ KIND = ""
 def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
     """One bar per edge, the strongest on top, in the colour of its branch; the diamond is the measured effect.
 
+    What is taken from other pairs of tokens or from the previous layer (`top_beyond`) is brown.
+
     Args:
         result: the scores.
         theme: "light" or "dark".
         k: how many edges.
         shared: only edges between different heads, if there are any.
     """
-    # Without composition no head shares its attention.
-    edges = result.top(k, shared=shared) or result.top(k, shared=False)
+    edges = result.strongest(k, shared=shared)
     names = [edge.label for edge in edges]
     figure = go.Figure()
-    for branch in dict.fromkeys(edge.branch for edge in edges):
-        tap = BRANCHES[branch].hook
-        mine = [i for i, edge in enumerate(edges) if edge.branch == branch]
+    kinds = [_kind(edge) for edge in edges]
+    for name, colour in dict.fromkeys(kinds):
+        mine = [i for i, kind in enumerate(kinds) if kind == (name, colour)]
         figure.add_bar(
             x=[edges[i].score for i in mine],
             y=[names[i] for i in mine],
             orientation="h",
-            name=f"{BRANCH_NAMES[tap]} ({branch})",
-            marker_color=BRANCH_COLOURS[tap],
+            name=name,
+            marker_color=colour,
             hovertemplate="%{y}<br>score %{x:.3f}<extra></extra>",
         )
-    measured = dict(zip(result.checked, result.measured.tolist(), strict=True))
-    effects = [(name, measured.get(edge.intervention.unit)) for name, edge in zip(names, edges, strict=True)]
+    effects = [(name, result.measured_of(edge)) for name, edge in zip(names, edges, strict=True)]
     found = [(name, effect) for name, effect in effects if effect is not None]
     if found:
         figure.add_scatter(
@@ -54,5 +55,13 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
     figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], title="edge")
     # Diamonds make Plotly leave room for half of their size in rows, which is much where there are many.
     figure.update_yaxes(range=[-0.6, len(names) - 0.4])
-    figure.update_xaxes(title="contribution (logits)")
+    figure.update_xaxes(title=f"contribution ({UNITS[result.objective]})")
     return finish(figure, theme, height=120 + 24 * len(edges))
+
+
+def _kind(edge: EdgeScore | BeyondScore) -> tuple[str, str]:
+    """The name and the colour of an edge's bars."""
+    if isinstance(edge, BeyondScore):
+        return "other pairs or the previous layer", BEYOND_COLOUR
+    tap = BRANCHES[edge.branch].hook
+    return f"{BRANCH_NAMES[tap]} ({edge.branch})", BRANCH_COLOURS[tap]

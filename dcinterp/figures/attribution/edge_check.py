@@ -16,6 +16,7 @@ from dcinterp.figures.base.style import (
     zero_line,
 )
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "EdgeAttribution"
 KIND = "check"
@@ -43,11 +44,12 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
         hoverinfo="skip",
     )
     parts = [name.removeprefix("edge ").removesuffix(" zero").split(".") for name in result.checked]
-    branches = [branch for _, _, branch, _ in parts]
+    # Where nothing is composed, a head is its own only edge.
+    branches = [part[2] if len(part) == 4 else "skip" for part in parts]
     names = [edge_name(unit) for unit in result.checked]
     places = list(zip(_shares(predicted, across), _shares(measured, up), strict=True))
     sides = _label_sides(places, [max(abs(p), abs(m)) for p, m in zip(predicted, measured, strict=True)], names)
-    points = []
+    points, unit = [], UNITS[result.objective]
     for branch in dict.fromkeys(branches):
         tap = BRANCHES[branch].hook if branch in BRANCHES else branch
         mine = [i for i, other in enumerate(branches) if other == branch]
@@ -66,8 +68,8 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
             )
         )
     layout = common_layout(theme, 420) | {
-        "xaxis": axis("predicted by attribution (logits)", range=across),
-        "yaxis": axis("measured by ablation (logits)", range=up),
+        "xaxis": axis(f"predicted by attribution ({unit})", range=across),
+        "yaxis": axis(f"measured by ablation ({unit})", range=up),
         "shapes": [zero_line(theme), zero_line(theme, upright=True)],
     }
     return go.Figure([line, *points], layout)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
+from dcinterp.analysis.attribution.attribute_edges import BeyondScore, EdgeAttribution
 from dcinterp.figures.base.flow import Link, flow
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, see_through
+from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, BRANCH_NAMES, see_through, visible
 from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttribution"
@@ -25,7 +25,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
         k: how many edges.
         shared: only edges between different heads, if there are any.
     """
-    edges = result.top(k, shared=shared) or result.top(k, shared=False)
+    edges = result.strongest(k, shared=shared)
     names: list[str] = []
 
     def node(name: str) -> int:
@@ -36,14 +36,17 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
     links: list[Link] = []
     onward: dict[tuple[str, bool], float] = {}
     for edge in edges:
-        head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{edge.layer}H{edge.head_to} borrows"
-        branch = BRANCHES[edge.branch].hook
-        label = f"{BRANCH_NAMES[branch]}: {edge.score:+.3f}"
-        links.append((node(head_from), node(head_to), abs(edge.score), see_through(BRANCH_COLOURS[branch]), label))
+        if isinstance(edge, BeyondScore):
+            layer_to, colour, name = edge.layer_to, see_through(BEYOND_COLOUR), edge.term
+        else:
+            hook = BRANCHES[edge.branch].hook
+            layer_to, colour, name = edge.layer, see_through(BRANCH_COLOURS[hook]), BRANCH_NAMES[hook]
+        head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{layer_to}H{edge.head_to} borrows"
+        links.append((node(head_from), node(head_to), abs(edge.score), colour, f"{name}: {edge.score:+.3f}"))
         onward[head_to, edge.score > 0] = onward.get((head_to, edge.score > 0), 0.0) + abs(edge.score)
     grey = see_through("#8c8c8c", 0.35)
     for (head_to, speaks_for), size in onward.items():
-        end = f"for {result.target}" if speaks_for else f"against {result.target}"
+        end = f"{'for' if speaks_for else 'against'} {visible(result.target)}"
         links.append((node(head_to), node(end), size, grey, f"{size if speaks_for else -size:+.3f}"))
     column = [2 if name.startswith(("for ", "against ")) else int(name.endswith(" borrows")) for name in names]
     return flow(names, column, links, theme)

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.grid import grid
 from dcinterp.mechanism.branches import ADDED, BRANCHES, NAMES
+from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.errors import UserError, nearest
 
 RESULT = "EdgeAttribution"
@@ -50,7 +51,7 @@ def plot(
         y=heads,
         x_title="to head",
         y_title="from head",
-        quantity="contribution (logits)",
+        quantity=f"contribution ({UNITS[result.objective]})",
         theme=theme,
         selected=selected,
         numbers=len(heads) <= 12,

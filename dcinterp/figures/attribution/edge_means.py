@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.attribution.attribute_edges_over import EdgeAttributionSet
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, CONTROLS, THEMES, edge_name, finish
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "EdgeAttributionSet"
 KIND = ""
@@ -75,5 +76,5 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, share
         )
     figure.add_vline(x=0, line_width=1, line_color=colours.muted)
     figure.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1], title="edge")
-    figure.update_xaxes(title="contribution (logits)")
+    figure.update_xaxes(title=f"contribution ({UNITS[result.objective]})")
     return finish(figure, theme, height=120 + 26 * len(names))

@@ -6,7 +6,9 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.style import visible
 from dcinterp.mechanism.branches import NAMES
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "EdgeAttribution"
 KIND = "sources"
@@ -28,10 +30,10 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
     ]
     return grid(
         rows,
-        x=list(result.sources),
+        x=[visible(token) for token in result.sources],
         y=[edge.label for edge in edges],
         x_title="source token",
         y_title="edge",
-        quantity="contribution (logits)",
+        quantity=f"contribution ({UNITS[result.objective]})",
         theme=theme,
     )

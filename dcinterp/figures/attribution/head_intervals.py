@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
 from dcinterp.figures.base.style import CONTROLS, THEMES, finish
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "HeadAttributionSet"
 KIND = "intervals"
@@ -57,6 +58,6 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
         hovertemplate="%{y}<br>measured effect %{x:.3f}<extra></extra>",
     )
     figure.add_vline(x=0, line_width=1, line_color=colours.muted)
-    figure.update_xaxes(title=f"mean over {result.n} examples ({'logits' if result.objective == 'logit' else 'nats'})")
+    figure.update_xaxes(title=f"mean over {result.n} examples ({UNITS[result.objective]})")
     figure.update_yaxes(title="head", autorange="reversed", type="category")
     return finish(figure, theme, height=130 + 28 * len(names))

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
 from dcinterp.figures.base.grid import grid
 from dcinterp.figures.base.style import visible
+from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.errors import UserError
 
 RESULT = "HeadAttribution"
@@ -33,7 +34,7 @@ def plot(result: HeadAttribution, *, theme: str = "light", layer: int = -1, sele
         y=[str(head) for head in range(heads)],
         x_title="position",
         y_title="head",
-        quantity="contribution (logits)",
+        quantity=f"contribution ({UNITS[result.objective]})",
         theme=theme,
         selected=(selected, most) if selected is not None else None,
         height=130 + 30 * heads,

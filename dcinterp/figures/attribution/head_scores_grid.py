@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
 from dcinterp.figures.base.layer_head_grid import layer_head_grid
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "HeadAttribution"
 KIND = ""
@@ -19,4 +20,6 @@ def plot(result: HeadAttribution, *, theme: str = "light", selected: tuple[int, 
         theme: "light" or "dark".
         selected: (layer, head) to outline.
     """
-    return layer_head_grid(result.scores, quantity="contribution (logits)", theme=theme, selected=selected)
+    return layer_head_grid(
+        result.scores, quantity=f"contribution ({UNITS[result.objective]})", theme=theme, selected=selected
+    )

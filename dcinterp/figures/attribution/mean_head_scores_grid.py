@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
 from dcinterp.figures.base.layer_head_grid import layer_head_grid
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "HeadAttributionSet"
 KIND = ""
@@ -19,6 +20,6 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", selected: tuple[in
         theme: "light" or "dark".
         selected: (layer, head) to outline.
     """
-    unit = "logits" if result.objective == "logit" else "nats"
+    unit = UNITS[result.objective]
     quantity = f"mean contribution, n = {result.n} ({unit})"
     return layer_head_grid(result.mean, quantity=quantity, theme=theme, selected=selected)

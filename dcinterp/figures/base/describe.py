@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from dcinterp.figures.base.grid import tick_names
+
 LISTED_ROWS, LISTED_CELLS, LISTED_LINKS = 12, 20, 5
 
 
@@ -214,12 +216,14 @@ class _Axis:
 
 
 def _axis(trace: Any, figure: go.Figure, letter: str) -> _Axis:
+    """The axis of a trace, with the names of its rows or columns where it has them."""
     layout = figure.layout[f"{letter}axis{(getattr(trace, f'{letter}axis') or letter)[1:]}"]
     given = getattr(trace, letter)
     shared = figure.layout[f"{letter}axis{layout.matches[1:]}"] if layout.matches else layout
-    return _Axis(
-        _plain(layout.title.text or shared.title.text), layout.ticktext or (tuple(given) if given is not None else None)
-    )
+    names = layout.ticktext or (tuple(given) if given is not None else None)
+    if trace.type == "heatmap" and layout.ticktext:
+        names = tuple(tick_names(layout, np.shape(trace.z)["yx".index(letter)]) or ())
+    return _Axis(_plain(layout.title.text or shared.title.text), names)
 
 
 def _panel(trace: Any, figure: go.Figure) -> str:

@@ -226,6 +226,9 @@ def _draw(canvas: Any, axes: Any, figure: go.Figure, traces: list[Any], names: t
         axes.set_axis_off()
         return
     axes.spines[["top", "right"]].set_visible(False)
+    for drawn, axis, spine in ((axes.xaxis, x_axis, "bottom"), (axes.yaxis, y_axis, "left")):
+        drawn.set_visible(axis.visible is not False)
+        axes.spines[spine].set_visible(axis.visible is not False)
     if x_axis.title.text:
         axes.set_xlabel(plain(x_axis.title.text))
     # A panel that shares another's axis says neither its title nor its numbers again.
@@ -244,7 +247,11 @@ def _draw(canvas: Any, axes: Any, figure: go.Figure, traces: list[Any], names: t
     _scale(axes.set_xscale, axes.xaxis, x_axis)
     _scale(axes.set_yscale, axes.yaxis, y_axis)
     for shape in figure.layout.shapes:
-        draw_shape(axes, shape, state)
+        if all(
+            (ref or own[0]).split()[0] in (own, "paper")
+            for ref, own in zip((shape.xref, shape.yref), names, strict=True)
+        ):
+            draw_shape(axes, shape, state)
     if figure.layout.title.text:
         axes.set_title(plain(figure.layout.title.text), loc="left")
 

@@ -79,6 +79,14 @@ def grid(
     return go.Figure(trace, layout)
 
 
+def tick_names(axis: Any, count: int) -> list[str] | None:
+    """What each of `count` rows or columns is called: its tick, or the nearest one where there are fewer ticks."""
+    if not axis.ticktext:
+        return None
+    places = np.asarray(axis.tickvals, dtype=float)
+    return [str(axis.ticktext[int(np.abs(places - number).argmin())]) for number in range(count)]
+
+
 def _axis(names: Sequence[str], title: str) -> dict[str, Any]:
     ticks = {"tickvals": list(range(len(names))), "ticktext": list(names)}
     return axis(title, fixedrange=True) | ticks

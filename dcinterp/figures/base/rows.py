@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
+from dcinterp.figures.base.grid import tick_names
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -41,23 +43,38 @@ def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
         return _cells(trace, figure)
     if trace.type == "sankey":
         names = np.asarray(trace.node.label, dtype=object)
-        ends = {"from": names[list(trace.link.source)], "to": names[list(trace.link.target)]}
+        nodes = {"from": names[list(trace.link.source)], "to": names[list(trace.link.target)]}
         signed = trace.link.label
-        return pd.DataFrame({**ends, "size": trace.link.value, **({} if signed is None else {"label": signed})})
+        return pd.DataFrame({**nodes, "size": trace.link.value, **({} if signed is None else {"label": signed})})
     if trace.x is None or trace.y is None:
         return None
     x, y = (_axis(trace, figure, letter) for letter in "xy")
     columns: dict[str, Any] = {_title(x, "x"): _named(x, trace.x), _title(y, "y") or "value": _named(y, trace.y)}
     if len(columns) < 2:
         columns = {"x": _named(x, trace.x), "y": _named(y, trace.y)}
-    for letter in "xy":
-        error = getattr(trace, f"error_{letter}", None)
-        if error is not None and error.array is not None:
-            low = error.array if error.arrayminus is None else error.arrayminus
-            columns |= {"below": np.asarray(low, dtype=float), "above": np.asarray(error.array, dtype=float)}
+    if called := _names(trace, len(trace.x)):
+        columns = {"name": called, **columns}
+    errors = {letter: getattr(trace, f"error_{letter}", None) for letter in "xy"}
+    errors = {letter: error for letter, error in errors.items() if error is not None and error.array is not None}
+    for letter, error in errors.items():
+        along = f" {letter}" if len(errors) > 1 else ""
+        ends: dict[str, Any] = {"below": error.arrayminus, "above": error.array}
+        if ends["below"] is None:
+            ends["below"] = error.array
+        columns |= {f"{name}{along}": np.asarray(values, dtype=float) for name, values in ends.items()}
     if getattr(trace, "base", None) is not None:
         columns["base"] = np.asarray(trace.base, dtype=float)
     return pd.DataFrame(columns)
+
+
+def _names(trace: Any, count: int) -> list[str] | None:
+    """What each point or bar is called, where a figure says it by pointing or beside it and not along an axis."""
+    for given in (getattr(trace, "hovertext", None), trace.text):
+        if isinstance(given, list | tuple | np.ndarray) and len(given) == count and any(given):
+            names = [_plain(str(name)) for name in given]
+            along = {_plain(str(value)) for values in (trace.x, trace.y) for value in values}
+            return None if set(names) <= along else names
+    return None
 
 
 def _cells(trace: Any, figure: go.Figure) -> DataFrame:
@@ -68,8 +85,8 @@ def _cells(trace: Any, figure: go.Figure) -> DataFrame:
     across, down = _axis(trace, figure, "x"), _axis(trace, figure, "y")
     row, column = (place.ravel() for place in np.indices(z.shape))
     values = {
-        _title(down, "row"): _along(down, trace.y, row),
-        _title(across, "column"): _along(across, trace.x, column),
+        _title(down, "row"): _along(tick_names(down, z.shape[0]), trace.y, row),
+        _title(across, "column"): _along(tick_names(across, z.shape[1]), trace.x, column),
         _plain(trace.colorbar.title.text) or "value": z.ravel(),
     }
     text = None if trace.text is None else np.asarray(trace.text, dtype=object).ravel()
@@ -77,14 +94,11 @@ def _cells(trace: Any, figure: go.Figure) -> DataFrame:
     return table[np.isfinite(z.ravel())].reset_index(drop=True)
 
 
-def _along(axis: Any, given: Any, places: np.ndarray) -> np.ndarray:
+def _along(ticks: list[str] | None, given: Any, places: np.ndarray) -> np.ndarray:
     """The names of rows or columns; where two have the same, as tokens may, their number stands before it."""
-    if axis.ticktext is not None and len(axis.ticktext) > places.max(initial=0):
-        names = [_plain(str(name)) for name in axis.ticktext]
-    elif given is not None:
-        names = [_plain(str(name)) for name in given]
-    else:
+    if ticks is None and given is None:
         return places
+    names = [_plain(str(name)) for name in (given if ticks is None else ticks)]
     if len(set(names)) < len(names):
         names = [f"{number}: {name}" for number, name in enumerate(names)]
     return np.asarray(names, dtype=object)[places]

@@ -18,6 +18,8 @@ class Stack:
         """`orders`: the names on an axis ("x", "y") that come in a fixed order."""
         self.stacked = barmode in ("relative", "stack")
         self.bars = [t for t in traces if t.type == "bar"]
+        self.beside = [t for t in traces if t.type == "scatter" and t.offsetgroup]
+        """Points that stand beside each other (Plotly's scattermode "group")."""
         self.tops: dict[tuple[float, bool], float] = {}
         self.categories = {letter: list(orders.get(letter, [])) for letter in "xy"}
         self.bare = False
@@ -103,25 +105,33 @@ def _scatter(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
     if trace.mode == "markers" and invisible:
         return
     x, y = state.places(trace.x, "x"), state.places(trace.y, "y")
+    if trace in state.beside:
+        shift = 0.3 * (state.beside.index(trace) - (len(state.beside) - 1) / 2)
+        x, y = (x, y + shift) if trace.orientation == "h" else (x + shift, y)
     mode, label = trace.mode or "lines", plain(trace.name) if trace.name and trace.showlegend is not False else None
     if trace.fill in ("toself", "tonexty") and trace.fillcolor:
         axes.fill(x, y, color=_colour(trace.fillcolor), linewidth=0, label=label)
         return
     if "lines" in mode:
-        dashes = {"dash": "--", "dot": ":", "dashdot": "-."}.get(trace.line.dash or "", "-")
+        dashes = _DASHES.get(trace.line.dash or "", "-")
         look = {"color": _colour(trace.line.color), "linewidth": 0.7 * (trace.line.width or 2), "alpha": trace.opacity}
         axes.plot(x, y, dashes, label=label, **look)
         label = None
     if "markers" in mode:
-        form, _, opened = str(trace.marker.symbol or "circle").partition("-")
-        symbol = {"diamond": "D", "square": "s", "x": "x", "cross": "+"}.get(form, "o")
-        size = trace.marker.size if isinstance(trace.marker.size, int | float) else 6
+        symbols = _each(trace.marker.symbol or "circle", len(x))
+        sizes = np.asarray(_each(6 if trace.marker.size is None else trace.marker.size, len(x)), dtype=float)
         values = trace.marker.color if not isinstance(trace.marker.color, str) else None
         colour = _colours(trace.marker.color, len(x)) if values is None or _named(values) else np.asarray(values, float)
-        paint = {"edgecolors": colour, "facecolors": "none"} if opened == "open" else {"c": colour}
-        # A diamond is a square on its corner: as wide as a circle of the same size, it would look larger.
-        area = (0.8 * size * (0.8 if symbol == "D" else 1)) ** 2
-        axes.scatter(x, y, s=area, marker=symbol, label=label, zorder=3, alpha=trace.opacity, **paint)
+        look = {"zorder": 3, "alpha": trace.opacity}
+        for number, kind in enumerate(dict.fromkeys(symbols)):
+            mine = [place for place, other in enumerate(symbols) if other == kind]
+            form, _, opened = str(kind).partition("-")
+            symbol = _SYMBOLS.get(form, "o")
+            # A diamond is a square on its corner: as wide as a circle of the same size, it would look larger.
+            look["s"] = (0.8 * sizes[mine] * (0.8 if symbol == "D" else 1)) ** 2
+            shown = colour[mine] if isinstance(colour, np.ndarray) else [colour[place] for place in mine]
+            paint = {"edgecolors": shown, "facecolors": "none"} if opened == "open" else {"c": shown}
+            axes.scatter(x[mine], y[mine], marker=symbol, label=None if number else label, **look, **paint)
     for which, error in (("xerr", trace.error_x), ("yerr", trace.error_y)):
         if (bars := _errors(error)) is not None:
             given = error.color or (trace.marker.color if isinstance(trace.marker.color, str) else None)
@@ -133,6 +143,15 @@ def _scatter(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
             away, side = _SIDES.get(str(places[i] if places is not None else trace.textposition), _SIDES["right"])
             look = {"fontsize": 7, "ha": side, "va": "center", "xytext": away, "textcoords": "offset points"}
             axes.annotate(plain(str(text)), (a, b), **look)
+
+
+_DASHES = {"dash": "--", "dot": ":", "dashdot": "-."}
+_SYMBOLS = {"diamond": "D", "square": "s", "x": "x", "cross": "+"}
+
+
+def _each(given: Any, count: int) -> list[Any]:
+    """One value a mark, from one for all or a list of them."""
+    return list(given) if isinstance(given, tuple | list | np.ndarray) else [given] * count
 
 
 _SIDES = {
@@ -207,28 +226,35 @@ DRAWN: dict[str, Callable[[Any, Any, Any, Stack], None]] = {
 
 
 def draw_shape(axes: Any, shape: Any, state: Stack) -> None:
+    """A line or a rectangle on one panel."""
     x, y = (state.places([getattr(shape, f"{c}0"), getattr(shape, f"{c}1")], c) for c in "xy")
     colour, width = _colour(shape.line.color), 0.7 * (shape.line.width if shape.line.width is not None else 2)
+    whole_x, whole_y = (_is_whole(reference) for reference in (shape.xref, shape.yref))
     if shape.type == "line":
-        whole_x, whole_y = "domain" in (shape.xref or ""), "domain" in (shape.yref or "")
+        look = {"color": colour, "linewidth": width, "linestyle": _DASHES.get(shape.line.dash or "", "-")}
         if whole_x:
-            axes.axhline(y[0], color=colour, linewidth=width)
+            axes.axhline(y[0], **look)
         elif whole_y:
-            axes.axvline(x[0], color=colour, linewidth=width)
+            axes.axvline(x[0], **look)
         else:
-            axes.plot(x, y, color=colour, linewidth=width)
+            axes.plot(x, y, **look)
     elif shape.type == "rect":
         face = _colour(shape.fillcolor) if shape.fillcolor else "none"
         opacity = shape.opacity if shape.opacity is not None else 1
-        if "domain" in (shape.yref or ""):
+        if whole_y:
             axes.axvspan(x[0], x[1], facecolor=face, alpha=opacity, linewidth=0, zorder=0)
-        elif "domain" in (shape.xref or ""):
+        elif whole_x:
             axes.axhspan(y[0], y[1], facecolor=face, alpha=opacity, linewidth=0, zorder=0)
         else:
             corner, size = (min(x), min(y)), (abs(x[1] - x[0]), abs(y[1] - y[0]))
             patch = _rectangle(*corner, *size, face)
             patch.set(edgecolor=colour if width else "none", linewidth=width, zorder=4)
             axes.add_patch(patch)
+
+
+def _is_whole(reference: str | None) -> bool:
+    """Whether a shape goes from one end of its panel, or of the figure, to the other."""
+    return reference == "paper" or "domain" in (reference or "")
 
 
 def _errors(error: Any) -> np.ndarray | None:

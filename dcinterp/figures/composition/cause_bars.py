@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.composition.composition_causes import QUANTITIES, CompositionCauses
-from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish
+from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish, visible
 from dcinterp.support.errors import UserError
 
 RESULT = "CompositionCauses"
@@ -29,7 +29,7 @@ def plot(
     number, colours = QUANTITIES.index(quantity), THEMES[theme]
     causes = (result.causes if by == "component" else result.by_token)[number]
     order = causes.abs().argsort(descending=True, stable=True)[:most].tolist()
-    labels = result.components if by == "component" else [f"{t} ({at})" for at, t in enumerate(result.tokens)]
+    labels = result.components if by == "component" else [f"{visible(t)} ({at})" for at, t in enumerate(result.tokens)]
     names = [labels[at] for at in order]
     figure = go.Figure()
     figure.add_bar(

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.composition.composition_importance import ADDED, CompositionImportance
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+from dcinterp.mechanism.objective import UNITS
 
 RESULT = "CompositionImportance"
 KIND = ""
@@ -48,6 +49,6 @@ def plot(result: CompositionImportance, *, theme: str = "light") -> go.Figure:
     figure.add_hline(y=0, line_width=1, line_color=colours.muted)
     figure.update_layout(barmode="relative", bargap=0.25)
     figure.update_xaxes(title="layer and stage", type="category")
-    unit = "logits" if result.objective == "logit" else "nats"
+    unit = UNITS[result.objective]
     figure.update_yaxes(title=f"mean over {result.n} examples ({unit})")
     return finish(figure, theme, height=380)

@@ -7,6 +7,7 @@ import torch
 
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.figures.base.grid import grid
+from dcinterp.support.errors import require_known
 
 RESULT = "ComposeBreakdown"
 KIND = "weights"
@@ -23,6 +24,7 @@ def plot(
         side: "key" or "query", whose weights.
         selected: a head whose sharing weights to outline.
     """
+    require_known("side", side, ("key", "query"))
     letter = side[0]
     w1, w2, gate = (getattr(result, f"w_{letter}{name}") for name in ("1", "2", "g"))
     ranks = range(w1.shape[0])

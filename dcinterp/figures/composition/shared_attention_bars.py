@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.figures.base.style import BRANCH_COLOURS, axis, common_layout, zero_line
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.support.errors import UserError
 
 RESULT = "ComposeBreakdown"
 KIND = "sharing"
@@ -20,6 +21,8 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int = 0) -
         theme: "light" or "dark".
         selected: the head that borrows.
     """
+    if not 0 <= selected < len(result.a):
+        raise UserError(f"There is no head {selected}; there are 0 to {len(result.a) - 1}.")
     heads = [str(head) for head in range(len(result.a))]
     quantity = "score" if result.stage == "pre" else "attention"
     bars = [

@@ -48,6 +48,8 @@ def plot(
     if not figure.data:
         figure.add_scatter(x=[], y=[], name="no composition")
     if checkpoint is not None:
+        if not 0 <= checkpoint < len(result.step):
+            raise UserError(f"There is no checkpoint {checkpoint}; there are 0 to {len(result.step) - 1}.")
         figure.add_vline(x=int(result.step[checkpoint]), line_width=1, line_dash="dot", line_color=THEMES[theme].text)
     figure.update_xaxes(title="step", rangemode="tozero")
     figure.update_yaxes(title="size relative to the attention before composition", rangemode="tozero")

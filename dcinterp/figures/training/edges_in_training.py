@@ -29,15 +29,16 @@ def plot(result: TrainingEdges, *, theme: str = "light", edges: int = 6, checkpo
         raise UserError(f"{edges} edges cannot be drawn; give 1 or more.")
     places = result.strongest(edges)
     lines = {result.edges[place]: result.effect[:, place].mean(-1).tolist() for place in places}
-    starts = {result.edges[place]: int(result.start[place]) for place in places}
+    starts = {result.edges[place]: int(result.start[place]) for place in places if result.explained[place] > 0}
     steps, loss = result.step.tolist(), result.loss.mean(-1).tolist()
-    return curves_of_edges(steps, loss, result.loss_start, lines, starts, theme, checkpoint)
+    loss_start = result.loss_start if result.loss_explained > 0 else None
+    return curves_of_edges(steps, loss, loss_start, lines, starts, theme, checkpoint)
 
 
 def curves_of_edges(
     steps: Sequence[int],
     loss: Sequence[float],
-    loss_start: int,
+    loss_start: int | None,
     edges: Mapping[str, Sequence[float]],
     starts: Mapping[str, int],
     theme: str,
@@ -48,12 +49,17 @@ def curves_of_edges(
     Args:
         steps: of the checkpoints.
         loss: at each of them.
-        loss_start: the step at which the loss starts to be low.
+        loss_start: the step at which the loss starts to be low, if it has one.
         edges: the effect at each checkpoint.
         starts: the step at which the edge starts to matter, of those that have one.
         theme: "light" or "dark".
         checkpoint: number of a checkpoint to mark.
+
+    Raises:
+        UserError: there is no such checkpoint.
     """
+    if checkpoint is not None and not 0 <= checkpoint < len(steps):
+        raise UserError(f"There is no checkpoint {checkpoint}; there are 0 to {len(steps) - 1}.")
     colour, figure = THEMES[theme].text, go.Figure()
     _line(figure, steps, loss, "loss", loss_start, colour, {"width": 4})
     for number, (edge, values) in enumerate(edges.items()):

@@ -24,7 +24,7 @@ def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Fi
     figure = grid(
         result.logit[:, :places].numpy(),
         x=[str(place + 1) for place in range(places)],
-        y=[word.strip() for word in result.words],
+        y=[visible(word.strip()) for word in result.words],
         x_title="rank",
         y_title="source word",
         quantity="logit",

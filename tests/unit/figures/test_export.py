@@ -31,6 +31,45 @@ def test_a_page_says_what_is_seen_what_made_it_and_what_to_beware_of():
     assert 'aria-label="a &quot;bar&quot;"' in page
 
 
+def test_marks_have_their_forms_and_sizes():
+    marks = go.Scatter(
+        x=[1, 2, 3],
+        y=[1, 2, 3],
+        mode="markers",
+        marker={"symbol": ["square", "diamond", "square"], "size": [10, 13, 4]},
+    )
+    squares, diamonds = drawn(marks).collections
+    assert [len(each.get_offsets()) for each in (squares, diamonds)] == [2, 1]
+    first, last = squares.get_sizes()
+    assert first == pytest.approx((10 / 4) ** 2 * last)
+    assert len(squares.get_paths()[0].vertices) == len(diamonds.get_paths()[0].vertices)
+
+
+def test_a_line_over_the_whole_figure_moves_no_axis_and_a_shape_stays_on_its_panel():
+    whole = {"type": "line", "x0": 2, "x1": 2, "y0": 0, "y1": 1, "yref": "paper", "line": {"dash": "dot"}}
+    lower = {"type": "line", "x0": 1, "x1": 3, "y0": 5, "y1": 5, "yref": "y2"}
+    figure = go.Figure(
+        [go.Scatter(x=[1, 3], y=[0.001, 0.002]), go.Scatter(x=[1, 3], y=[4, 6], yaxis="y2")],
+        {"yaxis": {"domain": [0.5, 1]}, "yaxis2": {"domain": [0, 0.4]}, "shapes": [whole, lower]},
+    )
+    upper, under = export.canvas(figure).axes
+    assert upper.get_ylim()[1] < 0.01
+    assert [len(axes.lines) for axes in (upper, under)] == [2, 3]
+    assert upper.lines[1].get_linestyle() == ":"
+
+
+def test_points_of_a_group_stand_beside_each_other():
+    groups = [go.Scatter(x=[1.0], y=[0], orientation="h", mode="markers", offsetgroup=str(n)) for n in range(2)]
+    first, second = drawn(*groups, scattermode="group").collections
+    assert first.get_offsets()[0][1] < second.get_offsets()[0][1]
+
+
+def test_an_axis_that_is_hidden_is_not_drawn():
+    axes = drawn(go.Scatter(x=[1, 2], y=[1, 2]), xaxis={"visible": False})
+    assert not axes.xaxis.get_visible()
+    assert axes.yaxis.get_visible()
+
+
 def bars(axes) -> list[tuple[float, float, float]]:
     """(middle across the bar, where it begins, where it ends) of horizontal bars."""
     return [(b.get_y() + b.get_height() / 2, b.get_x(), b.get_x() + b.get_width()) for b in axes.patches]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 import dcinterp
 from dcinterp import figures
+from dcinterp.figures.base.describe import describe
 from dcinterp.figures.base.export import whole_page
 from dcinterp.figures.base.notebook import notebook
 from dcinterp.figures.base.rows import rows
-from dcinterp.figures.base.style import BRANCH_COLOURS, diverging, sequential
+from dcinterp.figures.base.style import BRANCH_COLOURS, diverging, edge_name, sequential
 
 PROMPT = "There are a pear, a car, a car. Which is not car? The"
 
@@ -53,6 +55,25 @@ def test_every_figure_that_the_pages_draw_has_rows(patterns, edges, shipped):
     for result, kinds in ((edges, ("", "flow", "map", "sources")), (study[0], ("",)), (study[1], ("", "heads"))):
         for kind in kinds:
             assert len(rows(figures.plot(result, kind=kind))), (type(result).__name__, kind)
+
+
+def test_the_rows_of_points_say_what_each_is(make_bridge):
+    checked = dcinterp.attribute_edges(make_bridge(), PROMPT, "pear", "car", method="gradient", check=6)
+    table = rows(figures.plot(checked, kind="check"))
+    assert sorted(table["name"]) == sorted(edge_name(unit) for unit in checked.checked)
+    both = go.Figure(go.Scatter(x=[1], y=[2], error_x={"array": [0.1]}, error_y={"array": [0.2]}))
+    assert rows(both).loc[0, ["above x", "above y"]].tolist() == [0.1, 0.2]
+
+
+def test_a_pixel_of_a_small_matrix_has_the_name_of_its_head(shipped):
+    thumbnails = dcinterp.attention_thumbnails(shipped, PROMPT)
+    figure = figures.plot(thumbnails, which="composed")
+    z = figure.data[0].z
+    row, column = np.unravel_index(np.nanargmax(z), z.shape)
+    size = thumbnails.composed.shape[-1]
+    step = size + max(1, size // 12)
+    assert f"at layer {row // step} after, head {column // step};" in describe(figure).alternative
+    assert set(rows(figure)["head"].str.partition(": ")[2]) == set(map(str, range(shipped.cfg.n_heads)))
 
 
 def test_the_names_of_a_flow_stand_beside_its_bands(edges):

@@ -7,6 +7,7 @@ import pytest
 
 import dcinterp
 from dcinterp.figures import plot
+from dcinterp.support.errors import UserError
 
 PROMPT = "Ruth has a piano. Carol has a tiger. Ruth has a"
 
@@ -53,6 +54,58 @@ def test_points_of_the_check_stand_between_lines_at_zero(bridge):
         drawn = np.concatenate([np.asarray(trace[letter], dtype=float) for trace in points])
         assert sorted(drawn) == pytest.approx(sorted(values.tolist()))
         assert low < drawn.min() <= drawn.max() < high
+
+
+def test_without_composition_a_check_is_of_heads(twin):
+    edges = dcinterp.attribute_edges(twin, PROMPT, "tiger", "piano", method="gradient", check=2)
+    points = [trace for trace in plot(edges, kind="check").data if trace.mode != "lines"]
+    assert {name for trace in points for name in trace.hovertext} == set(edges.checked)
+    diamonds = [trace for trace in plot(edges).data if trace.name == "measured by ablation"]
+    assert sum(len(trace.x) for trace in diamonds) == 2
+
+
+@pytest.mark.parametrize("kind", ["", "map", "check", "sources"])
+def test_the_unit_is_that_of_what_is_explained(bridge, kind):
+    options = {"method": "gradient", "check": 2, "objective": "log-probability"}
+    text = plot(dcinterp.attribute_edges(bridge, PROMPT, "tiger", **options), kind=kind).to_json()
+    assert "(nats)" in text
+    assert "(logits)" not in text
+
+
+def test_the_strongest_edges_are_among_those_that_are_drawn(make_bridge):
+    """In multi-token attention a head takes scores of other pairs of tokens too."""
+    edges = dcinterp.attribute_edges(
+        make_bridge(compose="multi-token"), PROMPT, "tiger", "piano", method="gradient", stage="pre"
+    )
+    first = edges.table().iloc[0]
+    bars = {
+        name: score
+        for trace in plot(edges, k=4, shared=False).data
+        for name, score in zip(trace.y, trace.x, strict=True)
+    }
+    assert abs(max(bars.values(), key=abs)) == pytest.approx(abs(first["score"]))
+    assert len(edges.strongest(4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"k": 3, "colour": "red"}, "no option 'colour'"),
+        ({"theme": "blue"}, "no theme 'blue'"),
+    ],
+)
+def test_an_option_that_a_figure_lacks_is_refused(bridge, options, said):
+    edges = dcinterp.attribute_edges(bridge, PROMPT, "tiger", "piano", method="gradient")
+    with pytest.raises(UserError, match=said):
+        plot(edges, **options)
+
+
+def test_heads_and_sides_that_there_are_not_are_refused(bridge):
+    breakdown = dcinterp.compose_breakdown(bridge, PROMPT, 1, -1, 2)
+    with pytest.raises(UserError, match="no side 'head'"):
+        plot(breakdown, kind="weights", side="head")
+    with pytest.raises(UserError, match="no head 99"):
+        plot(breakdown, kind="sharing", selected=99)
 
 
 def test_names_of_the_check_are_left_out_where_there_is_no_room():
