@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from dcinterp.bench.row_file import add_row, read_rows
+from dcinterp.bench.row_file import add_row, resume_rows
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.circuit_pairs import Pair, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
@@ -52,7 +52,7 @@ def measure_tasks(
     """Append a row for every model and task that the file does not have, up to a time (of `time.monotonic`)."""
     from dcinterp.checkpoints.load import load
 
-    known, made = {row["key"] for row in read_rows(file)}, 0
+    known, made = {row["key"] for row in resume_rows(file)}, 0
     with file.open("a", encoding="utf-8") as out:
         for model in models:
             wanted = [task for task in tasks if f"{model} {task}" not in known]
@@ -105,7 +105,7 @@ def measure_planted(
     settings: Sequence[str], file: Path, *, seeds: int = 5, methods: Sequence[str] = tuple(METHODS), until: float
 ) -> int:
     """Append a row for every planted model that the file does not have."""
-    known, made = {row["key"] for row in read_rows(file)}, 0
+    known, made = {row["key"] for row in resume_rows(file)}, 0
     with file.open("a", encoding="utf-8") as out:
         for setting in settings:
             for seed in range(seeds):

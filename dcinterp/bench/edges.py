@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcinterp.bench.row_file import add_row, read_rows
+from dcinterp.bench.row_file import add_row, resume_rows
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.dataset import Question, counterfactual_prompts, read_questions
 from dcinterp.mechanism.edge_benchmark import PLANTED, TRAINED
@@ -93,7 +93,7 @@ def measure(cases: Iterable[Case], file: Path, *, slow: int = 25, until: float |
         slow: of how many cases of a family the rules with an integral are measured too.
         until: stop before this time (of `time.monotonic`).
     """
-    known = {row["key"] for row in read_rows(file)}
+    known = {row["key"] for row in resume_rows(file)}
     made = 0
     with file.open("a", encoding="utf-8") as out:
         for case in cases:

@@ -19,6 +19,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.text import markdown_table
+from dcinterp.support.whole_files import whole
 
 KINDS = ("attention", "training step", "prefill", "decoding")
 """What is measured, in the order of the tables."""
@@ -114,9 +115,8 @@ def write_page(page: Path, record: Mapping[str, Any]) -> None:
 
 def _write(file: Path, record: Mapping[str, Any]) -> None:
     """Write the record anew; the file is the old one until the new one is whole."""
-    beside = file.with_name(file.name + ".part")
-    beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    beside.replace(file)
+    with whole(file) as place:
+        place.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 class Job(NamedTuple):

@@ -7,10 +7,40 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
+from dcinterp.support.errors import UserError
+from dcinterp.support.whole_files import whole
+
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a file, none where there is no file."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    """The rows of a file, none where there is no file; a last line that was cut off does not count.
+
+    Raises:
+        UserError: something else stands there.
+    """
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        elif row is not None or number < len(lines):
+            raise UserError(f"Line {number} of {file} is no row of measurements; give another file.")
+    return rows
+
+
+def resume_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file that goes on: a last line that was cut off is taken out of it.
+
+    Raises:
+        UserError: as `read_rows`.
+    """
+    rows = read_rows(file)
+    if file.exists() and file.read_bytes()[-1:] not in (b"", b"\n"):
+        write_rows(file, rows)
+    return rows
 
 
 def add_row(out: TextIO, row: dict[str, Any]) -> None:
@@ -21,6 +51,5 @@ def add_row(out: TextIO, row: dict[str, Any]) -> None:
 
 def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write all rows anew; the file is the old one until the new one is whole."""
-    beside = file.with_name(file.name + ".part")
-    beside.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    beside.replace(file)
+    with whole(file) as place:
+        place.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

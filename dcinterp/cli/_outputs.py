@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ import typer
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.json_files import read_json_object
+from dcinterp.support.whole_files import whole
 
 if TYPE_CHECKING:
     from dcinterp.results.result import Result
@@ -99,31 +98,6 @@ def save_result(result: Result, folder: Path | None) -> None:
     require_result_place(folder, type(result).__name__)
     with whole(folder) as place:
         result.save(place)
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A place beside `path`, whose file or folder takes the name of `path` when the block ends well.
-
-    What was there stays until then, and stays when the block fails or is stopped.
-    """
-    path = path.resolve()
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a device, such as /dev/stdout
-        yield path
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside, before = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "before"))
-    try:
-        yield beside
-        if path.is_dir() and beside.is_dir():
-            path.replace(before)
-        beside.replace(path)
-    finally:
-        if before.is_dir():
-            shutil.rmtree(before) if path.exists() else before.replace(path)
-        if beside.is_dir():
-            shutil.rmtree(beside)
-        beside.unlink(missing_ok=True)
 
 
 def print_json(data: Any) -> None:

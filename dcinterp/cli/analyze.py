@@ -12,7 +12,9 @@ import typer
 
 from dcinterp.cli._help import Group, Verb, Verbs, example
 from dcinterp.cli._models import MODEL, TOKENIZER
-from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result, whole
+from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result
+from dcinterp.cli._screen import cell, print_table, screen
+from dcinterp.support.whole_files import whole
 
 if TYPE_CHECKING:
     from dcinterp.results.registry import Analysis
@@ -330,17 +332,14 @@ def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, 
 
 
 def _show(entry: Analysis, result: Result) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    screen = Console()
-    if not screen.is_terminal:
-        screen.width = max(screen.width, 160)
-    screen.print(entry.title, style="bold", highlight=False)
+    console = screen()
+    console.print(entry.title, style="bold", highlight=False)
     for sentence in result.warnings():
-        screen.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
+        console.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
     for sentence in result.sentences():
-        screen.print(sentence, highlight=False, markup=False)
+        console.print(sentence, highlight=False, markup=False)
     frame = result.table()
     table = Table(box=None)
     for column in frame.columns:
@@ -348,12 +347,7 @@ def _show(entry: Analysis, result: Result) -> None:
         sentences = frame[column].astype(str).str.len().max() > LONG
         table.add_column(str(column), no_wrap=not sentences)
     for row in frame.head(ROWS).itertuples(index=False):
-        table.add_row(*(_cell(value) for value in row))
-    screen.print(table)
+        table.add_row(*(cell(value) for value in row))
+    print_table(table)
     if len(frame) > ROWS:
         typer.echo(f"... and {len(frame) - ROWS} more rows; --csv FILE writes the whole table.")
-
-
-def _cell(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("[", "\\[")

@@ -73,23 +73,25 @@ def command(
 
 
 def _say_when_ready(address: str, browser: bool) -> None:
+    # A proxy of the environment would be asked for this machine's own address.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     for _ in range(600):
         try:
-            urllib.request.urlopen(f"{address}/_stcore/health", timeout=1)
+            direct.open(f"{address}/_stcore/health", timeout=1)
+            break
         except OSError:
             time.sleep(0.1)
-        else:
-            typer.echo(f"The workbench is at {address} (Ctrl-C ends it).", err=True)
-            if browser:
-                webbrowser.open(address)
-            return
+    typer.echo(f"The workbench is at {address} (Ctrl-C ends it).", err=True)
+    if browser:
+        webbrowser.open(address)
 
 
 def _free(port: int) -> int:
     """The port, if nobody listens there; any free one for 0."""
     with socket.socket() as probe:
-        # As the server does: a port that is only waiting to be forgotten is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # As the server does: a port that is only waiting to be forgotten is free. On Windows it means a used one too.
+        if os.name != "nt":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

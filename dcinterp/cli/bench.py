@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -14,6 +13,9 @@ import typer
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._models import preset_names
 from dcinterp.cli._outputs import print_json, require_file_place
+from dcinterp.cli._screen import print_table
+from dcinterp.support.errors import UserError
+from dcinterp.support.whole_files import whole
 
 if TYPE_CHECKING:
     from dcinterp.bench.load import LoadMeasurement
@@ -199,16 +201,19 @@ def edges(
 
     require_file_place(rows)
     until, known = time.monotonic() + seconds, (*FAMILIES, *together())
-    for family in families or known if seconds else ():
+    for family in families or ():
         require_known("family", family, known)
+    for family in families or known if seconds else ():
         model = load(edge_benchmark.MODEL) if family in FAMILIES else None
         cases = planted_cases(family) if model is None else trained_cases(model, family, prompts)
         made = measure(cases, rows, until=until)
         typer.echo(f"{family}: {made} more rows", err=True)
-    found = summarise(read_rows(rows))
-    text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+    if not (measured := read_rows(rows)):
+        raise UserError(f"There are no measurements in {rows}; give a file that has some, or more --seconds.")
+    found = summarise(measured)
     if write:
-        edge_benchmark.FILE.write_text(text, encoding="utf-8")
+        with whole(edge_benchmark.FILE) as place:
+            place.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         edge_benchmark.summary.cache_clear()
     if as_json:
         print_json(found)
@@ -256,7 +261,11 @@ def circuits(
     for method in methods or ():
         require_known("method", method, METHODS)
     until = time.monotonic() + seconds
-    if planted:
+    if planted and (tasks != "all" or models):
+        raise UserError("--planted measures planted circuits; leave --tasks and --model out.")
+    if not seconds:
+        made = 0
+    elif planted:
         made = measure_planted(PLANTED, rows, methods=methods or tuple(METHODS), until=until)
     else:
         names = [task.id for task in chosen("" if tasks == "all" else tasks)]
@@ -281,7 +290,6 @@ def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path 
     import json
 
     import torch
-    from rich.console import Console
     from rich.table import Table
 
     from dcinterp.support.progress import console
@@ -289,8 +297,6 @@ def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path 
     require_file_place(output)
     if threads:
         torch.set_num_threads(threads)
-    # A log file has no width of its own; the table needs this much.
-    screen = Console(width=None if sys.stdout.isatty() else 110)
     records = []
     for job in jobs:
         with console("bench") as progress:
@@ -300,10 +306,11 @@ def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path 
             peak = "" if t.peak is None else f"{t.peak / 1e6:.0f}"
             table.add_row(t.name, f"{t.seconds * 1e3:.2f}", f"{t.ratio:.2f}", f"{t.fastest * 1e3:.2f}", peak)
         if not as_json:
-            screen.print(table)
+            print_table(table)
         records.append(result.record())
         if output is not None:
-            output.write_text(json.dumps(records, indent=1), encoding="utf-8")
+            with whole(output) as place:
+                place.write_text(json.dumps(records, indent=1), encoding="utf-8")
     if as_json:
         print_json(records)
 

@@ -8,6 +8,7 @@ import typer
 
 from dcinterp.cli._models import preset_names
 from dcinterp.cli._outputs import print_json
+from dcinterp.cli._screen import print_table
 from dcinterp.support.text import markdown_table
 
 
@@ -40,7 +41,6 @@ def command(
 
         dcinterp complexity --json
     """
-    from rich.console import Console
     from rich.table import Table
 
     from dcinterp.model.complexity import overhead_records, overhead_rows
@@ -64,5 +64,5 @@ def command(
         table.add_column(column, no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    print_table(table)
     typer.echo("Extra parameters and FLOPs of a block, beside those it has without composition.")

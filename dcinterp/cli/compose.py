@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from dcinterp.cli._models import model_names
-from dcinterp.cli._outputs import print_json, require_folder_place, whole
+from dcinterp.cli._outputs import print_json, require_folder_place
+from dcinterp.support.whole_files import whole
 
 
 def command(

@@ -10,8 +10,9 @@ import typer
 
 from dcinterp.checkpoints.names import layout_names
 from dcinterp.cli._models import model_folder, model_names
-from dcinterp.cli._outputs import print_json, require_folder_place, whole
+from dcinterp.cli._outputs import print_json, require_folder_place
 from dcinterp.support.errors import require_known
+from dcinterp.support.whole_files import whole
 
 OURS = "ours"
 """What `--to` calls our own layout."""

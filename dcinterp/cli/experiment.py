@@ -11,9 +11,10 @@ import typer
 
 from dcinterp.cli._engine import Engine
 from dcinterp.cli._help import Verbs
-from dcinterp.cli._outputs import print_results_json, require_file_place, whole
+from dcinterp.cli._outputs import print_results_json, require_file_place
 from dcinterp.cli._training_progress import show_progress
 from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.whole_files import whole
 
 app = Verbs()
 

@@ -16,6 +16,7 @@ from dcinterp.cli._outputs import (
     require_result_place,
     save_result,
 )
+from dcinterp.support.whole_files import whole
 
 app = Verbs()
 
@@ -221,7 +222,8 @@ def bench(
     typer.echo(f"{made} more rows", err=True)
     found = read_rows(rows)
     if page is not None:
-        page.write_text(page_of(found), encoding="utf-8")
+        with whole(page) as place:
+            place.write_text(page_of(found), encoding="utf-8")
     if as_json:
         numbers = summarise(found)
         print_json({s: {m: {k: asdict(v) for k, v in of.items()} for m, of in by.items()} for s, by in numbers.items()})

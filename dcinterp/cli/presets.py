@@ -8,6 +8,7 @@ import typer
 
 from dcinterp.cli._models import preset_names
 from dcinterp.cli._outputs import print_json
+from dcinterp.cli._screen import print_table
 
 
 def command(
@@ -37,7 +38,6 @@ def command(
 
         dcinterp presets --json
     """
-    from rich.console import Console
     from rich.table import Table
 
     from dcinterp.model.build import count_parameters
@@ -73,12 +73,12 @@ def command(
         rate, tokens = each.training.get("learning_rate"), each.training.get("tokens")
         count = _short(count_parameters(config))
         table.add_row(each.name, *map(str, shape), count, _rate(rate), _short(tokens) if tokens else "")
-    Console().print(table)
+    print_table(table)
     typer.echo("Parameters with 50,257 tokens (text) or 1,000 classes (images); a tokenizer may set another number.")
 
 
 def _short(count: float) -> str:
-    return f"{count / 1e9:.4g}B" if count >= 1e9 else f"{count / 1e6:.3g}M"
+    return f"{count / 1e9:,.4g}B" if float(f"{count:.3g}") >= 1e9 else f"{count / 1e6:.3g}M"
 
 
 def _rate(rate: Any) -> str:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result, whole
+from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result
+from dcinterp.support.whole_files import whole
 
 
 def command(

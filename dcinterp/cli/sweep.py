@@ -34,12 +34,12 @@ def command(
 
         dcinterp sweep configs/sweeps/ablation.yaml --jobs 2
     """
-    from dcinterp.train.control.sweep import TABLE, read_sweep, results, run_sweep
+    from dcinterp.train.control.sweep import TABLE, read_sweep, recorded_failures, results, run_sweep
 
     sweep = read_sweep(file, output=output)
     if only_table:
         sweep.output.mkdir(parents=True, exist_ok=True)
-        table = results(sweep)
+        table = results(sweep, recorded_failures(sweep))
     else:
         # Results go to standard output, which may be JSON.
         with show_progress("run", lines=sys.stderr) as progress:

@@ -11,8 +11,10 @@ import typer
 
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._models import MODEL, TOKENIZER
-from dcinterp.cli._outputs import print_json, require_file_place, require_folder_place, whole
+from dcinterp.cli._outputs import print_json, require_file_place, require_folder_place
+from dcinterp.cli._screen import cell, print_table
 from dcinterp.support.errors import UserError
+from dcinterp.support.whole_files import whole
 
 if TYPE_CHECKING:
     from dcinterp.support.progress import Progress
@@ -71,7 +73,6 @@ def list_tasks(
 
         dcinterp tasks list --extra --json
     """
-    from rich.console import Console
     from rich.table import Table
 
     from synthetic_tasks import EXTRA_TASKS, generate
@@ -93,9 +94,8 @@ def list_tasks(
         return
     table = Table(*fields[0], box=None)
     for line in fields:
-        table.add_row(*(value.replace("[", "\\[") for value in line.values()))  # or rich takes it for markup
-    # A file or a pipe has no width of its own, and a table that folds cannot be searched.
-    Console(width=None if sys.stdout.isatty() else 240).print(table)
+        table.add_row(*map(cell, line.values()))
+    print_table(table)
 
 
 @app.command()

@@ -8,6 +8,7 @@ import typer
 
 from dcinterp.cli._models import model_folder, model_names
 from dcinterp.cli._outputs import print_json
+from dcinterp.cli._screen import print_table
 
 
 def command(
@@ -46,7 +47,6 @@ def command(
 
         dcinterp verify released --against dcformer++
     """
-    from rich.console import Console
     from rich.table import Table
 
     from dcinterp.checkpoints.verify import verify
@@ -66,10 +66,9 @@ def command(
         table.add_column(column, no_wrap=True)
     for layer, row in enumerate(report.layers):
         table.add_row(str(layer), *(f"{row[name]:.1e}" for name in ("stream", *report.stage_names)))
-    console = Console()
-    console.print(table)
+    print_table(table)
     for name, difference in report.whole.items():
-        console.print(f"{name}: {difference:.1e}", highlight=False)
+        typer.echo(f"{name}: {difference:.1e}")
     outcome = "agrees with" if agrees else "DIFFERS from"
     typer.echo(f"{model} {outcome} {reference}: largest difference {report.largest:.1e}, allowed {tolerance:.1e}")
     if not agrees:

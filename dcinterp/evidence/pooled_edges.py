@@ -158,6 +158,7 @@ def arm_tables(rows: pd.DataFrame, changes: Sequence[str]) -> str:
     shown, text = mean[(mean >= FLOOR).any(axis=1)].index, ""
     for part, own in rows.groupby("part", sort=False):
         cells = own.groupby(["group", "change"], sort=False)["share"].agg(mean_and_range).unstack()
+        cells = cells.reindex(index=shown, columns=list(changes)).fillna("")
         body = [[group, *(cells.loc[group, change] for change in changes)] for group in shown]
         right = f", right in {own[part].min():.2f} to {own[part].max():.2f} of its questions" if part in own else ""
         table = markdown_table(["edges", *changes], body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -160,6 +160,10 @@ def read_plant(text: str) -> PlantedModel:
             raise UserError(
                 f"{word!r} is not a valid setting of a planted model; write it like noise=0.02 or rank=2."
             ) from None
+        if knob not in (known := [*(field.name for field in fields(Knobs)), "seed"]):
+            raise UserError(f"There is no knob {knob!r}; {nearest(knob, known)}")
+    if not abs(knobs.get("seed", 0)) < 2**63:
+        raise UserError(f"The seed of a planted model has 64 bits, and {str(knobs['seed'])[:12]}... has more.")
     return plant(name, **knobs)
 
 

@@ -201,10 +201,9 @@ def as_now(call: Call) -> Call:
     entry = ANALYSES[call.analysis]
     arguments = entry.arguments_now(call.arguments)
     defaults = {name: parameter.default for name, parameter in entry.parameters.items()}
-    more = [
-        n for n, value in arguments.items() if n in defaults and n not in call.shown and not same(value, defaults[n])
-    ]
-    return replace(call, arguments=arguments, shown=(*call.shown, *more)) if more else call
+    shown = tuple(dict.fromkeys(entry.former.get(name, name) for name in call.shown))
+    more = [n for n, value in arguments.items() if n in defaults and n not in shown and not same(value, defaults[n])]
+    return replace(call, arguments=arguments, shown=(*shown, *more))
 
 
 def types_of(analysis: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.file_modes import open_like
 from dcinterp.support.former_names import renamed, warn_of
 from dcinterp.support.json_files import read_json_object, require_plain_file
+from dcinterp.support.whole_files import whole
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
 INTERVALS = 2
@@ -196,19 +197,22 @@ class Result:
         require_own(folder, type(self).__name__)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = self.tensors()
-        save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / TENSORS)
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*tensors, "call")}
-        parts = [name for name, value in plain.items() if isinstance(value, Result)]
-        for name in parts:
-            plain.pop(name).save(folder / name)
+        parts = {name: plain.pop(name) for name, value in list(plain.items()) if isinstance(value, Result)}
         record = {
             "kind": type(self).__name__,
             "fields": plain,
-            "parts": parts,
+            "parts": list(parts),
             "call": self.call.record() if self.call else None,
             "intervals": INTERVALS,
         }
-        (folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        text = json.dumps(record, indent=1)  # what JSON cannot hold is found before anything is touched
+        for name, part in parts.items():
+            part.save(folder / name)
+        with whole(folder / RECORD) as place:
+            place.write_text(text, encoding="utf-8")
+            with whole(folder / TENSORS) as beside:
+                save_file({name: t.contiguous().clone() for name, t in tensors.items()}, beside)
         open_like(folder / RECORD)
         return folder
 
@@ -235,6 +239,8 @@ def require_own(folder: Path, kind: str) -> None:
         raise UserError(f"{folder} is a file; give the name of a folder to write.")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
+    if {path.name for path in folder.iterdir()} <= {TENSORS}:
+        return  # what a first save that was stopped leaves
     found = _written_kind(folder / RECORD)
     if found is None:
         raise UserError(f"{folder} holds other files; give another folder, or empty it first.")

@@ -5,7 +5,10 @@ require_in_range("steps", 0, get_type_hints(function, include_extras=True)["step
 
 from __future__ import annotations
 
+import operator
+from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, get_args, get_origin
 
 from dcinterp.support.errors import UserError
@@ -56,10 +59,14 @@ def require_in_range(name: str, value: Any, annotation: Any) -> None:
     Raises:
         UserError: the value is out of the range; the message names both.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool):
+        return
+    with suppress(TypeError, RuntimeError, ValueError):
+        value = operator.index(value)
+    if not isinstance(value, Real):
         return
     for each in (annotation, *get_args(annotation)):
         if get_origin(each) is Annotated:
             for bound in each.__metadata__:
-                if isinstance(bound, AtLeast | Between) and not bound.holds(value):
+                if isinstance(bound, AtLeast | Between) and not bound.holds(float(value)):
                     raise UserError(f"{name} is {value}; it {bound}.")

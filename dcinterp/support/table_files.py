@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dcinterp.support.whole_files import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,9 +13,5 @@ if TYPE_CHECKING:
 
 def write_table(rows: pd.DataFrame, path: Path) -> None:
     """Write a csv file without the index; what was there stays until all of it is written, whoever else writes too."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole(path) as aside:
         rows.to_csv(aside, index=False)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -17,8 +17,9 @@ def readable(count: float, units: Sequence[str], rest: str = "") -> str:
         rest: the word for what is smaller.
     """
     for size, unit in reversed([*zip(SIZES, units, strict=True)]):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
+        if float(f"{count:.3g}") >= size:  # as it is written: 999,999 is 1 million
+            share = count / size
+            return f"{share:,.0f} {unit}" if share >= 999.5 else f"{share:.3g} {unit}"
     return f"{count:.0f} {rest}".strip()
 
 

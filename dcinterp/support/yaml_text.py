@@ -28,7 +28,7 @@ def read_yaml(text: str, where: str) -> Any:
     try:
         if _depth(text) > DEEPEST:  # the parser would take seconds to say so
             raise RecursionError(f"its brackets are nested more than {DEEPEST} deep")
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{where} is not valid YAML: {reason(error)}.") from error
     count, rest = 0, [value]
@@ -40,6 +40,20 @@ def read_yaml(text: str, where: str) -> Any:
         if count > LARGEST:
             raise UserError(f"{where} holds more than {LARGEST:,} values, or an alias of itself; write it out.")
     return value
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping; PyYAML would drop the first without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if (key.tag, key.value) in seen:
+                raise ValueError(f"the key {key.value!r} stands there twice (line {key.start_mark.line + 1})")
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
 
 
 def _depth(text: str) -> int:

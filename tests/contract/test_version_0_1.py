@@ -29,8 +29,13 @@ RESULTS: dict[str, Any] = json.loads((FIXTURE / "results.json").read_text(encodi
 ADDRESSES: dict[str, Any] = json.loads((FIXTURE / "links.json").read_text(encoding="utf-8"))
 LINKS: list[dict[str, Any]] = ADDRESSES["links"]
 
-INPUTS: dict[str, str] = {}
-"""{name of an input in the links of 0.1: the key of its widget now}, of those that were renamed."""
+INPUTS: dict[str, dict[str, str]] = {
+    "/glossary": {"search": "term"},
+    "/interventions": {"part": "units"},
+    "/planted": {"question": "planted_example", "seed": "roles_seed"},
+    "/tasks": {"by": "group_by"},
+}
+"""{page: {name of an input in the links of 0.1: the key of its widget now}}, of those that were renamed."""
 
 VALUES: dict[str, dict[str, str]] = {
     "circuit": {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"},
@@ -87,6 +92,9 @@ def test_a_result_of_0_1_loads_and_draws(name):
     total = sum(float(tensor.double().nan_to_num().sum()) for tensor in result.tensors().values())
     assert total == pytest.approx(told["sum"], rel=1e-5, abs=1e-5)
     assert len(result.to_dataframe())
+    assert repr(result)
+    assert result.call.python()
+    assert result.call.command()
     for kind in (kind for drawn, kind in dcinterp.figures.kinds() if drawn == told["kind"]):
         assert dcinterp.figures.plot(result, kind=kind).data, kind
 
@@ -262,7 +270,7 @@ def test_a_link_of_0_1_restores_its_view(monkeypatch, here, told):
     assert [warning.value for warning in app.warning if warning.icon == ":material/link_off:"] == []
     found = values(app)
     for key, value in told["values"].items():
-        now = INPUTS.get(key, key)
+        now = INPUTS.get(told["link"].partition("?")[0], {}).get(key, key)
         assert now in found, f"the input {key} of the link has no widget"
         assert found[now][0] == VALUES.get(key, {}).get(value, value), key
     figures = shown(app)

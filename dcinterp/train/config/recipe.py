@@ -17,6 +17,7 @@ from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.json_files import LARGEST, require_plain_file
 from dcinterp.support.paths import path_of
 from dcinterp.support.text import shown
+from dcinterp.support.whole_files import whole
 from dcinterp.support.yaml_text import read_yaml
 
 
@@ -375,9 +376,8 @@ _PRESET_KEYS = {
 
 def write_config(config: TrainConfig, path: str | Path) -> None:
     """Write the resolved run, every number included, as YAML that `read_config` reads back."""
-    aside = Path(f"{path}.unfinished")
-    aside.write_text(yaml.safe_dump(_plain(asdict(config)), sort_keys=False), encoding="utf-8")
-    aside.replace(path)
+    with whole(Path(path)) as place:
+        place.write_text(yaml.safe_dump(_plain(asdict(config)), sort_keys=False), encoding="utf-8")
 
 
 def unshared(value: Any) -> Any:

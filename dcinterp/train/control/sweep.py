@@ -210,6 +210,20 @@ def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFram
     return table
 
 
+def recorded_failures(sweep: Sweep) -> dict[str, str]:
+    """{run: why it failed}, as the table says, of runs that have not ended since.
+
+    Raises:
+        UserError: there is another file in the place of the table.
+    """
+    path = sweep.output / TABLE
+    if not path.is_file():
+        return {}
+    table = read_results(path, ("name", "status", "message"), "give another output", keep_default_na=False)
+    failed = table[table["status"] == "failed"].set_index("name")["message"]
+    return {run.name: str(failed[run.name]) for run in sweep.runs if run.name in failed and not is_finished(run)}
+
+
 def read_results(path: Path, needed: Sequence[str], give: str, **options: Any) -> pd.DataFrame:
     """The table of a file of results.
 

@@ -25,6 +25,7 @@ from transformers import (
 
 import synthetic_tasks
 from dcinterp.support.progress import Cancelled, Progress
+from dcinterp.support.whole_files import whole
 from dcinterp.train.config.recipe import EvaluationSection
 from dcinterp.train.data.batches import Document, Encoder, TaskSource, answers_right, pad, shuffle_index
 from dcinterp.train.data.images import ImageSource, scale_pixels
@@ -48,9 +49,8 @@ class Metrics:
             for number in wrong:
                 log.warning("Line %d of %s is not a measurement of a run and was removed.", number, self.path)
             lines = [json.dumps(record) for record in records if record["step"] <= step]
-            aside = self.path.with_suffix(".unfinished")
-            aside.write_text("".join(line + "\n" for line in lines))
-            aside.replace(self.path)
+            with whole(self.path) as place:
+                place.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
     def write(self, **values: Any) -> None:
         if self.writes:

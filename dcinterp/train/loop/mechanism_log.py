@@ -25,6 +25,7 @@ from dcinterp.model.compose.branches import ComposeWeights, branches
 from dcinterp.model.config import STAGES
 from dcinterp.model.mask import attention_mask
 from dcinterp.model.spectra import variances
+from dcinterp.support.whole_files import whole
 
 
 def layer_variances(model: PreTrainedModel) -> Float[Tensor, "product layer component"]:
@@ -107,7 +108,6 @@ class MechanismLog(TrainerCallback):
         model = kwargs["model"]
         found = {"variances": layer_variances(model), "strengths": branch_strengths(model, self.probe)}
         path = self.folder / f"step-{state.global_step:07d}.safetensors"
-        aside = path.with_suffix(".unfinished")
-        aside.write_bytes(save(found))  # save_file would keep it from all but its owner
-        aside.replace(path)
+        with whole(path) as place:
+            place.write_bytes(save(found))  # save_file would keep it from all but its owner
         self.seconds += time.monotonic() - began

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dcinterp.bench.edges import FAMILIES, measure, planted_cases, statistics_of, summarise
-from dcinterp.bench.row_file import read_rows
+from dcinterp.bench.row_file import read_rows, resume_rows, write_rows
+from dcinterp.cli import main
 from dcinterp.mechanism import edge_benchmark
 from dcinterp.mechanism.edge_scores import METHODS, PREDICTOR
+from dcinterp.support.errors import UserError
 
 
 def test_rows_are_made_once(tmp_path):
@@ -20,6 +23,29 @@ def test_rows_are_made_once(tmp_path):
     assert rules["screened"]["all"]["correlation"] > 0.99
     assert rules["screened"]["all"]["found"] == 1
     assert rules["gradient"]["all"]["correlation"] < 0.9, "blind where the softmax is saturated"
+
+
+def test_a_row_that_was_cut_off_is_made_again_and_other_text_is_refused(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    write_rows(file, [{"key": "a"}, {"key": "b"}])
+    file.write_text(file.read_text()[:-4])
+    assert read_rows(file) == [{"key": "a"}]
+    assert resume_rows(file) == [{"key": "a"}]
+    assert file.read_text() == '{"key": "a"}\n'
+    file.write_text('{"key": "a"}\nnotes\n{"key": "b"}\n')
+    with pytest.raises(UserError, match=r"Line 2 of .*rows.jsonl is no row"):
+        read_rows(file)
+
+
+def test_numbers_of_the_package_are_not_replaced_by_none(tmp_path, monkeypatch, capsys):
+    numbers = tmp_path / "numbers.json"
+    numbers.write_text("{}")
+    monkeypatch.setattr(edge_benchmark, "FILE", numbers)
+    for arguments, said in ((["--write"], "There are no measurements in"), (["no-such-family"], "no family")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["bench", "edges", str(tmp_path / "typo.jsonl"), "--seconds", "0", *arguments])
+        assert said in capsys.readouterr().err
+    assert numbers.read_text() == "{}"
 
 
 def test_statistics_by_hand():

@@ -58,6 +58,10 @@ def test_a_table_has_the_groups_that_carry_something_anywhere():
     assert "On `seen`, 2 models" in text
     assert "| a | 0.21 [0.20, 0.22] | 0.01 [0.00, 0.02] |" in text
     assert "| c |" not in text
+    # A part without the effect of a group, as one of zero has no share.
+    lacking = rows[(rows["group"] != "a") | (rows["seed"] == 0)].replace({"part": {"seen": "first"}})
+    other = rows[rows["group"] != "a"].replace({"part": {"seen": "second"}})
+    assert "| a |  |  |" in arm_tables(pd.concat([lacking, other]), ["key", "letter"])
     assert "correlate by 1.00 (key, 4 groups), 1.00 (letter, 4 groups)" in text, "groups of nothing would agree"
     few = arm_tables(rows[rows["group"] < "d"], ["key", "letter"])
     assert "an unknown number (key, 2 groups, too few)" in few, "any two groups correlate by one"

@@ -116,6 +116,10 @@ def test_a_line_says_what_to_plant():
         assert all(torch.equal(p, q) for p, q in zip(read.model.parameters(), same.model.parameters(), strict=True))
     with pytest.raises(UserError, match="'rank' is not a valid setting"):
         read_plant("share-by-qp rank")
+    with pytest.raises(UserError, match="no knob 'circuit'"):
+        read_plant("share-by-qp circuit=3")
+    with pytest.raises(UserError, match="64 bits"):
+        read_plant(f"share-by-qp seed={10**30}")
 
 
 def test_load_plants_too():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -212,3 +212,14 @@ def test_nan_survives(folder):
     name = next(name for name, t in tensors.items() if t.is_floating_point())
     save_file(tensors | {name: torch.full_like(tensors[name], float("nan"))}, folder / TENSORS)
     assert getattr(load_result(folder), name).isnan().all()
+
+
+def test_a_save_that_fails_leaves_what_was_there(folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    other = replace(load_result(folder), probability=torch.zeros_like(load_result(folder).probability))
+    with pytest.raises(TypeError):
+        replace(other, target=object()).save(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / RECORD).unlink()  # as a first save is left that was stopped between its files
+    other.save(folder)
+    assert load_result(folder) == other

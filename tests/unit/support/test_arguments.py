@@ -80,6 +80,10 @@ def test_the_nearest_word_of_a_list_is_named():
 def test_ranges_hold_after_types():
     with pytest.raises(UserError, match="at least 1"):
         require_fitting("steps", 0, Count)
+    with pytest.raises(UserError, match="steps is -5; it must be at least 1"):
+        require_fitting("steps", np.int64(-5), Count)
+    with pytest.raises(UserError, match="steps is 0; it must be at least 1"):
+        require_fitting("steps", torch.tensor(0), Count)
     with pytest.raises(UserError, match="whole number"):
         require_fitting("steps", "many", Count)
 

@@ -35,6 +35,20 @@ def test_sweeps_of_the_repository_are_valid(path):
     assert len(read_sweep(path).runs) >= 6
 
 
+def test_the_table_alone_keeps_what_failed(tmp_path):
+    from dcinterp.cli import main
+
+    place = write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a}}, {{name: b}}]\n")
+    (tmp_path / "out").mkdir()
+    table = tmp_path / "out" / "results.csv"
+    table.write_text("name,status,message\na,failed,boom: no memory\nb,waiting,\n")
+    with pytest.raises(SystemExit, match="1"):
+        main(["sweep", str(place), "--table"])
+    found = pd.read_csv(table, keep_default_na=False).set_index("name")
+    assert found["status"].to_dict() == {"a": "failed", "b": "waiting"}
+    assert found.loc["a", "message"] == "boom: no memory"
+
+
 def test_lists_and_grids_multiply(tmp_path):
     text = f"output: out\n{BASE}runs: [{{name: a}}, {{name: b, recipe.clip: 2.0}}]\ngrid: {{data.seed: [3, 4]}}\n"
     runs = read_sweep(write(tmp_path, text)).runs

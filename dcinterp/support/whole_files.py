@@ -1,0 +1,37 @@
+"""Files and folders that are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place beside `path`, whose file or folder takes the name of `path` when the block ends well.
+
+    What was there stays until then, and stays when the block fails or is stopped. A file that takes the place of
+    another has its mode.
+    """
+    path = path.resolve()
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a device, such as /dev/stdout
+        yield path
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside, before = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "before"))
+    try:
+        yield beside
+        if path.is_dir() and beside.is_dir():
+            path.replace(before)
+        elif path.is_file():
+            beside.chmod(path.stat().st_mode & 0o777)
+        beside.replace(path)
+    finally:
+        if before.is_dir():
+            shutil.rmtree(before) if path.exists() else before.replace(path)
+        if beside.is_dir():
+            shutil.rmtree(beside)
+        beside.unlink(missing_ok=True)

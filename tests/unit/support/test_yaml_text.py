@@ -1,0 +1,23 @@
+"""YAML of a person: what it says is read, and what it cannot mean is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from dcinterp.support.errors import UserError
+from dcinterp.support.yaml_text import read_yaml
+
+
+@pytest.mark.parametrize("text", ["seed: 1\nlr: 2\nseed: 2\n", "a: {b: 1, b: 1}", "- {x: 1}\n- {y: 1, y: 2}"])
+def test_a_key_that_stands_twice_is_refused(text):
+    with pytest.raises(UserError, match="stands there twice"):
+        read_yaml(text, "It")
+
+
+def test_the_same_key_in_two_places_and_a_merge_are_read():
+    assert read_yaml("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\n1: {x: 2}\n'1': 0\n", "It") == {
+        "base": {"x": 1, "y": 2},
+        "more": {"x": 1, "y": 3},
+        1: {"x": 2},
+        "1": 0,
+    }
