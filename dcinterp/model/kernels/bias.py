@@ -27,24 +27,29 @@ def add_biases(
     if post is not None and post.bias is not None:
         seen = values_seen(v, sight, z.shape[2])
         # Heads that share values share the sum over them.
-        z = z + post.bias[:, None, None] * seen.repeat_interleave(z.shape[1] // v.shape[1], dim=1)
+        z = (z + post.bias[:, None, None] * seen.repeat_interleave(z.shape[1] // v.shape[1], dim=1)).to(z)
     return z
 
 
 def values_seen(v: KeyHeads, sight: Sight, queries: int) -> Tensor:
-    """The sum of the values that each query sees: [batch, head, query (or 1, if all see the same), d_head]."""
+    """The sum of the values that each query sees: [batch, head, query (or 1, if all see the same), d_head].
+
+    In at least float32, as a sum over thousands of keys is no number of float16.
+    """
     keys = v.shape[2]
     wide = v.to(torch.promote_types(v.dtype, torch.float32))
     if sight.allowed is not None:
         mask = sight.dense(queries, keys, v.device)
         assert mask is not None
-        return (mask.to(wide) @ wide).to(v)
+        return mask.to(wide) @ wide
     if not sight.causal:
-        return wide.sum(2, keepdim=True).to(v)
-    sums = wide.cumsum(2)
+        return wide.sum(2, keepdim=True)
+    # Of a window it is the difference of two sums over all keys, which takes digits. Metal has no float64.
+    digits = torch.float64 if sight.window is not None and v.device.type != "mps" else wide.dtype
+    sums = wide.cumsum(2, dtype=digits)
     total = sums[:, :, keys - queries :]
     if sight.window is not None:
         # A query in slot t does not see the slots up to t - window any more.
         past = torch.nn.functional.pad(sums, (0, 0, min(sight.window, keys), 0))
         total = total - past[:, :, keys - queries : keys]
-    return total.to(v)
+    return total.to(wide)

@@ -34,7 +34,7 @@ TOLERANCE = {torch.float64: (1e-10, 1e-9), torch.float32: (3e-5, 3e-4)}
 HALF = 0.2
 """The same of half precisions, where the portable implementations round at every step."""
 STRANGE = (float("nan"), float("inf"), -float("inf"))
-WEIGHTS = (*DYNAMIC_WEIGHTS, "static", "conv", "previous", "before")
+WEIGHTS = (*DYNAMIC_WEIGHTS, "static", "bias", "conv", "previous", "before")
 SIZES = ("WHOLE_NUMBERS", "CHUNK_NUMBERS", "BLOCK_NUMBERS", "FEW_PAIRS")
 """What the portable path goes by when it parts the work."""
 
@@ -148,6 +148,8 @@ class Maker:
                 held[f"w_{side}g"] = self.tensor(self.pick(1, self.batch), length, self.heads)
         if self.chance(0.3):
             held["static"] = self.tensor(self.heads, self.heads)
+        if self.chance(0.2):
+            held["bias"] = self.tensor(self.heads)
         groups = self.pick(1, *(n for n in range(1, self.heads + 1) if self.heads % n == 0))
         if self.chance(0.15):
             held["conv"] = self.tensor(self.heads, self.heads // groups, self.number(1, 4), self.number(1, 5))
@@ -209,7 +211,8 @@ class Maker:
             call.must_fail |= to not in (self.dtype, x.dtype)
             call.change(name, x.detach().to(to))
         elif kind == "dims" and x.dim() and x.device.type == "cpu":
-            call.change(name, self.pick(x[0] if len(x) else x[None], x[None], x.flatten(), x.to_sparse(), x.tolist()))
+            flat = x.flatten() if x.dim() > 1 else x[None, None]
+            call.change(name, self.pick(x[0] if len(x) else x[None], x[None], flat, x.to_sparse(), x.tolist()))
             call.must_fail = True
         elif kind == "pair" and w is not None:
             there = [n for n in ("w_q1", "w_q2", "w_k1", "w_k2") if getattr(w, n) is not None]

@@ -220,7 +220,7 @@ def all_finite(q: Tensor, k: Tensor, v: Tensor, pre: ComposeWeights | None, post
     held = [q, k, v]
     for stage in (pre, post):
         if stage is not None:
-            others = (stage.static, stage.conv, stage.previous, stage.before)
+            others = (stage.static, stage.bias, stage.conv, stage.previous, stage.before)
             held += [w for _, w in stage.dynamic()] + [w for w in others if w is not None]
     with torch.no_grad():
         # A sum is one pass and no copy; where large numbers overflow in it, look again.

@@ -75,6 +75,9 @@ def composed_attention(
     sight = Sight(causal, window, mask)
     if chosen == "eager":
         return reference_attention(q, k, v, pre, post, sight.dense(q.shape[2], k.shape[2], q.device))
+    biased = any(stage is not None and stage.bias is not None for stage in (pre, post))
+    if biased and _scannable(q) and not all_finite(q, k, v, pre, post):
+        return equation_in_chunks(q, k, v, pre, post, sight=sight)
     before, after = (None if stage is None else stage.without_bias() for stage in (pre, post))
     return add_biases(_run(chosen, q, k, v, before, after, sight), v, pre, post, sight)
 
@@ -96,9 +99,13 @@ def _run(
         from dcinterp.model.kernels.triton_kernel import triton_attention  # needs the package triton
 
         return triton_attention(q, k, v, pre, post, **rule)
-    if _scannable(q) and not all_finite(q, k, v, pre, post):
+    scannable = _scannable(q)
+    if scannable and not all_finite(q, k, v, pre, post):
         return equation_in_chunks(q, k, v, pre, post, sight=sight)
-    return chunked_attention(q, k, v, pre, post, sight=sight)
+    out = chunked_attention(q, k, v, pre, post, sight=sight)
+    if scannable and not out.detach().sum().isfinite():  # scores that overflow, of finite inputs
+        return equation_in_chunks(q, k, v, pre, post, sight=sight)
+    return out
 
 
 def require_portable(implementation: str) -> None:
@@ -147,7 +154,7 @@ def check_implementation(name: str) -> None:
 def _choose(implementation: str, q: Tensor) -> str:
     name = implementation
     if name == "auto":
-        name = os.environ.get(ENVIRONMENT, "auto")
+        name = os.environ.get(ENVIRONMENT) or "auto"
     check_implementation(name)
     if name == "auto":
         # A graph may run on another machine: it gets the operator, which looks for the kernel when it runs.
@@ -157,12 +164,13 @@ def _choose(implementation: str, q: Tensor) -> str:
             "The fused attention kernel needs a CPU tensor and a C++ compiler (g++ or clang++) for its first use; "
             'choose implementation="chunked" or "auto".'
         )
-    return name
+    # The kernel has no rule for them, and forward-mode derivatives would be dropped without a word.
+    return "chunked" if name == "fused" and transformed() else name
 
 
 def fused_here(implementation: str, q: Tensor) -> bool:
     """Whether the C++ may compute what belongs to attention like `q`, by the implementation that is asked for."""
-    name = os.environ.get(ENVIRONMENT, "auto") if implementation == "auto" else implementation
+    name = (os.environ.get(ENVIRONMENT) or "auto") if implementation == "auto" else implementation
     return name in ("auto", "fused") and not torch.compiler.is_compiling() and _fusible(q) and fused.available()
 
 

@@ -117,6 +117,20 @@ torch.testing.assert_close(made, out)
 torch.testing.assert_close(slope, layer.map.grad)
 found["compile"] = [str(n.target) for graph in graphs for n in graph.graph.nodes if n.op == "call_function"]
 
+# What was exported where nothing needed a gradient gives one.
+q, k, v = (torch.randn(2, 2, 8, 8) for _ in range(3))
+
+
+class Attention(torch.nn.Module):
+    def forward(self, q, k, v):
+        return composed_attention(q, k, v, causal=True)
+
+
+exported = torch.export.export(Attention(), (q, k, v)).module()
+q.requires_grad_()
+slopes = [torch.autograd.grad(f(q, k, v).square().sum(), q)[0] for f in (exported, Attention())]
+torch.testing.assert_close(*slopes)
+
 # A transform inside the compiled function has no rule for the operator, and goes the portable way.
 pairs = torch.vmap(lambda q: composed_attention(q, q, q, causal=True))
 x = torch.randn(3, 2, 4, 5, 8)
@@ -163,6 +177,15 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     build.library.cache_clear()
     yield
     build.library.cache_clear()
+
+
+def test_what_is_not_finite_spreads_as_in_the_equation_without_a_compiler(no_compiler: None) -> None:
+    x = torch.randn(1, 2, 200, 4, generator=torch.Generator().manual_seed(0))
+    v = x.clone()
+    v[0, 0, -1] = float("nan")
+    out = op.fused_attention(x, x, v, None, None, causal=True, window=None, mask=None)
+    mask = torch.ones(1, 1, 200, 200, dtype=torch.bool).tril()
+    assert torch.equal(out.isfinite(), reference_attention(x, x, v, None, None, mask).isfinite())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

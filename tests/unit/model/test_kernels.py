@@ -306,17 +306,77 @@ def test_a_window_needs_the_causal_rule() -> None:
         composed_attention(x, x, x, window=2)
 
 
-def test_transforms_that_the_kernel_has_no_rule_for_go_the_portable_way() -> None:
+def test_an_empty_variable_of_the_environment_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(select.ENVIRONMENT, "")
+    assert select._choose("auto", torch.zeros(1)) in ("fused", "chunked")
+
+
+@pytest.mark.parametrize("implementation", ["auto", pytest.param("fused", marks=needs_compiler)])
+def test_transforms_that_the_kernel_has_no_rule_for_go_the_portable_way(implementation: Any) -> None:
     case = Case(9, queries=5, past=0, pre=None, post="qkpg", causal=True)
     case.mask = case.window = None
 
     def attend(q: Tensor) -> Tensor:
-        return composed_attention(q, case.k, case.v, None, case.post, causal=True)
+        return composed_attention(q, case.k, case.v, None, case.post, causal=True, implementation=implementation)
 
     _, slope = torch.func.jvp(attend, (case.q,), (torch.ones_like(case.q),))
     step = 1e-6
     secant = (attend(case.q + step) - attend(case.q - step)) / (2 * step)
     torch.testing.assert_close(slope, secant, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "auto", "chunked"])
+def test_many_gradients_at_once_are_those_one_by_one(implementation: Any) -> None:
+    case = Case(9, queries=5, past=0, pre="qkpg", post="qkpg", causal=True)
+    out = composed_attention(case.q, case.k, case.v, case.pre, case.post, causal=True, implementation=implementation)
+    grads = torch.randn(3, *out.shape, dtype=out.dtype)
+    together = torch.autograd.grad(out, case.q, grads, is_grads_batched=True, retain_graph=True)[0]
+    alone = [torch.autograd.grad(out, case.q, grad, retain_graph=True)[0] for grad in grads]
+    torch.testing.assert_close(together, torch.stack(alone))
+
+
+@pytest.mark.parametrize("implementation", ["fused", "chunked"])
+def test_a_head_whose_scores_overflow_leaves_the_others_alone(implementation: Any) -> None:
+    """A gate of zero times infinity is NaN, so only the equation says where it goes."""
+    q, k, v = (torch.randn(1, 3, 5, 4, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    q[:, 0], k[:, 0] = 1e30, 1e30
+    pre = ComposeWeights(w_qg=torch.zeros(1, 5, 3))
+    outs = [composed_attention(q, k, v, pre, causal=True, implementation=i) for i in ("eager", implementation)]
+    assert outs[0][:, 1:].isfinite().all()
+    assert torch.equal(outs[0].isfinite(), outs[1].isfinite())
+
+
+@pytest.mark.parametrize("implementation", ["chunked", pytest.param("fused", marks=needs_compiler)])
+def test_a_bias_after_the_softmax_adds_what_the_equation_adds(implementation: Any) -> None:
+    """Also behind a window, where sums over all keys would take digits, and beyond the largest number of float16."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 600, 4, generator=generator) for _ in range(3))
+    v[:, :, 0] = 1e5  # which only the first queries see
+    post = ComposeWeights(static=torch.eye(2), bias=torch.ones(2))
+    outs = [
+        composed_attention(q, k, v, None, post, causal=True, window=4, implementation=i)
+        for i in ("eager", implementation)
+    ]
+    torch.testing.assert_close(outs[1], outs[0], atol=1e-4, rtol=1e-5)
+    half = [x.half() for x in (q[:, :, -1:], k.repeat(1, 1, 7, 1), 20 + v[:, :, 1:].repeat(1, 1, 7, 1))]
+    half[1] = half[1][:, :, : half[2].shape[2]]
+    post = ComposeWeights(static=torch.eye(2).half(), bias=torch.full((2,), 1e-3).half())
+    outs = [composed_attention(*half, None, post, implementation=i) for i in ("eager", implementation)]
+    assert outs[1].isfinite().all()
+    torch.testing.assert_close(outs[1], outs[0], atol=0.2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("implementation", ["chunked", pytest.param("fused", marks=needs_compiler)])
+def test_what_no_query_sees_spreads_as_in_the_equation(implementation: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 4, generator=generator) for n in (2, 700, 700))
+    gate = torch.randn(1, 700, 2, generator=generator)
+    gate[0, 350, 0] = float("nan")
+    mask = torch.zeros(1, 1, 2, 700, dtype=torch.bool)
+    mask[..., 0, :10] = mask[..., 1, 690:] = True
+    post = ComposeWeights(w_kg=gate)
+    outs = [composed_attention(q, k, v, None, post, mask=mask, implementation=i) for i in ("eager", implementation)]
+    assert torch.equal(outs[0].isfinite(), outs[1].isfinite())
 
 
 MODEL = dict(attention_windows=(3, None))

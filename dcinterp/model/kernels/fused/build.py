@@ -57,7 +57,7 @@ def library() -> ctypes.CDLL | None:
     """The built kernel, or None (said once, in the log) where it cannot be built."""
     try:
         return build()
-    except (BuildError, OSError) as error:
+    except (BuildError, OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         log.warning(
             "The fused attention kernel is not available here (%s); the portable path computes the same, slower.", error
         )
@@ -105,7 +105,8 @@ def build(patience: float | None = None) -> ctypes.CDLL:
             except TimeUpError:
                 raise
             except (BuildError, OSError) as error:
-                _remove(file)
+                with _alone(file.with_suffix(".lock"), end):  # another process may be building it anew
+                    _remove(file)
                 if number == len(OPENMP) - 1:
                     raise
                 log.info("building with %s failed: %s", compile_with + link_with, error)
@@ -202,8 +203,9 @@ def _record(content: bytes) -> dict[str, Any]:
 def _key(compiler: str, extra: tuple[str, ...], end: float) -> str:
     version = _run([[compiler, "--version"]], end)[0].stdout
     parts = [version, *FLAGS, *extra, torch.__version__, sys.platform, platform.machine(), _processor()]
-    content = [path.name + path.read_text() for path in sorted(SOURCE.iterdir())]
-    return hashlib.sha256("\0".join(parts + content).encode()).hexdigest()[:16]
+    files = sorted(path for path in SOURCE.iterdir() if path.suffix in (".h", ".cpp"))
+    content = [path.name.encode() + path.read_bytes() for path in files]
+    return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *content])).hexdigest()[:16]
 
 
 def _processor() -> str:

@@ -16,8 +16,8 @@ from torch import Tensor
 from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight, Stage, View, address, row_major
 from dcinterp.model.kernels.fused.build import kernel_function, lanes, library
-from dcinterp.model.kernels.gradients import by_autograd
-from dcinterp.model.kernels.portable import autograd_attention, chunked_attention, equation_in_chunks
+from dcinterp.model.kernels.gradients import beyond_numbers, by_autograd
+from dcinterp.model.kernels.portable import all_finite, autograd_attention, chunked_attention, equation_in_chunks
 from dcinterp.model.mask import Sight
 
 NAMES = tuple(f"{stage}_{name}" for stage in ("pre", "post") for name in WEIGHTS)
@@ -134,7 +134,9 @@ def _equation(call: _Call, mask: Tensor | None, weights: Weights, how: list[int]
 def _portable_forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
     """The same without the C++; the way back then needs no sums."""
     *weights, how = rest
-    out = chunked_attention(q, k, v, *_stages(weights, how), sight=_sight(how, mask))
+    stages, sight = _stages(weights, how), _sight(how, mask)
+    attend = equation_in_chunks if q.device.type == "cpu" and not all_finite(q, k, v, *stages) else chunked_attention
+    out = attend(q, k, v, *stages, sight=sight)
     return out.transpose(1, 2).contiguous(), _sums_like(q, how).zero_()
 
 
@@ -160,7 +162,7 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor | None) -> Any:
     """Of all inputs, from that of [batch, pos, head, d]; differentiable where autograd asks for it."""
     q, k, v, mask, *weights, sums = ctx.saved_tensors
     inputs = q, k, v, *weights
-    if torch.is_grad_enabled():
+    if beyond_numbers(grad):
         needed = [x is not None and x.requires_grad for x in inputs]
         found = iter(_portable_gradients(autograd_attention, grad, inputs, needed, ctx.how, mask))
     else:
@@ -190,7 +192,8 @@ def _backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, weights: Weights, how: list[int], sums: Tensor
 ) -> list[Tensor]:
     """The C++: gradients of q, k, v and of the weights that exist."""
-    if library() is None:
+    # A graph that was exported where nothing needed a gradient has kept no sums.
+    if library() is None or not _tracked(how):
         return _portable_backward(grad, q, k, v, mask, weights, how, sums)
     call = _Call(q, k, v, mask, weights, how)
     d_out = row_major(grad.to(call.wide).transpose(1, 2), call.lanes)

@@ -78,14 +78,11 @@ template <class T> struct Decoder {
     // The weights of a stage that no block brings.
     bool finite_beside(const Stage<T>& w, int stage, long b) const {
         if (ready.stages[stage]) return finite_queries(a, w, b);
-        long low = p.S, high = 0;
-        for (long t = 0; t < a.queries; ++t) {
-            const Sight s = sight(a, b, t);
-            if (s.low < low) low = s.low;
-            if (s.high > high) high = s.high;
-        }
-        return finite_queries(a, w, b) && finite_keys(a, w, b, 0, low / p.block * p.block) &&
-               finite_keys(a, w, b, high, p.S);
+        // Between what one query sees and what another does there may be blocks that nobody brings.
+        if (a.queries > 1) return finite_queries(a, w, b) && finite_keys(a, w, b, 0, p.S);
+        const Sight s = sight(a, b, 0);
+        return finite_queries(a, w, b) && finite_keys(a, w, b, 0, s.low / p.block * p.block) &&
+               finite_keys(a, w, b, s.high, p.S);
     }
 
     // The part of block j in the output, given factor[h] = exp(-maximum of the row) / denominator.
