@@ -1,5 +1,7 @@
 """Naming several tasks in one text: ids, numbers, ranges, patterns and relations."""
 
+from difflib import get_close_matches
+
 from synthetic_tasks.catalogue import TASKS, find
 from synthetic_tasks.task import Task
 
@@ -20,5 +22,18 @@ def chosen(selection: str) -> list[Task]:
                 raise ValueError(f"the range {part} is empty; write it as {last}-{first}")
             tasks += [find(number) for number in range(int(first), int(last) + 1)]
         else:
-            tasks.append(find(part))
+            tasks.append(_one(part))
     return list(dict.fromkeys(tasks)) or list(TASKS.values())
+
+
+def _one(name: str) -> Task:
+    """The task of a name; where there is none, patterns and relations may have been meant."""
+    try:
+        return find(name)
+    except ValueError as error:
+        patterns, relations = ({getattr(task, kind) for task in TASKS.values()} for kind in ("qk", "relation"))
+        if close := get_close_matches(name, sorted({*patterns, *relations}), cutoff=0.6):
+            raise ValueError(
+                f"no task, pattern or relation is called {name!r}; did you mean {' or '.join(close)}?"
+            ) from None
+        raise ValueError(f"{error}; patterns are {', '.join(sorted(patterns))}") from None

@@ -25,6 +25,8 @@ linear methods in planted weights is not there.
 An edge here is one of composition: the attention (or, before the softmax, the scores) of one head, used by another or
 by itself, through one branch. The numbers of a setting are means over its models, and where there are several (of a
 trained circuit, which is one model: several sets of prompts) with their 95 % interval, if it is wider than 0.005.
+Where all have the highest number, 1.00, the interval is that of as many answers that are all right, from 0.29 with
+three; where all have another number in common, nothing says how far others are from it, and no interval stands there.
 Means over all settings have intervals over settings.
 
 | method | what it is |

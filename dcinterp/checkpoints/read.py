@@ -46,7 +46,9 @@ def read_model(
         return read_foreign(folder, fields, device=device, dtype=dtype)
     if kind not in OURS:
         raise UserError(
-            f"{folder} holds a model of type {kind!r}, which is not one of this library; load it with dcinterp.load."
+            f"{folder} holds a model of type {kind!r}, which our decoder does not read; it reads "
+            f"{', '.join(sorted({*layout_names(), *OURS}))}. For analyses dcinterp.load opens it, through "
+            "TransformerLens."
         )
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import errno
 import gc
+import io
 import os
 import re
 import sys
@@ -77,8 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     atexit.register(gc.freeze)
     try:
         _require_text(sys.argv[1:] if arguments is None else arguments)
-        if sys.stdout is None:  # closed by whoever started us
-            sys.stdout = sys.__stdout__ = open(os.devnull, "w", encoding="utf-8")  # type: ignore[misc]  # noqa: SIM115
+        _open_streams()
         code = verbs(arguments, prog_name="dcinterp", standalone_mode=False)
         sys.stdout.flush()
         if code == 130:  # what the parser makes of Ctrl-C
@@ -138,6 +138,18 @@ def _usage(error: Any) -> str:
     for theirs, ours in PARSER_WORDS:
         message = re.sub(theirs, ours, message)
     return f"{message.rstrip('.')}; see {path} --help."
+
+
+def _open_streams() -> None:
+    """Streams that whoever started us has closed lead nowhere; what a stream cannot spell is written out."""
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        # Where UTF-8 is spelt there is nothing to write out, and a stream of another kind may not be changed.
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -13,8 +13,9 @@ from dcinterp.support.paths import path_of
 def model_names(incomplete: str) -> list[str]:
     """The shipped models, and the folders and GGUF files, that begin so."""
     above = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    folders = [str(path) for path in above.glob("*/") if path.is_dir() and not path.name.startswith(".")]
-    folders += map(str, above.glob(f"*{GGUF}"))
+    start = "./" if incomplete.startswith("./") else ""  # which a path of Python's drops
+    folders = [f"{start}{path}" for path in above.glob("*/") if path.is_dir() and not path.name.startswith(".")]
+    folders += [f"{start}{path}" for path in above.glob(f"*{GGUF}")]
     return sorted(name for name in (*shipped_models(), *folders) if name.startswith(incomplete))
 
 

@@ -23,6 +23,7 @@ def require_file_place(path: Path | None) -> None:
     """Raise a UserError if no file can be written at `path`: better now than after the work."""
     if path is None:
         return
+    _require_expanded(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")
     if not path.parent.is_dir():
@@ -45,6 +46,9 @@ def require_folder_place(
     """
     if path is None:
         return
+    _require_expanded(path)
+    if anew and path.resolve() == Path.cwd():
+        raise UserError(f"{path} is the folder that you are in, and would be made anew; give the name of another one.")
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give the name of a folder to write.")
     if path.is_dir() and any(path.iterdir()) and not ours(path):
@@ -54,6 +58,12 @@ def require_folder_place(
     if not above.is_dir():
         raise UserError(f"{above} is a file, so {path} cannot be made; give another folder.")
     _require_writable(above)
+
+
+def _require_expanded(path: Path) -> None:
+    """Refuse a path that the shell has left as it was typed: it would become a folder named ~."""
+    if str(path).startswith("~"):
+        raise UserError(f"{path} begins with a ~ that the shell did not replace; write the whole path.")
 
 
 def _require_writable(folder: Path) -> None:
@@ -72,6 +82,26 @@ def require_result_place(path: Path | None, kind: str) -> None:
 
     require_folder_place(path, ours=is_result)
     require_own(path, kind)
+
+
+def require_figure_place(path: Path | None) -> None:
+    """Raise a UserError if no figure can be written at `path`."""
+    if path is not None and path.suffix not in (".html", ".png", ".svg"):
+        raise UserError(f"--figure writes .html, .png or .svg files, not {path.name}.")
+    require_file_place(path)
+
+
+def write_figure(result: Result, path: Path | None, kind: str = "") -> None:
+    """Draw a result to a file, if one is given: a page with what made it, or an image."""
+    if path is None:
+        return
+    from dcinterp import figures
+    from dcinterp.figures.base import export
+
+    drawn = figures.plot(result, kind=kind)
+    data = export.page(result, drawn) if path.suffix == ".html" else export.image(drawn, path.suffix[1:])
+    with whole(path) as place:
+        place.write_bytes(data)
 
 
 def is_result(path: Path) -> bool:

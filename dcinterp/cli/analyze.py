@@ -12,7 +12,14 @@ import typer
 
 from dcinterp.cli._help import Group, Verb, Verbs, example
 from dcinterp.cli._models import MODEL, TOKENIZER
-from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result
+from dcinterp.cli._outputs import (
+    print_result_json,
+    require_figure_place,
+    require_file_place,
+    require_result_place,
+    save_result,
+    write_figure,
+)
 from dcinterp.cli._screen import cell, print_table, screen
 from dcinterp.support.whole_files import whole
 
@@ -169,6 +176,8 @@ def verb(entry: Analysis) -> Any:
         dtype = typer.Option(help="Load the weights as float32, float64 or bfloat16; as stored by default.")
         add("dtype", Annotated[Literal["float32", "float64", "bfloat16"] | None, dtype], None)
         add("tokenizer", Annotated[str | None, TOKENIZER], None)
+        device = typer.Option(help="Where to compute, as in cuda or cuda:1; the CPU by default.")
+        add("device", Annotated[str | None, device], None)
     for name, annotation in (ENGINES if entry.in_units else {}).items():
         add(name, annotation, None)
     for name, annotation in OUTPUTS.items():
@@ -281,7 +290,7 @@ def _here(entry: Analysis, given: dict[str, Any], arguments: dict[str, Any], pro
         from dcinterp.checkpoints.load import load
 
         dtype = getattr(torch, given["dtype"]) if given["dtype"] else None
-        bridges.append(load(given["model"], dtype=dtype, tokenizer=given["tokenizer"]))
+        bridges.append(load(given["model"], dtype=dtype, tokenizer=given["tokenizer"], device=given["device"]))
         progress(0, 0)
     if "progress" in entry.signature.parameters:
         arguments["progress"] = progress
@@ -301,9 +310,10 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
 
     if given.get("jobs") is not None and given.get("engine") is None:
         raise UserError("--jobs is the number of workers of --engine dask; give that too.")
+    if given.get("engine") is not None and given.get("device") is not None:
+        raise UserError("Workers of an engine compute on their own devices; leave --device or --engine out.")
     figure, kind = given["figure"], given["figure_kind"]
-    if figure is not None and figure.suffix not in (".html", ".png", ".svg"):
-        raise UserError(f"--figure writes .html, .png or .svg files, not {figure.name}.")
+    require_figure_place(figure)
     if figure is not None and not figure_kinds(entry):
         raise UserError(f"There is no figure of {entry.title.lower()}; use --save or --json, or `dcinterp app`.")
     if kind and figure is None:
@@ -312,7 +322,6 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
         hint = nearest(kind, filter(None, known)) if any(known) else "leave --figure-kind out."
         raise UserError(f"There is no figure {kind!r} of this result; {hint}")
     require_result_place(given["save"], entry.kind)
-    require_file_place(figure)
     require_file_place(given["csv"])
 
 
@@ -321,14 +330,7 @@ def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, 
     if csv is not None:
         with whole(csv) as place:
             result.to_dataframe().to_csv(place, index=False)
-    if figure is not None:
-        from dcinterp import figures
-        from dcinterp.figures.base import export
-
-        drawn = figures.plot(result, kind=kind)
-        data = export.page(result, drawn) if figure.suffix == ".html" else export.image(drawn, figure.suffix[1:])
-        with whole(figure) as place:
-            place.write_bytes(data)
+    write_figure(result, figure, kind)
 
 
 def _show(entry: Analysis, result: Result) -> None:

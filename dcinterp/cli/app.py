@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._models import TOKENIZER, model_names
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, nearest
 
 MODELS_VARIABLE = "DCINTERP_MODELS"
 """How the app learns which models it was started with: one a line, as its names may hold colons."""
@@ -45,7 +45,14 @@ def command(
 
         dcinterp app my-model --tokenizer my-tokenizer
     """
-    from dcinterp.checkpoints.names import gguf_file, is_adapter, refuse_file, refuse_missing_folder
+    from dcinterp.checkpoints.names import (
+        PLANTED,
+        gguf_file,
+        is_adapter,
+        refuse_file,
+        refuse_missing_folder,
+        shipped_models,
+    )
     from dcinterp.checkpoints.read import read_config_file
 
     for model in models or []:
@@ -56,6 +63,9 @@ def command(
         else:
             refuse_file(model)
             refuse_missing_folder(model)
+            if "/" not in model and not model.startswith(PLANTED) and model not in shipped_models():
+                note = f"{model!r} is no folder and no shipped model ({nearest(model, shipped_models())[:-1]})"
+                typer.echo(f"dcinterp: note: {note}; it is looked up on the hub when it is chosen.", err=True)
     _check_tokenizer(tokenizer, models or [])
     script, port = app_folder() / "asgi.py", _free(port)
     os.environ[MODELS_VARIABLE] = "\n".join(_name(model, tokenizer) for model in models or [])

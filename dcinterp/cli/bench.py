@@ -12,6 +12,7 @@ import typer
 
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._models import preset_names
+from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import print_json, require_file_place
 from dcinterp.cli._screen import print_table
 from dcinterp.support.errors import UserError
@@ -47,6 +48,7 @@ JsonOption = Annotated[
 
 @app.command()
 def attention(
+    ctx: typer.Context,
     rounds: Rounds = 7,
     threads: Threads = 0,
     short: Annotated[bool, typer.Option("--short", help="Only the two smaller shapes; seconds.")] = False,
@@ -62,6 +64,7 @@ def attention(
 
         dcinterp bench attention --rounds 15 --threads 2 --output bench.json
     """
+    require_apart(ctx, "short", "long")
     from dcinterp.bench.attention import LONG, SHAPES, measure
 
     shapes = (LONG,) if long else SHAPES[1:3] if short else SHAPES
@@ -317,6 +320,7 @@ def _run(jobs: Sequence[Callable[..., Measurement]], threads: int, output: Path 
 
 @app.command()
 def load(
+    ctx: typer.Context,
     preset: Annotated[
         str, typer.Option(help="Shape of a random bfloat16 checkpoint.", autocompletion=preset_names)
     ] = "dcformer++-2.8b",
@@ -333,6 +337,7 @@ def load(
 
         dcinterp bench load --preset dcformer++-405m
     """
+    require_apart(ctx, "folder", "preset")
     from tempfile import TemporaryDirectory
 
     from dcinterp.bench.load import measure_load, write_random

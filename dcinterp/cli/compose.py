@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,4 +83,6 @@ def command(
     typer.echo(f"{output}: {found.composition}")
     typer.echo(f"{found.composition_parameters:,} parameters compose heads, of {found.parameters:,}")
     if not merge:
-        typer.echo(f"Train them: dcinterp train --from {output} --train composition --text FILE_OR_FOLDER")
+        typer.echo(
+            f"Train them: dcinterp train --from {shlex.quote(str(output))} --train composition --text FILE_OR_FOLDER"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -81,7 +82,8 @@ def run(
             typer.echo(f"FAILED {failed}", err=True)
             raise typer.Exit(1) from None
     beside = f" --table {table}" if table else ""
-    typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: dcinterp experiment show {folder}{beside}")
+    again = f"dcinterp experiment show {shlex.quote(str(folder))}{beside}"
+    typer.echo(f"{len(rows)} runs are in {experiment.table}. To compare: {again}")
 
 
 @app.command()
@@ -219,6 +221,8 @@ def page(
 
     experiment = read_experiment(folder)
     place = to or Path("docs/experiments") / f"{experiment.folder.name}.md"
+    if place.suffix != ".md":
+        raise UserError(f"--to writes a Markdown page, with pictures beside it; {place.name} does not end in .md.")
     require_file_place(place)
     picture = place.with_suffix(".svg")
     drawn = export.image(dcinterp.figures.plot(comparisons(experiment)[0]), "svg")

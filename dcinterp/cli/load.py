@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -54,8 +55,8 @@ def command(
         print_json(described.record() | {"hooks": hooks, "seconds": round(seconds, 3)})
         return
     typer.echo("\n".join(described.sentences()))
-    typer.echo(f"hooks: {hooks} in {layers} layers; list them with: dcinterp hooks {model}")
-    typer.echo(f"loaded in {seconds:.1f} s, {size(resident_bytes())} in memory")
+    typer.echo(f"hooks: {hooks} in {layers} layers; list them with: dcinterp hooks {shlex.quote(model)}")
+    typer.echo(f"loaded in {seconds:.1f} s, at most {size(resident_bytes())} in memory meanwhile")
 
 
 def resident_bytes() -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from dcinterp.cli._help import Verbs
+from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import (
     print_json,
     print_result_json,
@@ -170,6 +171,7 @@ def table(
 
 @app.command()
 def bench(
+    ctx: typer.Context,
     rows: Annotated[
         Path, typer.Argument(help="File of the measurements, a line a model; what it holds is not measured again.")
     ],
@@ -199,6 +201,7 @@ def bench(
 
         dcinterp planted bench docs/planted-bench.jsonl --page docs/planted-bench.md
     """
+    require_apart(ctx, "short", "seeds", "prompts")
     from dataclasses import asdict
 
     from dcinterp.bench.planted import METHODS, measure, settings_of, summarise

@@ -7,8 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from dcinterp.cli._outputs import print_result_json, require_file_place, require_result_place, save_result
-from dcinterp.support.whole_files import whole
+from dcinterp.cli._outputs import (
+    print_result_json,
+    require_figure_place,
+    require_result_place,
+    save_result,
+    write_figure,
+)
 
 
 def command(
@@ -29,7 +34,9 @@ def command(
         list[str] | None,
         typer.Option(help="An arm of an experiment that is left out; may be given again.", metavar="ARM"),
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Write the figure to this .html file.", metavar="FILE")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Write the figure to this .html, .png or .svg file.", metavar="FILE")
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the result to this folder.", metavar="FOLDER")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON document, as `dcinterp analyze` does.")
@@ -50,17 +57,13 @@ def command(
     import dcinterp
     from dcinterp.analysis.training.scaling_fit import end_text
 
-    require_file_place(figure)
+    require_figure_place(figure)
     require_result_place(save, "ScalingFit")
     runs = str(tables[0]) if len(tables) == 1 else [str(table) for table in tables]
     fit = dcinterp.scaling_fit(
         runs, base=base, other=other, loss=loss, over=over, through=through, without=without or None
     )
-    if figure is not None:
-        from dcinterp.figures.base import export
-
-        with whole(figure) as place:
-            place.write_bytes(export.html(dcinterp.figures.plot(fit), title="Scaling fit"))
+    write_figure(fit, figure)
     save_result(fit, save)
     if as_json:
         print_result_json(fit)

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._engine import Engine
+from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import print_json
 from dcinterp.cli._training_progress import show_progress
 
 
 def command(
+    ctx: typer.Context,
     file: Annotated[Path, typer.Argument(help="YAML file of the sweep; docs/training.md says what it holds.")],
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; what the file says, else one, by default.")
@@ -34,6 +36,7 @@ def command(
 
         dcinterp sweep configs/sweeps/ablation.yaml --jobs 2
     """
+    require_apart(ctx, "only_table", "jobs", "engine")
     from dcinterp.train.control.sweep import TABLE, read_sweep, recorded_failures, results, run_sweep
 
     sweep = read_sweep(file, output=output)

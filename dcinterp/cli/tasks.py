@@ -11,6 +11,7 @@ import typer
 
 from dcinterp.cli._help import Verbs
 from dcinterp.cli._models import MODEL, TOKENIZER
+from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import print_json, require_file_place, require_folder_place
 from dcinterp.cli._screen import cell, print_table
 from dcinterp.support.errors import UserError
@@ -165,6 +166,7 @@ def divided(tasks: list[Task], holdout: list[str], test: bool) -> list[Task]:
 
 @app.command()
 def solve(
+    ctx: typer.Context,
     lines: Annotated[list[str] | None, typer.Argument(help="Lines, with or without their answer.")] = None,
     file: Annotated[
         Path | None,
@@ -190,6 +192,7 @@ def solve(
 
         dcinterp tasks solve --file rows.jsonl --json
     """
+    require_apart(ctx, "file", "task")
     from synthetic_tasks import UnsolvableLine
     from synthetic_tasks import solve as solve_line
 
@@ -329,6 +332,7 @@ def former_counterfactuals(
 
 @app.command()
 def evaluate(
+    ctx: typer.Context,
     model: Annotated[str, MODEL],
     data: Annotated[
         Path | None,
@@ -366,6 +370,7 @@ def evaluate(
 
         dcinterp tasks evaluate dcformer++ --data rows.jsonl --by family
     """
+    require_apart(ctx, "data", "rows", "seed")
     from dcinterp.support.progress import console
     from synthetic_tasks import evaluate as evaluate_rows
 
@@ -392,7 +397,7 @@ def may_hold_evaluation(folder: Path, model: str) -> bool:
         UserError: the folder holds the evaluation of another model.
     """
     if not (folder / "summary.json").exists():
-        return (folder / "unfinished.jsonl").exists() or not (folder / "answers.csv").exists()
+        return (folder / "unfinished.jsonl").exists() or not any(folder.glob("answers.*"))
     try:
         found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except ValueError:

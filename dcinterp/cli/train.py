@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -129,4 +130,4 @@ def command(
     if not (folder / "tokenizer.json").is_file() and not is_composition(folder):
         typer.echo(f"Look inside:   python -c 'import dcinterp; dcinterp.load(\"{folder}\")'")
         return
-    typer.echo(f"Look inside:   dcinterp app {folder}")
+    typer.echo(f"Look inside:   dcinterp app {shlex.quote(str(folder))}")

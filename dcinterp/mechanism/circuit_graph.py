@@ -254,7 +254,7 @@ def decoder_of(bridge: Bridge) -> DCFormerForCausalLM:
     if not isinstance(model, DCFormerForCausalLM):
         raise UserError(
             "Circuits are computed for decoders of dcinterp, plain or composed, and this model is not one. Load one, "
-            "such as 'dcformer++' or 'transformer++', or convert a checkpoint of the Llama family."
+            "such as 'dcformer++' or 'transformer++', or a checkpoint of the Llama family with decoder=\"own\"."
         )
     return model
 

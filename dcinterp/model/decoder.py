@@ -119,7 +119,7 @@ class DCFormerModel(DCFormerPreTrainedModel):
         past = cache.get_seq_length() if cache is not None else 0
         length = past + x.shape[1]  # compared as a number: the value of a tensor is unknown while a graph is traced
         if length > self.config.max_position_embeddings:
-            raise ValueError(
+            raise UserError(
                 f"The text is {length} tokens long, but this model's context is "
                 f"{self.config.max_position_embeddings}; shorten the text."
             )

@@ -14,7 +14,7 @@ plain data: texts, numbers, token ids, examples of the tasks, lists of these. It
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from importlib import import_module
@@ -127,7 +127,7 @@ def analysis(
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             for old in entry.former.keys() & kwargs.keys():
                 warn_of(f"{old}=", f"{entry.former[old]}=")
-            bound = entry.signature.bind(*args, **renamed(kwargs, entry.former))  # type: ignore[arg-type]
+            bound = _bound(entry, args, renamed(kwargs, entry.former))
             bound.apply_defaults()
             bridge = bound.arguments.get("bridge")
             if needs_composition and bridge is not None and not stages_of(bridge):
@@ -213,6 +213,17 @@ def types_of(analysis: str) -> dict[str, Any]:
 
 CALLS_NOW.append(as_now)
 TYPES_NOW.append(types_of)
+
+
+def _bound(entry: Analysis, args: Sequence[Any], named: Mapping[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a call; Python's own errors say neither which function it was nor what arguments there are."""
+    known = entry.signature.parameters
+    if unknown := [name for name in named if name not in known]:
+        raise TypeError(f"{entry.name} has no argument {unknown[0]!r}; it has {', '.join(known)}.")
+    try:
+        return entry.signature.bind(*args, **named)
+    except TypeError as error:
+        raise TypeError(f"{entry.name}: {error}.") from None
 
 
 def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:

@@ -21,10 +21,12 @@ def require_known(kind: str, name: str, known: Collection[str]) -> None:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that suggests the names closest to `name`, or lists the known ones when they are few."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    return f"choose from {', '.join(names)}." if len(names) <= 40 else f"there are {len(names)} to choose from."
+    if len(names) <= 40:
+        return f"choose from {', '.join(names)}."
+    return f"there are {len(names):,} to choose from, such as {names[0]} and {names[len(names) // 2]}."
 
 
 def reason(error: BaseException, width: int = 100) -> str:

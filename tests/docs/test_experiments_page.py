@@ -40,3 +40,8 @@ def test_every_experiment_with_a_page_stands_in_the_list() -> None:
     listed = FOUND.read_text(encoding="utf-8")
     pages = [page.name for page in sorted((ROOT / "docs" / "experiments").glob("*.md"))]
     assert [name for name in pages if f"(experiments/{name})" not in listed] == []
+
+
+def test_the_readme_counts_the_pages() -> None:
+    pages = len(list((ROOT / "docs" / "experiments").glob("*.md")))
+    assert f"of the {pages} experiments with a page here" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pandas as pd
 from jaxtyping import Float, Int
@@ -54,6 +54,19 @@ from dcinterp.support.ranges import Count, Tolerance
 
 NOTABLE = 0.1
 """Scores above this share of the largest are compared in sign with their ablation."""
+
+
+class HeadScore(NamedTuple):
+    """One head and its score."""
+
+    layer: int
+    head: int
+    score: float
+
+    @property
+    def label(self) -> str:
+        """How figures name the head: L1H6."""
+        return f"L{self.layer}H{self.head}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,12 @@ class HeadAttribution(Result):
         """(layer, head) of the largest score."""
         layer, head = divmod(int(self.scores.argmax()), self.scores.shape[1])
         return layer, head
+
+    def top(self, k: int = 10) -> list[HeadScore]:
+        """The `k` heads of largest |score|, strongest first."""
+        order = self.scores.abs().flatten().argsort(descending=True, stable=True)[:k].tolist()
+        places = (divmod(number, self.scores.shape[1]) for number in order)
+        return [HeadScore(layer, head, float(self.scores[layer, head])) for layer, head in places]
 
     @property
     def relative_gap(self) -> Float[Tensor, " layer"]:
