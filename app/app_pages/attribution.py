@@ -76,8 +76,8 @@ st.markdown(
 direct = case_studies.most_direct_head(name, question, scores)
 if direct and direct[:2] != scores.best:
     st.markdown(
-        f"The largest direct effect on the answer, with all other heads unchanged, is that of head {direct[1]} of "
-        f"layer {direct[0]} ({direct[2]:+z.2f}, with its output {direct[3]}). Against this foil, the case "
+        f"The largest direct effect on the answer, with all other heads unchanged, is that of head {direct.head} of "
+        f"layer {direct.layer} ({direct.effect:+z.2f}, with its output {direct.replaced}). Against this foil, the case "
         "study follows that head.",
         help=tip("direct effect"),
     )

@@ -67,7 +67,7 @@ if known := edge_benchmark.describe(method, stage):
 strongest = edges.top(1)
 if strongest:
     direct = case_studies.most_direct_head(name, question, edges)
-    into = sentences.describe_strongest_edge_into(edges, *direct[:2]) if direct else ""
+    into = sentences.describe_strongest_edge_into(edges, direct.layer, direct.head) if direct else ""
     st.markdown(f"{sentences.describe_strongest_edge(edges, strongest[0])} {into}")
 st.subheader("From attention to the answer", anchor=False, help=tip("edge", "branches"))
 view(

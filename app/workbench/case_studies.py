@@ -5,7 +5,7 @@ The head scores of a case study are computed once for a prompt, since every clic
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.support.errors import UserError
@@ -72,8 +72,17 @@ def _arguments(
     return chosen, {part: getattr(first, part) for part in kept_parts} if first is not None else {}
 
 
-def most_direct_head(name: str, question: Question, scores: Any) -> tuple[int, int, float, str] | None:
-    """(layer, head, effect, by what it is measured) of the head that the case study follows against the runner-up.
+class DirectHead(NamedTuple):
+    """A head and its direct effect on the answer; replaced: what was done to its output to measure it."""
+
+    layer: int
+    head: int
+    effect: float
+    replaced: str
+
+
+def most_direct_head(name: str, question: Question, scores: Any) -> DirectHead | None:
+    """The head that the case study follows against the runner-up.
 
     None where the scores explain something else than the case study does, and for a large model: nobody who looks at
     scores waits for a whole case study besides.
@@ -83,7 +92,8 @@ def most_direct_head(name: str, question: Question, scores: Any) -> tuple[int, i
     study = run_case_study(name, question, contrast="runner-up")
     if (study.attribution.target, study.attribution.foil) != (scores.target, scores.foil):
         return None
-    return study.layer, study.head, float(study.direct[study.layer, study.head]), ABLATIONS[study.kind].done
+    effect = float(study.direct[study.layer, study.head])
+    return DirectHead(study.layer, study.head, effect, ABLATIONS[study.kind].done)
 
 
 def layer_worth(name: str, question: Question, study: Any) -> str:

@@ -211,16 +211,15 @@ def resolve(config: TrainConfig) -> TrainConfig:
     counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
     counts |= {f"evaluation.{key}": getattr(config.evaluation, key) for key in ("every", "validation_rows")}
     counts |= {"recipe.gradient_accumulation": config.recipe.gradient_accumulation}
+    many = {"evaluation.examples": (config.evaluation.examples, 1)}
     from_zero = {"data.seed": config.data.seed, "recipe.seed": config.recipe.seed}
     for number, phase in enumerate(config.data.phases):
         from_zero[f"data.phases[{number}].asked"] = phase.asked
-        for key, least in (("examples", 1), ("gaps", 0)):
-            values = getattr(phase, key)
-            if not values or min(values) < least:
-                raise UserError(
-                    f"data.phases[{number}].{key} is {list(values)}; it must be numbers of at least {least}."
-                )
+        many |= {f"data.phases[{number}].{key}": (getattr(phase, key), n) for key, n in (("examples", 1), ("gaps", 0))}
         counts |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("steps", "batch_size")}
+    for key, (values, least) in many.items():
+        if not values or min(values) < least:
+            raise UserError(f"{key} is {list(values)}; it must be numbers of at least {least}.")
     for key, value in counts.items():
         if value < 1:
             raise UserError(f"{key} is {value}; it must be at least 1.")

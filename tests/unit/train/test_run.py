@@ -265,6 +265,7 @@ def test_gradients_reach_every_parameter_at_the_papers_initialisation():
 @pytest.mark.parametrize(
     ("section", "changes", "says"),
     [
+        ("evaluation", {"examples": []}, r"evaluation\.examples is \[\]; it must be numbers of at least 1"),
         ("evaluation", {"validation_rows": 0}, r"evaluation\.validation_rows is 0; it must be at least 1"),
         ("recipe", {"seed": -1}, r"recipe\.seed is -1; it must be 0 or more"),
         ("data", {"seed": -2}, r"data\.seed is -2; it must be 0 or more"),
