@@ -128,7 +128,8 @@ def _scatter(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
             form, _, opened = str(kind).partition("-")
             symbol = _SYMBOLS.get(form, "o")
             # A diamond is a square on its corner: as wide as a circle of the same size, it would look larger.
-            look["s"] = (0.8 * sizes[mine] * (0.8 if symbol == "D" else 1)) ** 2
+            areas = (0.8 * sizes[mine] * (0.8 if symbol == "D" else 1)) ** 2
+            look["s"] = areas if np.ptp(areas) else areas[0]  # of one size, a file holds the mark once
             shown = colour[mine] if isinstance(colour, np.ndarray) else [colour[place] for place in mine]
             paint = {"edgecolors": shown, "facecolors": "none"} if opened == "open" else {"c": shown}
             axes.scatter(x[mine], y[mine], marker=symbol, label=None if number else label, **look, **paint)
