@@ -10,6 +10,9 @@ from typing import Any, TextIO
 from dcinterp.support.errors import UserError
 from dcinterp.support.whole_files import whole
 
+BEGINS = '{"'
+"""How a row begins; what was cut off after that is a row that is made again."""
+
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """The rows of a file, none where there is no file; a last line that was cut off does not count.
@@ -17,17 +20,16 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: something else stands there.
     """
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
     rows = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
         try:
-            row = json.loads(line)
+            row = json.loads(line) if line.strip() else {}
         except ValueError:
-            row = None
-        if isinstance(row, dict):
-            rows.append(row)
-        elif row is not None or number < len(lines):
+            row = {} if line.startswith(BEGINS) and not line.endswith("\n") else None
+        if not isinstance(row, dict):
             raise UserError(f"Line {number} of {file} is no row of measurements; give another file.")
+        rows += [row] if row else []
     return rows
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import typer
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.json_files import read_json_object
-from dcinterp.support.whole_files import whole
+from dcinterp.support.whole_files import UNFINISHED, whole
 
 if TYPE_CHECKING:
     from dcinterp.results.result import Result
@@ -118,6 +119,7 @@ def is_result(path: Path) -> bool:
     return all(
         entry.name in parts and is_result(entry) if entry.is_dir() else entry.name in (RECORD, TENSORS)
         for entry in path.iterdir()
+        if not fnmatch(entry.name, UNFINISHED)
     )
 
 

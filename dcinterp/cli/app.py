@@ -88,12 +88,14 @@ def _say_when_ready(address: str, browser: bool) -> None:
     for _ in range(600):
         try:
             direct.open(f"{address}/_stcore/health", timeout=1)
-            break
         except OSError:
             time.sleep(0.1)
-    typer.echo(f"The workbench is at {address} (Ctrl-C ends it).", err=True)
-    if browser:
-        webbrowser.open(address)
+        else:
+            typer.echo(f"The workbench is at {address} (Ctrl-C ends it).", err=True)
+            if browser:
+                webbrowser.open(address)
+            return
+    typer.echo(f"The workbench does not answer yet; it will be at {address} (Ctrl-C ends it).", err=True)
 
 
 def _free(port: int) -> int:

@@ -78,7 +78,7 @@ def command(
 
 
 def _short(count: float) -> str:
-    return f"{count / 1e9:,.4g}B" if float(f"{count:.3g}") >= 1e9 else f"{count / 1e6:.3g}M"
+    return f"{count / 1e9:,.4g}B" if count >= 9.995e8 else f"{count / 1e6:.3g}M"
 
 
 def _rate(rate: Any) -> str:

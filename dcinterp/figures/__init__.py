@@ -48,7 +48,8 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
     draw = kinds()[name, kind].plot
     known = list(signature(draw).parameters)[2:]
     if unknown := [option for option in options if option not in known]:
-        raise UserError(f"This figure has no option {unknown[0]!r}; {nearest(unknown[0], known)}")
+        instead = nearest(unknown[0], known) if known else "it has none."
+        raise UserError(f"This figure has no option {unknown[0]!r}; {instead}")
     require_known("theme", theme, ("light", "dark"))
     return draw(result, theme=theme, **options)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatch
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -22,7 +23,7 @@ from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.file_modes import open_like
 from dcinterp.support.former_names import renamed, warn_of
 from dcinterp.support.json_files import read_json_object, require_plain_file
-from dcinterp.support.whole_files import whole
+from dcinterp.support.whole_files import UNFINISHED, whole
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
 INTERVALS = 2
@@ -195,7 +196,6 @@ class Result:
         """
         folder = Path(folder)
         require_own(folder, type(self).__name__)
-        folder.mkdir(parents=True, exist_ok=True)
         tensors = self.tensors()
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*tensors, "call")}
         parts = {name: plain.pop(name) for name, value in list(plain.items()) if isinstance(value, Result)}
@@ -207,13 +207,11 @@ class Result:
             "intervals": INTERVALS,
         }
         text = json.dumps(record, indent=1)  # what JSON cannot hold is found before anything is touched
-        for name, part in parts.items():
-            part.save(folder / name)
-        with whole(folder / RECORD) as place:
-            place.write_text(text, encoding="utf-8")
-            with whole(folder / TENSORS) as beside:
-                save_file({name: t.contiguous().clone() for name, t in tensors.items()}, beside)
-        open_like(folder / RECORD)
+        if folder.exists():
+            _write(folder, text, tensors, parts)
+        else:
+            with whole(folder) as place:
+                _write(place, text, tensors, parts)
         return folder
 
     @classmethod
@@ -229,6 +227,20 @@ class Result:
         return result
 
 
+def _write(folder: Path, text: str, tensors: Mapping[str, Tensor], parts: Mapping[str, Result]) -> None:
+    """The files of a result; what lay there stays until both new ones are whole."""
+    folder.mkdir(exist_ok=True)
+    for left in folder.glob(UNFINISHED):
+        left.unlink()
+    for name, part in parts.items():
+        part.save(folder / name)
+    with whole(folder / RECORD) as place:
+        place.write_text(text, encoding="utf-8")
+        with whole(folder / TENSORS) as beside:
+            save_file({name: t.contiguous().clone() for name, t in tensors.items()}, beside)
+    open_like(folder / RECORD)
+
+
 def require_own(folder: Path, kind: str) -> None:
     """Refuse to write a result of this kind over anything but an earlier one of the same kind.
 
@@ -237,10 +249,8 @@ def require_own(folder: Path, kind: str) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give the name of a folder to write.")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or all(fnmatch(path.name, UNFINISHED) for path in folder.iterdir()):
         return
-    if {path.name for path in folder.iterdir()} <= {TENSORS}:
-        return  # what a first save that was stopped leaves
     found = _written_kind(folder / RECORD)
     if found is None:
         raise UserError(f"{folder} holds other files; give another folder, or empty it first.")

@@ -65,8 +65,9 @@ def require_in_range(name: str, value: Any, annotation: Any) -> None:
         value = operator.index(value)
     if not isinstance(value, Real):
         return
+    value = value if isinstance(value, int) else float(value)
     for each in (annotation, *get_args(annotation)):
         if get_origin(each) is Annotated:
             for bound in each.__metadata__:
-                if isinstance(bound, AtLeast | Between) and not bound.holds(float(value)):
+                if isinstance(bound, AtLeast | Between) and not bound.holds(value):
                     raise UserError(f"{name} is {value}; it {bound}.")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+UNFINISHED = ".*.part"
+"""The pattern of what a process that was killed leaves beside the files that it was writing."""
 
 
 @contextmanager
@@ -16,10 +20,12 @@ def whole(path: Path) -> Iterator[Path]:
     What was there stays until then, and stays when the block fails or is stopped. A file that takes the place of
     another has its mode.
     """
-    path = path.resolve()
     if path.exists() and not (path.is_file() or path.is_dir()):  # a device, such as /dev/stdout
         yield path
         return
+    path = path.resolve()
+    if path.is_file() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     beside, before = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "before"))
     try:
@@ -27,7 +33,8 @@ def whole(path: Path) -> Iterator[Path]:
         if path.is_dir() and beside.is_dir():
             path.replace(before)
         elif path.is_file():
-            beside.chmod(path.stat().st_mode & 0o777)
+            with suppress(OSError):  # a file system without modes
+                beside.chmod(path.stat().st_mode & 0o777)
         beside.replace(path)
     finally:
         if before.is_dir():

@@ -45,15 +45,16 @@ def read_yaml(text: str, where: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice in one mapping; PyYAML would drop the first without a word."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        # Here, before `<<` is written out, after which keys may well stand there twice.
+        node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            if (key.tag, key.value) in seen:
+            if isinstance(key, yaml.ScalarNode) and (named := (key.tag, key.value)) in seen:
                 raise ValueError(f"the key {key.value!r} stands there twice (line {key.start_mark.line + 1})")
-            seen.add((key.tag, key.value))
-        return super().construct_mapping(node, deep)
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(named)
+        return node
 
 
 def _depth(text: str) -> int:

@@ -35,6 +35,7 @@ finite differences; zero weights have zero edges.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -188,7 +189,7 @@ class EdgeAttribution(Result):
         Args:
             shared: only edges between different heads: without the skip, gates and whatever else scales a head's own
                 attention.
-            head_to: (layer, head): only edges into this head; negative ones count from the last.
+            head_to: (layer, head): only edges into this head; negative ones count from the last one scored.
 
         Raises:
             UserError: there is no such head, or its layer was not scored.
@@ -211,8 +212,8 @@ class EdgeAttribution(Result):
     def _place_of(self, head: tuple[int, int]) -> tuple[int, slice, slice, int]:
         """Where the edges into a head stand among the scores."""
         try:
-            layer, number = head
-        except TypeError:
+            layer, number = map(operator.index, head)
+        except (TypeError, ValueError):
             raise UserError(f"head_to is {head!r}; give (layer, head), as in (1, 6).") from None
         layer = layer if layer >= 0 else layer + self.layers[-1] + 1
         if layer not in self.layers:

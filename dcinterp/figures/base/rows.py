@@ -52,7 +52,7 @@ def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
     columns: dict[str, Any] = {_title(x, "x"): _named(x, trace.x), _title(y, "y") or "value": _named(y, trace.y)}
     if len(columns) < 2:
         columns = {"x": _named(x, trace.x), "y": _named(y, trace.y)}
-    if called := _names(trace, len(trace.x)):
+    if called := _names(trace, {str(value) for values in columns.values() for value in values}):
         columns = {"name": called, **columns}
     errors = {letter: getattr(trace, f"error_{letter}", None) for letter in "xy"}
     errors = {letter: error for letter, error in errors.items() if error is not None and error.array is not None}
@@ -67,13 +67,12 @@ def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
     return pd.DataFrame(columns)
 
 
-def _names(trace: Any, count: int) -> list[str] | None:
-    """What each point or bar is called, where a figure says it by pointing or beside it and not along an axis."""
+def _names(trace: Any, said: set[str]) -> list[str] | None:
+    """What each point or bar is called, where a figure says it by pointing or beside it, and not along an axis."""
     for given in (getattr(trace, "hovertext", None), trace.text):
-        if isinstance(given, list | tuple | np.ndarray) and len(given) == count and any(given):
+        if isinstance(given, list | tuple | np.ndarray) and len(given) == len(trace.x) and all(given):
             names = [_plain(str(name)) for name in given]
-            along = {_plain(str(value)) for values in (trace.x, trace.y) for value in values}
-            return None if set(names) <= along else names
+            return None if set(names) <= said else names
     return None
 
 

@@ -44,7 +44,11 @@ def values_seen(v: KeyHeads, sight: Sight, queries: int) -> Tensor:
         return mask.to(wide) @ wide
     if not sight.causal:
         return wide.sum(2, keepdim=True)
-    # Of a window it is the difference of two sums over all keys, which takes digits. Metal has no float64.
+    if sight.window is not None:
+        # Nobody sees the keys before the first query's window.
+        wide = wide[:, :, max(0, keys - queries - sight.window + 1) :]
+        keys = wide.shape[2]
+    # Of a window it is the difference of two sums over all of these, which takes digits. Metal has no float64.
     digits = torch.float64 if sight.window is not None and v.device.type != "mps" else wide.dtype
     sums = wide.cumsum(2, dtype=digits)
     total = sums[:, :, keys - queries :]

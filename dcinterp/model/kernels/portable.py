@@ -222,9 +222,14 @@ def all_finite(q: Tensor, k: Tensor, v: Tensor, pre: ComposeWeights | None, post
         if stage is not None:
             others = (stage.static, stage.bias, stage.conv, stage.previous, stage.before)
             held += [w for _, w in stage.dynamic()] + [w for w in others if w is not None]
-    with torch.no_grad():
-        # A sum is one pass and no copy; where large numbers overflow in it, look again.
-        return all(math.isfinite(x.sum().item()) or bool(x.isfinite().all()) for x in held)
+    return all(map(finite, held))
+
+
+@torch.no_grad()
+def finite(x: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity; waits for its device."""
+    # A sum is one pass and no copy; where large numbers overflow in it, look again.
+    return math.isfinite(x.sum().item()) or bool(x.isfinite().all())
 
 
 def headmix_attention(

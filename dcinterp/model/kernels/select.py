@@ -16,7 +16,7 @@ from dcinterp.model.kernels import fused
 from dcinterp.model.kernels.arguments import settle_arguments
 from dcinterp.model.kernels.bias import add_biases
 from dcinterp.model.kernels.gradients import transformed
-from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks
+from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks, finite
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError, nearest
@@ -75,11 +75,21 @@ def composed_attention(
     sight = Sight(causal, window, mask)
     if chosen == "eager":
         return reference_attention(q, k, v, pre, post, sight.dense(q.shape[2], k.shape[2], q.device))
-    biased = any(stage is not None and stage.bias is not None for stage in (pre, post))
-    if biased and _scannable(q) and not all_finite(q, k, v, pre, post):
+    if _scannable(q) and _bias_says_where_nan_goes(q, k, v, pre, post):
         return equation_in_chunks(q, k, v, pre, post, sight=sight)
     before, after = (None if stage is None else stage.without_bias() for stage in (pre, post))
     return add_biases(_run(chosen, q, k, v, before, after, sight), v, pre, post, sight)
+
+
+def _bias_says_where_nan_goes(
+    q: QueryHeads, k: KeyHeads, v: KeyHeads, pre: ComposeWeights | None, post: ComposeWeights | None
+) -> bool:
+    """Whether a bias is not finite itself, or all that a stage adds to inputs that are not: then 0 * NaN is missing."""
+    biased = [stage for stage in (pre, post) if stage is not None and stage.bias is not None]
+    if any(not finite(stage.bias) for stage in biased if stage.bias is not None):
+        return True
+    alone = any(not stage.skip and stage.static is None and not [*stage.dynamic()] for stage in biased)
+    return alone and not all_finite(q, k, v, pre, post)
 
 
 def _run(
@@ -103,7 +113,7 @@ def _run(
     if scannable and not all_finite(q, k, v, pre, post):
         return equation_in_chunks(q, k, v, pre, post, sight=sight)
     out = chunked_attention(q, k, v, pre, post, sight=sight)
-    if scannable and not out.detach().sum().isfinite():  # scores that overflow, of finite inputs
+    if scannable and not finite(out):  # scores that overflow, of finite inputs
         return equation_in_chunks(q, k, v, pre, post, sight=sight)
     return out
 

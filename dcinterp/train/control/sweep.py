@@ -219,7 +219,7 @@ def recorded_failures(sweep: Sweep) -> dict[str, str]:
     path = sweep.output / TABLE
     if not path.is_file():
         return {}
-    table = read_results(path, ("name", "status", "message"), "give another output", keep_default_na=False)
+    table = read_results(path, ("name", "status", "message"), "give another output", keep_default_na=False, dtype=str)
     failed = table[table["status"] == "failed"].set_index("name")["message"]
     return {run.name: str(failed[run.name]) for run in sweep.runs if run.name in failed and not is_finished(run)}
 

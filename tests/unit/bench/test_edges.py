@@ -32,9 +32,15 @@ def test_a_row_that_was_cut_off_is_made_again_and_other_text_is_refused(tmp_path
     assert read_rows(file) == [{"key": "a"}]
     assert resume_rows(file) == [{"key": "a"}]
     assert file.read_text() == '{"key": "a"}\n'
-    file.write_text('{"key": "a"}\nnotes\n{"key": "b"}\n')
-    with pytest.raises(UserError, match=r"Line 2 of .*rows.jsonl is no row"):
-        read_rows(file)
+    for text in (
+        '{"key": "a"}\nnotes\n{"key": "b"}\n',
+        '{"key": "a"}\nmy notes',
+        '{"key": "a"}\n{"key": "b{"key": "c"}\n',
+    ):
+        file.write_text(text)
+        with pytest.raises(UserError, match=r"Line 2 of .*rows.jsonl is no row"):
+            resume_rows(file)
+        assert file.read_text() == text
 
 
 def test_numbers_of_the_package_are_not_replaced_by_none(tmp_path, monkeypatch, capsys):

@@ -61,6 +61,8 @@ def test_the_rows_of_points_say_what_each_is(make_bridge):
     checked = dcinterp.attribute_edges(make_bridge(), PROMPT, "pear", "car", method="gradient", check=6)
     table = rows(figures.plot(checked, kind="check"))
     assert sorted(table["name"]) == sorted(edge_name(unit) for unit in checked.checked)
+    answers = rows(figures.plot(dcinterp.predict(make_bridge(), PROMPT)))
+    assert "name" not in answers, "it stands along the axis"
     both = go.Figure(go.Scatter(x=[1], y=[2], error_x={"array": [0.1]}, error_y={"array": [0.2]}))
     assert rows(both).loc[0, ["above x", "above y"]].tolist() == [0.1, 0.2]
 

@@ -335,7 +335,7 @@ def test_many_gradients_at_once_are_those_one_by_one(implementation: Any) -> Non
     torch.testing.assert_close(together, torch.stack(alone))
 
 
-@pytest.mark.parametrize("implementation", ["fused", "chunked"])
+@pytest.mark.parametrize("implementation", ["chunked", pytest.param("fused", marks=needs_compiler)])
 def test_a_head_whose_scores_overflow_leaves_the_others_alone(implementation: Any) -> None:
     """A gate of zero times infinity is NaN, so only the equation says where it goes."""
     q, k, v = (torch.randn(1, 3, 5, 4, generator=torch.Generator().manual_seed(n)) for n in range(3))
@@ -364,6 +364,12 @@ def test_a_bias_after_the_softmax_adds_what_the_equation_adds(implementation: An
     outs = [composed_attention(*half, None, post, implementation=i) for i in ("eager", implementation)]
     assert outs[1].isfinite().all()
     torch.testing.assert_close(outs[1], outs[0], atol=0.2, rtol=1e-2)
+
+
+def test_large_sums_of_half_precisions_are_no_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "equation_in_chunks", None)  # the slow way, which is not needed
+    q, k, v = (torch.ones(1, 8, 256, 64, dtype=torch.float16) for _ in range(3))
+    assert composed_attention(q, k, 2 * v, causal=True, implementation="chunked").isfinite().all()
 
 
 @pytest.mark.parametrize("implementation", ["chunked", pytest.param("fused", marks=needs_compiler)])

@@ -220,6 +220,11 @@ def test_a_save_that_fails_leaves_what_was_there(folder):
     with pytest.raises(TypeError):
         replace(other, target=object()).save(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    (folder / RECORD).unlink()  # as a first save is left that was stopped between its files
+    (folder / f".{RECORD}.123.part").write_text("{")  # as a save is left that was killed
     other.save(folder)
     assert load_result(folder) == other
+    assert sorted(path.name for path in folder.iterdir()) == sorted(before)
+    new = folder.parent / "new"
+    new.mkdir()
+    (new / f".{TENSORS}.123.part").write_bytes(b"")
+    assert load_result(other.save(new)) == other

@@ -14,6 +14,17 @@ def test_a_key_that_stands_twice_is_refused(text):
         read_yaml(text, "It")
 
 
+def test_what_is_merged_twice_is_read():
+    text = "a: &a {x: 1}\nouter:\n  b: &b\n    <<: *a\n    x: 2\nc:\n  <<: *b\n"
+    assert read_yaml(text, "It") == {"a": {"x": 1}, "outer": {"b": {"x": 2}}, "c": {"x": 2}}
+
+
+@pytest.mark.parametrize("text", ["a: !!map [1]", "a: !!set [x]", "a: !!map foo"])
+def test_what_no_value_can_be_is_a_sentence(text):
+    with pytest.raises(UserError, match="is not valid YAML"):
+        read_yaml(text, "It")
+
+
 def test_the_same_key_in_two_places_and_a_merge_are_read():
     assert read_yaml("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\n1: {x: 2}\n'1': 0\n", "It") == {
         "base": {"x": 1, "y": 2},

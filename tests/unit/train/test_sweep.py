@@ -38,15 +38,15 @@ def test_sweeps_of_the_repository_are_valid(path):
 def test_the_table_alone_keeps_what_failed(tmp_path):
     from dcinterp.cli import main
 
-    place = write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a}}, {{name: b}}]\n")
+    place = write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: '001'}}, {{name: '2'}}]\n")
     (tmp_path / "out").mkdir()
     table = tmp_path / "out" / "results.csv"
-    table.write_text("name,status,message\na,failed,boom: no memory\nb,waiting,\n")
+    table.write_text("name,status,message\n001,failed,boom: no memory\n2,waiting,\n")
     with pytest.raises(SystemExit, match="1"):
         main(["sweep", str(place), "--table"])
-    found = pd.read_csv(table, keep_default_na=False).set_index("name")
-    assert found["status"].to_dict() == {"a": "failed", "b": "waiting"}
-    assert found.loc["a", "message"] == "boom: no memory"
+    found = pd.read_csv(table, keep_default_na=False, dtype=str).set_index("name")
+    assert found["status"].to_dict() == {"001": "failed", "2": "waiting"}
+    assert found.loc["001", "message"] == "boom: no memory"
 
 
 def test_lists_and_grids_multiply(tmp_path):

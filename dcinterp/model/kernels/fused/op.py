@@ -17,7 +17,13 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight, Stage, View, address, row_major
 from dcinterp.model.kernels.fused.build import kernel_function, lanes, library
 from dcinterp.model.kernels.gradients import beyond_numbers, by_autograd
-from dcinterp.model.kernels.portable import all_finite, autograd_attention, chunked_attention, equation_in_chunks
+from dcinterp.model.kernels.portable import (
+    all_finite,
+    autograd_attention,
+    chunked_attention,
+    equation_in_chunks,
+    finite,
+)
 from dcinterp.model.mask import Sight
 
 NAMES = tuple(f"{stage}_{name}" for stage in ("pre", "post") for name in WEIGHTS)
@@ -135,8 +141,10 @@ def _portable_forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *res
     """The same without the C++; the way back then needs no sums."""
     *weights, how = rest
     stages, sight = _stages(weights, how), _sight(how, mask)
-    attend = equation_in_chunks if q.device.type == "cpu" and not all_finite(q, k, v, *stages) else chunked_attention
-    out = attend(q, k, v, *stages, sight=sight)
+    scannable = q.device.type == "cpu"
+    out = None if scannable and not all_finite(q, k, v, *stages) else chunked_attention(q, k, v, *stages, sight=sight)
+    if out is None or (scannable and not finite(out)):
+        out = equation_in_chunks(q, k, v, *stages, sight=sight)
     return out.transpose(1, 2).contiguous(), _sums_like(q, how).zero_()
 
 
