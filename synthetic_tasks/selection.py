@@ -34,6 +34,6 @@ def _one(name: str) -> Task:
         patterns, relations = ({getattr(task, kind) for task in TASKS.values()} for kind in ("qk", "relation"))
         if close := get_close_matches(name, sorted({*patterns, *relations}), cutoff=0.6):
             raise ValueError(
-                f"no task, pattern or relation is called {name!r}; did you mean {' or '.join(close)}?"
+                f"no task is called {name!r}, and no pattern or relation; did you mean {' or '.join(close)}?"
             ) from None
         raise ValueError(f"{error}; patterns are {', '.join(sorted(patterns))}") from None

@@ -46,7 +46,7 @@ def draw_prediction(each, number):
     prediction = analyses.run("predict", each, prompt=question.prompt, answer=inputs.first_word(each, question))
     if question.answer is not None:
         st.caption(
-            f'The expected "{escape(question.answer)}": rank {prediction.rank}, probability '
+            f'The expected "{escape(str(question.answer))}": rank {prediction.rank}, probability '
             f"{prediction.answer_probability:.1%}."
         )
     view(prediction, f"answer-{number}")

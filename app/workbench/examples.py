@@ -91,7 +91,7 @@ def made_from(name: str) -> str:
     """What a model with prompts of its own learnt instead of the tasks, in a few words."""
     if name.startswith(planted_models.PREFIX):
         return "was set by hand, with words of its own"
-    what = "Python source" if knows_tasks(models.require(name).tokenizer) else "a puzzle"
+    what = "source code" if knows_tasks(models.require(name).tokenizer) else "a puzzle"
     return f"was trained on {what}, not on the tasks"
 
 

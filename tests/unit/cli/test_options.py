@@ -76,7 +76,7 @@ def test_a_call_names_its_function_and_the_nearest_argument(shipped):
 
 
 def test_a_misspelt_pattern_is_one_that_is_near(shipped):
-    with pytest.raises(ValueError, match="'same-persn'; did you mean same-person"):
+    with pytest.raises(ValueError, match="'same-persn', and no pattern or relation; did you mean same-person"):
         dcinterp.attribute_heads_over(shipped, "same-persn n=4")
 
 
