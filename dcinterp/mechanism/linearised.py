@@ -1,4 +1,4 @@
-r"""A model made linear where it saturates, for its backward pass: rules of layer-wise relevance propagation (RelP).
+r"""A model made linear where it saturates, for its backward pass: two rules of RelP, and one of ours for the softmax.
 
     norm            x / rms(x)           rms(x) is held: a direction that fills the whole vector has a slope too
     softmax         J averaged over softmax(a s), a from 0 to 1: a saturated row has the slope that led there

@@ -82,6 +82,9 @@ def cumulative(variances: Float[Tensor, "... component"]) -> Float[Tensor, "... 
 
 
 def effective_rank(variances: Float[Tensor, "... component"]) -> Float[Tensor, " ..."]:
-    """exp of the entropy of the variances' shares (Roy and Vetterli 2007): how many components are in real use."""
+    """exp of the entropy of the variances' shares: how many components are in real use.
+
+    Roy and Vetterli (2007) take the singular values, whose squares these are; by their shares the number is larger.
+    """
     share = variances / variances.sum(-1, keepdim=True).clamp(min=torch.finfo(variances.dtype).tiny)
     return torch.special.entr(share).sum(-1).exp()

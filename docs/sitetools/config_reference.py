@@ -110,7 +110,8 @@ def _stated() -> str:
     keys = list(dict.fromkeys(key for name in presets() for key in recipe_of_preset(name)))
     lines = [
         "## What presets bring\n",
-        "Keys of `recipe` that the paper states; every other preset has the defaults above.\n",
+        "Keys of `recipe` that the paper states (the tiny classifiers have a warmup of our own); every other preset "
+        "has the defaults above.\n",
         f"| preset | {' | '.join(keys)} |",
         f"|---|{'---|' * len(keys)}",
     ]

@@ -15,7 +15,7 @@ operation that needs it ends with one sentence and never with a wrong number.
 | `cost` (`cost_at`, by place) | `dcinterp complexity` | refused |
 | `start_at_identity` | `dcinterp compose`, which adds the composer to a trained model | refused |
 | `written_out` | `dcinterp verify`, whose oracle shares no arithmetic with the model | refused |
-| `describe`, `how` | `dcinterp describe`, the model card | the name is given |
+| `describe`, `how` | `dcinterp load`, the model card | the name is given |
 | `MECHANISM` | the table of mechanisms: `docs/models.md`, `dcinterp presets --mechanisms`, the app | it is not listed |
 | `OPTIONS` | the config's `compose_options` | it takes none |
 | `STAGES` | where it can stand | before and after the softmax |

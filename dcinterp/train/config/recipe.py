@@ -160,8 +160,9 @@ class DataSection:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSection:
-    """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B). A preset of the
-    paper brings the numbers that the paper states for it, an image classifier the paper's recipe for those.
+    """Optimisation; the defaults are the paper's for language models (section 4.1 and appendix B), but for the
+    learning rate, which suits small models. A preset of the paper brings the numbers that the paper states for it, an
+    image classifier the paper's recipe for those.
 
     learning_rate: peak of AdamW's rate.
     compose_learning_rate_fraction: the learning rate of the composition's parameters, as a share of the others'.
