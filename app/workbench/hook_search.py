@@ -32,9 +32,9 @@ def code_for_hook(name: str, hook: Any) -> str:
     """A cell that reads the value at a hook, and one that sets it to zero."""
     source, tokenizer = models.parts(name)
     given = "" if tokenizer is None else f", tokenizer={tokenizer!r}"
-    imports, prompt = "", repr(readable_prompt(name))
-    if models.model(name).tokenizer is None:
-        imports, prompt = "import torch\n\n", "torch.arange(8)[None]"
+    reads_text = models.model(name).tokenizer is not None
+    imports = "" if reads_text else "import torch\n\n"
+    prompt = repr(readable_prompt(name)) if reads_text else "torch.arange(8)[None]"
     switch = f"bridge.{hook.switch}(True)\n" if hook.switch else ""
     return (
         f"{imports}import dcinterp\n\nbridge = dcinterp.load({source!r}{given})\n{switch}prompt = {prompt}\n"

@@ -21,7 +21,7 @@ def require_apart(ctx: typer.Context, option: str, *others: str) -> None:
         return
     for other in others:
         if _given(ctx, other):
-            raise UserError(f"{_flag(option)} leaves {_flag(other)} without a meaning; give one of the two.")
+            raise UserError(f"{_flag(ctx, option)} leaves {_flag(ctx, other)} without a meaning; give one of the two.")
 
 
 def _given(ctx: typer.Context, name: str) -> bool:
@@ -29,5 +29,6 @@ def _given(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _flag(name: str) -> str:
-    return f"--{name.removeprefix('only_').replace('_', '-')}"
+def _flag(ctx: typer.Context, name: str) -> str:
+    """How a parameter is written on the command line."""
+    return next(str(parameter.opts[0]) for parameter in ctx.command.params if parameter.name == name)

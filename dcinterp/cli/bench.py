@@ -228,6 +228,7 @@ def edges(
 
 @app.command()
 def circuits(
+    ctx: typer.Context,
     rows: Annotated[
         Path, typer.Argument(help="File of the measurements, a line a task; what it holds is not measured again.")
     ],
@@ -252,6 +253,7 @@ def circuits(
 
         dcinterp bench circuits rows.jsonl --seconds 0
     """
+    require_apart(ctx, "planted", "tasks", "models")
     import time
 
     from dcinterp.bench.circuits import FAST, MODELS, PLANTED, measure_planted, measure_tasks, summarise
@@ -264,8 +266,6 @@ def circuits(
     for method in methods or ():
         require_known("method", method, METHODS)
     until = time.monotonic() + seconds
-    if planted and (tasks != "all" or models):
-        raise UserError("--planted measures planted circuits; leave --tasks and --model out.")
     if not seconds:
         made = 0
     elif planted:

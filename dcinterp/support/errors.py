@@ -18,6 +18,12 @@ def require_known(kind: str, name: str, known: Collection[str]) -> None:
         raise UserError(f"There is no {kind} {name!r}; {nearest(name, known)}")
 
 
+def require_number(kind: str, number: int, count: int) -> None:
+    """Raise a UserError if there is no such one among `count` that are numbered from 0."""
+    if not 0 <= number < count:
+        raise UserError(f"There is no {kind} {number}; there are 0 to {count - 1}.")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A clause that suggests the names closest to `name`, or lists the known ones when they are few."""
     names = sorted(known)

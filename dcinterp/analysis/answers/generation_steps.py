@@ -153,11 +153,11 @@ def generation_steps(
     length, ends = ids.shape[1], _ends(bridge)
     expected = answer_tokens(bridge, answer) if answer is not None else []
     # The last token is written or scored, and not read.
-    room = bridge.cfg.n_ctx - length + 1
-    if max(steps, len(expected)) > room:
+    room, wanted = bridge.cfg.n_ctx - length + 1, max(steps, len(expected))
+    if wanted > room:
         raise UserError(
             f"The prompt is {length} tokens long and this model's context {bridge.cfg.n_ctx}, so {room} more can be "
-            f"written or scored and not {max(steps, len(expected))}; shorten the prompt, or give fewer steps."
+            f"written or scored and not {wanted}; shorten the prompt, or give fewer steps."
         )
     for step in range(steps):
         following = bridge(ids)[:, -1:].argmax(-1)

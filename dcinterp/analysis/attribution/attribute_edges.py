@@ -38,6 +38,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import pandas as pd
@@ -249,12 +250,16 @@ class EdgeAttribution(Result):
         found: list[EdgeScore | BeyondScore] = [*edges, *self.top_beyond(k)]
         return sorted(found, key=lambda edge: -abs(edge.score))[:k]
 
+    @cached_property
+    def _measured(self) -> dict[str, float]:
+        """Effects by the unit that was ablated."""
+        return dict(zip(self.checked, self.measured.tolist(), strict=True))
+
     def measured_of(self, edge: EdgeScore | BeyondScore) -> float | None:
         """The effect of ablating an edge, or where nothing is composed its head, if it was measured."""
         if isinstance(edge, BeyondScore):
             return None
-        measured = dict(zip(self.checked, self.measured.tolist(), strict=True))
-        return measured.get(edge.intervention.unit, measured.get(f"head {edge.layer}.{edge.head_to}"))
+        return self._measured.get(edge.intervention.unit, self._measured.get(f"head {edge.layer}.{edge.head_to}"))
 
     def table(self) -> pd.DataFrame:
         """One row per edge that composition adds (or head, where nothing is composed), the strongest first.

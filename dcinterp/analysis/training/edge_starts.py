@@ -230,13 +230,18 @@ def _read(file: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     return found
 
 
+def is_step(explained: Tensor) -> Tensor:
+    """Whether a curve of which two levels explain this share of the variance is a step, so that it has a start."""
+    return explained >= STEP_LIKE
+
+
 def _kept(first: Float[Tensor, " seed"], second: Float[Tensor, " seed"]) -> Bool[Tensor, " seed"]:
-    return (first >= STEP_LIKE) & (second >= STEP_LIKE)
+    return is_step(first) & is_step(second)
 
 
 def _start(step: Tensor, explained: Tensor) -> int | str:
     """A start as the table has it."""
-    return int(step) if explained >= STEP_LIKE else "none"
+    return int(step) if is_step(explained) else "none"
 
 
 def _mean(values: Float[Tensor, " seed"], kept: Bool[Tensor, " seed"]) -> tuple[float, float, float]:

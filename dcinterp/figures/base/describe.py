@@ -220,10 +220,9 @@ def _axis(trace: Any, figure: go.Figure, letter: str) -> _Axis:
     layout = figure.layout[f"{letter}axis{(getattr(trace, f'{letter}axis') or letter)[1:]}"]
     given = getattr(trace, letter)
     shared = figure.layout[f"{letter}axis{layout.matches[1:]}"] if layout.matches else layout
-    names = layout.ticktext or (tuple(given) if given is not None else None)
-    if trace.type == "heatmap" and layout.ticktext:
-        names = tuple(tick_names(layout, np.shape(trace.z)["yx".index(letter)]) or ())
-    return _Axis(_plain(layout.title.text or shared.title.text), names)
+    ticks = tick_names(layout, np.shape(trace.z)["yx".index(letter)]) if trace.type == "heatmap" else layout.ticktext
+    names = ticks or given
+    return _Axis(_plain(layout.title.text or shared.title.text), None if names is None else tuple(names))
 
 
 def _panel(trace: Any, figure: go.Figure) -> str:

@@ -81,8 +81,10 @@ def grid(
 
 def tick_names(axis: Any, count: int) -> list[str] | None:
     """What each of `count` rows or columns is called: its tick, or the nearest one where there are fewer ticks."""
-    if not axis.ticktext or len(axis.ticktext) >= count:
-        return list(map(str, axis.ticktext[:count])) if axis.ticktext else None
+    if not axis.ticktext:
+        return None
+    if len(axis.ticktext) >= count:
+        return [str(name) for name in axis.ticktext[:count]]
     places = np.asarray(axis.tickvals, dtype=float)
     return [str(axis.ticktext[int(np.abs(places - number).argmin())]) for number in range(count)]
 

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.figures.base.style import BRANCH_COLOURS, axis, common_layout, zero_line
 from dcinterp.mechanism.branches import BRANCHES
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import require_number
 
 RESULT = "ComposeBreakdown"
 KIND = "sharing"
@@ -21,8 +21,7 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int = 0) -
         theme: "light" or "dark".
         selected: the head that borrows.
     """
-    if not 0 <= selected < len(result.a):
-        raise UserError(f"There is no head {selected}; there are 0 to {len(result.a) - 1}.")
+    require_number("head", selected, len(result.a))
     heads = [str(head) for head in range(len(result.a))]
     quantity = "score" if result.stage == "pre" else "attention"
     bars = [

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.training.training_strengths import TrainingStrengths
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
 from dcinterp.mechanism.branches import BRANCHES
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, require_number
 
 RESULT = "TrainingStrengths"
 KIND = ""
@@ -48,8 +48,7 @@ def plot(
     if not figure.data:
         figure.add_scatter(x=[], y=[], name="no composition")
     if checkpoint is not None:
-        if not 0 <= checkpoint < len(result.step):
-            raise UserError(f"There is no checkpoint {checkpoint}; there are 0 to {len(result.step) - 1}.")
+        require_number("checkpoint", checkpoint, len(result.step))
         figure.add_vline(x=int(result.step[checkpoint]), line_width=1, line_dash="dot", line_color=THEMES[theme].text)
     figure.update_xaxes(title="step", rangemode="tozero")
     figure.update_yaxes(title="size relative to the attention before composition", rangemode="tozero")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dcinterp.analysis.training.edge_starts import STEP_LIKE, EdgeStarts
+from dcinterp.analysis.training.edge_starts import EdgeStarts, is_step
 from dcinterp.figures.training.edges_in_training import curves_of_edges
 from dcinterp.support.errors import UserError, nearest
 
@@ -28,8 +28,8 @@ def plot(
     if seed not in result.seeds:
         raise UserError(f"There is no seed {seed}; {nearest(str(seed), map(str, result.seeds))}")
     s = result.seeds.index(seed)
-    starts = {result.main[s]: int(result.main_start[s])} if result.main_explained[s] >= STEP_LIKE else {}
-    loss_start = int(result.loss_start[s]) if result.loss_explained[s] >= STEP_LIKE else None
+    starts = {result.main[s]: int(result.main_start[s])} if is_step(result.main_explained[s]) else {}
+    loss_start = int(result.loss_start[s]) if is_step(result.loss_explained[s]) else None
     places = result.strongest(seed, edges)
     lines = {result.edges[place]: result.effect[s, :, place].tolist() for place in places}
     steps, loss = result.step.tolist(), result.loss[s].tolist()

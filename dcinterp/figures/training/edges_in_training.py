@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.training.training_edges import TrainingEdges
 from dcinterp.figures.base.style import SERIES, THEMES, edge_name, finish
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, require_number
 
 RESULT = "TrainingEdges"
 KIND = ""
@@ -58,8 +58,8 @@ def curves_of_edges(
     Raises:
         UserError: there is no such checkpoint.
     """
-    if checkpoint is not None and not 0 <= checkpoint < len(steps):
-        raise UserError(f"There is no checkpoint {checkpoint}; there are 0 to {len(steps) - 1}.")
+    if checkpoint is not None:
+        require_number("checkpoint", checkpoint, len(steps))
     colour, figure = THEMES[theme].text, go.Figure()
     _line(figure, steps, loss, "loss", loss_start, colour, {"width": 4})
     for number, (edge, values) in enumerate(edges.items()):

@@ -168,6 +168,25 @@ def autograd_attention(
     return _in_chunks(q, k, v, pre, post, sight, chunk, headmix_attention)
 
 
+def chunked_or_equation(
+    q: QueryHeads,
+    k: KeyHeads,
+    v: KeyHeads,
+    pre: ComposeWeights | None = None,
+    post: ComposeWeights | None = None,
+    *,
+    sight: Sight,
+    scan: bool,
+) -> QueryHeads:
+    """`chunked_attention`, and `equation_in_chunks` where numbers are not finite, if they may be looked at (`scan`)."""
+    if scan and not all_finite(q, k, v, pre, post):
+        return equation_in_chunks(q, k, v, pre, post, sight=sight)
+    out = chunked_attention(q, k, v, pre, post, sight=sight)
+    if scan and not finite(out):  # scores that overflow, of finite inputs
+        return equation_in_chunks(q, k, v, pre, post, sight=sight)
+    return out
+
+
 def equation_in_chunks(
     q: QueryHeads,
     k: KeyHeads,

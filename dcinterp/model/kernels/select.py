@@ -16,7 +16,7 @@ from dcinterp.model.kernels import fused
 from dcinterp.model.kernels.arguments import settle_arguments
 from dcinterp.model.kernels.bias import add_biases
 from dcinterp.model.kernels.gradients import transformed
-from dcinterp.model.kernels.portable import all_finite, chunked_attention, equation_in_chunks, finite
+from dcinterp.model.kernels.portable import all_finite, chunked_or_equation, equation_in_chunks, finite
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, reference_attention
 from dcinterp.model.mask import Sight
 from dcinterp.support.errors import UserError, nearest
@@ -85,10 +85,10 @@ def _bias_says_where_nan_goes(
     q: QueryHeads, k: KeyHeads, v: KeyHeads, pre: ComposeWeights | None, post: ComposeWeights | None
 ) -> bool:
     """Whether a bias is not finite itself, or all that a stage adds to inputs that are not: then 0 * NaN is missing."""
-    biased = [stage for stage in (pre, post) if stage is not None and stage.bias is not None]
-    if any(not finite(stage.bias) for stage in biased if stage.bias is not None):
+    biased = [(stage, stage.bias) for stage in (pre, post) if stage is not None and stage.bias is not None]
+    if not all(finite(bias) for _, bias in biased):
         return True
-    alone = any(not stage.skip and stage.static is None and not [*stage.dynamic()] for stage in biased)
+    alone = any(not stage.skip and stage.static is None and not [*stage.dynamic()] for stage, _ in biased)
     return alone and not all_finite(q, k, v, pre, post)
 
 
@@ -109,13 +109,7 @@ def _run(
         from dcinterp.model.kernels.triton_kernel import triton_attention  # needs the package triton
 
         return triton_attention(q, k, v, pre, post, **rule)
-    scannable = _scannable(q)
-    if scannable and not all_finite(q, k, v, pre, post):
-        return equation_in_chunks(q, k, v, pre, post, sight=sight)
-    out = chunked_attention(q, k, v, pre, post, sight=sight)
-    if scannable and not finite(out):  # scores that overflow, of finite inputs
-        return equation_in_chunks(q, k, v, pre, post, sight=sight)
-    return out
+    return chunked_or_equation(q, k, v, pre, post, sight=sight, scan=_scannable(q))
 
 
 def require_portable(implementation: str) -> None:

@@ -367,7 +367,7 @@ def test_a_bias_after_the_softmax_adds_what_the_equation_adds(implementation: An
 
 
 def test_large_sums_of_half_precisions_are_no_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(select, "equation_in_chunks", None)  # the slow way, which is not needed
+    monkeypatch.setattr(portable, "equation_in_chunks", None)  # the slow way, which is not needed
     q, k, v = (torch.ones(1, 8, 256, 64, dtype=torch.float16) for _ in range(3))
     assert composed_attention(q, k, 2 * v, causal=True, implementation="chunked").isfinite().all()
 

@@ -18,11 +18,10 @@ from dcinterp.model.kernels.fused.arguments import WEIGHTS, Arguments, KeyWeight
 from dcinterp.model.kernels.fused.build import kernel_function, lanes, library
 from dcinterp.model.kernels.gradients import beyond_numbers, by_autograd
 from dcinterp.model.kernels.portable import (
-    all_finite,
     autograd_attention,
     chunked_attention,
+    chunked_or_equation,
     equation_in_chunks,
-    finite,
 )
 from dcinterp.model.mask import Sight
 
@@ -140,11 +139,8 @@ def _equation(call: _Call, mask: Tensor | None, weights: Weights, how: list[int]
 def _portable_forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
     """The same without the C++; the way back then needs no sums."""
     *weights, how = rest
-    stages, sight = _stages(weights, how), _sight(how, mask)
-    scannable = q.device.type == "cpu"
-    out = None if scannable and not all_finite(q, k, v, *stages) else chunked_attention(q, k, v, *stages, sight=sight)
-    if out is None or (scannable and not finite(out)):
-        out = equation_in_chunks(q, k, v, *stages, sight=sight)
+    scan = q.device.type == "cpu"
+    out = chunked_or_equation(q, k, v, *_stages(weights, how), sight=_sight(how, mask), scan=scan)
     return out.transpose(1, 2).contiguous(), _sums_like(q, how).zero_()
 
 
