@@ -15,12 +15,12 @@ import torch
 
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import print_text, with_all_arms
+from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models, with_all_arms
 from dcinterp.evidence.verdicts import family_level
 from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis, reported_runs
-from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 MEASURED, TEXT_FILE = "by_combination.csv", "more-leans-on.md"
@@ -47,7 +47,7 @@ its end, of the arm and its baseline; these seeds are chosen by their outcome, s
 The difference on the tasks seen, over all seeds, at {level:.2%} (at 95 %: *Where both arms learnt the tasks seen*):
 {seen}.
 
-    python experiments/recombination_tasks_mechanisms/leans_on.py
+    python experiments/recombination_tasks_mechanisms/leans_on.py{options}
 
 """
 
@@ -64,8 +64,8 @@ def between(apart: pd.Series, level: float) -> str:
     return interval_text(float(values.mean()), float(low), float(high), sign="+")
 
 
-def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
-    """The three tables, as Markdown."""
+def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
+    """The three tables, as Markdown; `options` are those of the command that makes them again."""
     asked = experiment.hypotheses
     level = family_level(len(asked))
     names = [each.name for each in asked]
@@ -99,6 +99,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
             learnt.append([each.name, words, listed, f"{apart[each.name][those].mean():+.3f}", *mean])
     head = ["difference", "learnt by", "seeds", "on tasks left out", "loss of the arm", "loss of its baseline"]
     return TEXT.format(
+        options=options,
         level=level,
         at=experiment.solved_at,
         combinations=markdown_table(["without", *names], without),
@@ -108,9 +109,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment) -> str:
     )
 
 
-def main() -> None:
+def main(table: RunsTable = None) -> None:
     """Write the tables and print them."""
-    print_text(summary(pd.read_csv(HERE / MEASURED), read_experiment(HERE)), HERE / TEXT_FILE)
+    trained = trained_models(HERE, HERE, table)
+    if not (measured := trained.place / MEASURED).is_file():
+        raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py makes it.")
+    print_text(summary(pd.read_csv(measured), trained.experiment, trained.options), trained.place / TEXT_FILE)
 
 
 if __name__ == "__main__":

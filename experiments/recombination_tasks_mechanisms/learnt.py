@@ -12,11 +12,10 @@ from pathlib import Path
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import brackets, difference_text, interval_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
 from dcinterp.evidence.verdicts import comparison, family_level, side_of_zero
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis
-from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 TEXT_FILE = "more-learnt.md"
@@ -36,7 +35,7 @@ over all seeds, and that on tasks seen at most {most:+g}; and the interval on ta
 *too few*: fewer than {fewest} such seeds, so that nothing is said of joining the parts. Empty: seeds are missing.
 *no finding*: the interval at {level:.2%} does not lie above zero, which is no evidence that there is no gain.
 
-    python experiments/recombination_tasks_mechanisms/learnt.py
+    python experiments/recombination_tasks_mechanisms/learnt.py{options}
 
 {table}
 
@@ -69,8 +68,8 @@ def row_of(hypothesis: Hypothesis, primary: ArmComparison, seen: ArmComparison, 
     return [f"{hypothesis.name}: {hypothesis.difference}", *cells, says]
 
 
-def summary(experiment: Experiment) -> str:
-    """The table, as Markdown.
+def summary(experiment: Experiment, options: str = "") -> str:
+    """The table, as Markdown; `options` are those of the command that makes it again.
 
     Raises:
         UserError: no run has ended yet.
@@ -90,6 +89,7 @@ def summary(experiment: Experiment) -> str:
         most=MOST,
         tests=tests,
         level=level,
+        options=options,
         beside=BESIDE,
         table=markdown_table(head, rows),
         other=markdown_table(
@@ -99,9 +99,10 @@ def summary(experiment: Experiment) -> str:
     )
 
 
-def main() -> None:
+def main(table: RunsTable = None) -> None:
     """Write the table and print it."""
-    print_text(summary(read_experiment(HERE)), HERE / TEXT_FILE)
+    trained = trained_models(HERE, HERE, table)
+    print_text(summary(trained.experiment, trained.options), trained.place / TEXT_FILE)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from experiment_scripts import FOLDER, script
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.trained_models import folder_option
 from dcinterp.evidence.verdicts import comparison
+from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
 
 HELD_OUT = {f"task{number}" for number in (4, 5, 18, 19, 32, 33, 54, 55, 68, 69)}
@@ -160,3 +161,44 @@ def test_what_a_difference_leans_on_is_what_is_left_without_a_part_of_it(monkeyp
     assert first[one].startswith("+0.000")
     assert all(first[each].startswith("+0.025") for each in experiment.config["data"]["holdout"][1:])
     assert first[str(seed)].startswith("+0.200; +0.000")
+
+
+def test_runs_of_other_arms_are_runs_of_this_experiment_too(tmp_path, monkeypatch):
+    """By their digests: those of the ten seeds that the other experiment reported."""
+    module, other = (
+        script("recombination_tasks", "same_runs"),
+        FOLDER / "recombination_tasks_mechanisms" / "results.csv",
+    )
+    experiment = read_experiment(FOLDER / "recombination_tasks")
+    table, columns = pd.read_csv(other), list(pd.read_csv(experiment.table, nrows=0).columns)
+    rows = module.shared_rows(table, list(experiment.arms), columns)
+    assert set(rows["arm"]) == {"plain", "plain wider", "DCMHA"}
+    again = replace(experiment, table=tmp_path / "replication.csv", seeds=list(range(110, 120)))
+    rows.to_csv(again.table, index=False)
+    found = comparison(again, None)
+    assert (len(found.seeds), found.planned) == (10, 10)
+    assert f"{found.between(['DCMHA'], ['plain wider'])[0]:+.3f}" == "-0.054", "R1 of the other page"
+    rows.assign(digest="0000").to_csv(again.table, index=False)
+    with pytest.raises(UserError, match="config"):
+        comparison(again, None)
+    with pytest.raises(UserError, match="no arm plain wider"):
+        module.shared_rows(table[table["arm"] != "plain wider"], list(experiment.arms), columns)
+    monkeypatch.setattr(module, "OTHER", tmp_path / "none.csv")
+    with pytest.raises(UserError, match=r"There is no .*none\.csv yet"):
+        module.main()
+
+
+@pytest.mark.parametrize("name", ["learnt", "leans_on"])
+def test_what_is_said_of_other_seeds_stands_beside_their_table(tmp_path, name):
+    folder = FOLDER / "recombination_tasks_mechanisms"
+    module, table = script("recombination_tasks_mechanisms", name), tmp_path / "again.csv"
+    table.write_bytes((folder / "results.csv").read_bytes())
+    if name == "leans_on":
+        with pytest.raises(UserError, match="by_combination.py makes it"):
+            module.main(table)
+        (tmp_path / "again" / "by_combination.csv").write_bytes((folder / "by_combination.csv").read_bytes())
+    module.main(table)
+    command = f"{name}.py --table again.csv"
+    text = (tmp_path / "again" / module.TEXT_FILE).read_text(encoding="utf-8")
+    assert command in text
+    assert text.replace(f" --table {table.name}", "") == (folder / module.TEXT_FILE).read_text(encoding="utf-8")
