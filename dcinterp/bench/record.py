@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dcinterp.bench import attention, models
-from dcinterp.bench.timing import Measurement
+from dcinterp.bench.timing import Measurement, Timing
 from dcinterp.support.errors import UserError
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.progress import Progress, silent
@@ -84,9 +85,22 @@ def read_record(file: Path) -> dict[str, Any]:
         UserError: it is not there, or something else.
     """
     record: dict[str, Any] = read_json_object(file, what="measurements of `dcinterp bench all`", way="measure again")
-    if not {"machine", "rounds", "measurements"} <= record.keys():
+    whole_record = _has(record, {"machine", "rounds"}) and _has(record["machine"], machine())
+    measured = record.get("measurements")
+    if not (whole_record and isinstance(measured, list) and measured and all(map(_is_measured, measured))):
         raise UserError(f"{file} holds no measurements of `dcinterp bench all`; measure again, into another file.")
     return record
+
+
+def _has(item: Any, names: Iterable[str]) -> bool:
+    return isinstance(item, dict) and set(names) <= item.keys()
+
+
+def _is_measured(item: Any) -> bool:
+    own = ("kind", "job", "load", *(field.name for field in fields(Measurement)))
+    if not _has(item, own) or not isinstance(item["timings"], list) or not item["timings"]:
+        return False
+    return all(_has(timing, [field.name for field in fields(Timing)]) for timing in item["timings"])
 
 
 def read_page(page: Path) -> str:

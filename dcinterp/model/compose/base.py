@@ -369,10 +369,20 @@ class Composer(nn.Module, ABC):
 
 
 def take_extra_loss(model: nn.Module) -> Tensor | None:
-    """What the composers of all layers add to the loss of a model since this was last asked; None for nothing."""
+    """What the composers of all layers add to the loss of a model since this was last asked; None for nothing.
+
+    Raises:
+        UserError: it was made without gradients, as reentrant checkpointing does, so that training would not follow it.
+    """
     total = None
     for composer in model.modules():
         if isinstance(composer, Composer) and composer.extra_loss is not None:
-            total = composer.extra_loss if total is None else total + composer.extra_loss
-            composer.extra_loss = None
+            extra, composer.extra_loss = composer.extra_loss, None
+            learns = torch.is_grad_enabled() and any(each.requires_grad for each in composer.parameters())
+            if learns and not extra.requires_grad:
+                raise UserError(
+                    f"compose={composer.config.compose!r} adds to the loss, and reentrant gradient checkpointing drops "
+                    "the gradient of that; give gradient_checkpointing_kwargs={'use_reentrant': False}."
+                )
+            total = extra if total is None else total + extra
     return total

@@ -16,6 +16,7 @@ from dcinterp.model.kernels import composed_attention
 from dcinterp.support.errors import UserError
 
 TINY = attention.Shape(2, 9, 4, 8)
+KERNEL_RECORD = Path(__file__).parents[3] / "docs" / "kernel-bench.json"
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -109,6 +110,21 @@ def test_all_measurements_go_into_a_file_and_from_there_into_a_page(tmp_path: Pa
     other = CliRunner().invoke(app, ["all", "--rounds", "2", "--json", str(file)])
     assert isinstance(other.exception, UserError)
     assert "by other rounds" in str(other.exception)
+
+
+@pytest.mark.parametrize("lost", ["machine", "rounds", "measurements", "torch", "job", "timings", "seconds"])
+def test_a_record_without_a_part_of_it_is_no_measurement(tmp_path: Path, lost: str) -> None:
+    from dcinterp.cli.bench import app
+
+    file = tmp_path / "bench.json"
+    record = json.loads(KERNEL_RECORD.read_text(encoding="utf-8"))
+    first = record["measurements"][0]
+    for place in (record, record["machine"], first, first["timings"][0]):
+        place.pop(lost, None)
+    file.write_text(json.dumps(record))
+    ran = CliRunner().invoke(app, ["all", "--read", "--json", str(file)])
+    assert isinstance(ran.exception, UserError)
+    assert f"{file} holds no measurements" in str(ran.exception)
 
 
 @pytest.mark.usefixtures("little")

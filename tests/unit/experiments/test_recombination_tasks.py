@@ -194,7 +194,7 @@ def test_what_is_said_of_other_seeds_stands_beside_their_table(tmp_path, name):
     module, table = script("recombination_tasks_mechanisms", name), tmp_path / "again.csv"
     table.write_bytes((folder / "results.csv").read_bytes())
     if name == "leans_on":
-        with pytest.raises(UserError, match="by_combination.py makes it"):
+        with pytest.raises(UserError, match=r"by_combination\.py makes it"):
             module.main(table)
         (tmp_path / "again" / "by_combination.csv").write_bytes((folder / "by_combination.csv").read_bytes())
     module.main(table)

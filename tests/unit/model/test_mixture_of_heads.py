@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 
 from dcinterp.model.compose.mixture_of_heads import MixtureOfHeads
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 
 SIZES = dict(vocab_size=11, hidden_size=24, num_attention_heads=6, num_hidden_layers=2, intermediate_size=16)
 
@@ -57,6 +59,24 @@ def test_the_loss_asks_for_balance_in_training_alone() -> None:
     half = model(ids, labels=ids, num_items_in_batch=torch.tensor(24)).loss  # of two equal parts of a batch
     torch.testing.assert_close(half, loss / 2)
     assert all(block.self_attn.post.extra_loss is None for block in model.model.layers)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_balance_has_a_gradient_under_checkpointing_or_is_refused(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    model, ids = DCFormerForCausalLM(config(load_balance=0.5)).train(), torch.arange(7)[None]
+    model(ids, labels=ids).loss.backward()
+    routed = model.model.layers[0].self_attn.post.routed.weight
+    expected, routed.grad = routed.grad, None
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant:
+        with pytest.raises(UserError, match="reentrant gradient checkpointing drops"):
+            model(ids, labels=ids)
+    else:
+        model(ids, labels=ids).loss.backward()
+        torch.testing.assert_close(routed.grad, expected)
+    with torch.no_grad():
+        model(ids, labels=ids)
 
 
 def test_a_model_can_be_copied_after_a_step_of_training() -> None:
