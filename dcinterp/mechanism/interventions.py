@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Bool
@@ -127,8 +128,20 @@ class Intervention:
         return " ".join(str(self).split()[:2])
 
 
-Interventions = str | Intervention | Sequence[str | Intervention]
-"""Lines, `Intervention`s, or one text with lines apart by semicolons."""
+class Removable(Protocol):
+    """Something that an intervention removes, such as the edge of a result."""
+
+    @property
+    def intervention(self) -> Intervention: ...
+
+
+Interventions = str | Intervention | Removable | Sequence[str | Intervention | Removable]
+"""Lines, `Intervention`s, edges of a result (their removal), or one text with lines apart by semicolons."""
+
+
+def _removal(given: Any) -> Any:
+    """The removal of an edge of a result; anything else as it is."""
+    return getattr(given, "intervention", given)
 
 
 def read_interventions(given: Interventions) -> list[Intervention]:
@@ -137,17 +150,18 @@ def read_interventions(given: Interventions) -> list[Intervention]:
     Raises:
         UserError: a line is none, or there are none at all.
     """
-    if isinstance(given, Intervention):
-        return [given]
-    lines = re.split(r"[;\n]", given) if isinstance(given, str) else list(given)
-    for each in lines:
+    whole = _removal(given)  # first, as the edges of results are tuples
+    if isinstance(whole, Intervention):
+        return [whole]
+    lines = re.split(r"[;\n]", whole) if isinstance(whole, str) else list(whole)
+    read = []
+    for each in map(_removal, lines):
         if not isinstance(each, str | Intervention):
             raise UserError(f"{shown(each)} is no intervention; {_HELP}.")
-    read = [
-        each if isinstance(each, Intervention) else Intervention.parse(each)
-        for each in lines
-        if isinstance(each, Intervention) or each.strip()
-    ]
+        if isinstance(each, Intervention):
+            read.append(each)
+        elif each.strip():
+            read.append(Intervention.parse(each))
     if not read:
         raise UserError(f"There is no intervention; {_HELP}.")
     return read

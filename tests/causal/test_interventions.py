@@ -431,3 +431,17 @@ def test_a_rotation_over_the_border_of_a_group_is_no_edge(make_bridge):
     first = model.cfg.n_heads // 2
     line = f"edge 1.post.kp.{first}>{first}"
     assert torch.allclose(logits_under(model, f"{line} rotate"), logits_under(model, f"{line} zero"))
+
+
+def test_an_edge_of_a_result_stands_for_its_removal(model):
+    """Alone, as it is a tuple too, and among lines; before the softmax it is named so."""
+    edges = dcinterp.attribute_edges(model, PROMPT, "food", stage="pre", method="gradient")
+    edge, other = edges.top(2)
+    assert edge.label.endswith(f"(pre {edge.branch})")
+    assert dataclasses.replace(edges, stage="post").top(1)[0].label.endswith(f"({edge.branch})")
+    assert read_interventions(edge) == [edge.intervention]
+    assert read_interventions([other, "head 1.3 zero", edge])[::2] == [other.intervention, edge.intervention]
+    by_edge, by_line = (intervene(model, PROMPT, each, "food") for each in (edge, str(edge.intervention)))
+    assert by_edge.metric_after == by_line.metric_after != by_line.metric_before
+    assert by_edge.call.arguments == by_line.call.arguments
+    assert by_edge.call.arguments["interventions"] == str(edge.intervention)

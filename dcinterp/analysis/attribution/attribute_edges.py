@@ -93,7 +93,7 @@ class BeyondScore(NamedTuple):
 
 
 class EdgeScore(NamedTuple):
-    """One edge and its score; `str(edge.intervention)` is the line that ablates it."""
+    """One edge and its score; `intervene` takes it as its removal, whose line is `str(edge.intervention)`."""
 
     layer: int
     branch: str
@@ -115,13 +115,21 @@ class EdgeScore(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How figures name the edge: L1H6 → L1H1 (kp), head 6 of layer 1 shares with head 1 through branch kp."""
-        return f"L{self.layer}H{self.head_from} → L{self.layer}H{self.head_to} ({self.branch})"
+        """How figures name the edge: L1H6 → L1H1 (kp), head 6 of layer 1 shares with head 1 through branch kp.
+
+        Before the softmax it is (pre kp).
+        """
+        branch = self.branch if self.stage == "post" else f"{self.stage} {self.branch}"
+        return f"L{self.layer}H{self.head_from} → L{self.layer}H{self.head_to} ({branch})"
 
     @property
     def intervention(self) -> Intervention:
         """The removal of this edge."""
         return Intervention("edge", self.layer, self.stage, self.branch, self.head_to, self.head_from)
+
+    def plain(self) -> str:
+        """The line of the removal, which is how records of calls keep an edge."""
+        return str(self.intervention)
 
 
 @dataclass(frozen=True)

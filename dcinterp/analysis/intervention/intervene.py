@@ -190,7 +190,8 @@ def intervene(
         bridge: any bridge; all but heads need composed heads.
         prompt: text, or token ids as in [5, 7, 9].
         interventions: one line such as "edge 2.post.kp.2>3 mean", several apart by semicolons, or a list of them. The
-            kind is mean (as without any), zero, resample, resample-token, rotate, scale=X or counterfactual.
+            kind is mean (as without any), zero, resample, resample-token, rotate, scale=X or counterfactual. An edge of
+            `attribute_edges` stands for its removal (zero).
         target: the answer; the model's own most likely token by default.
         foil: the answer it competes with.
         at: the position whose next token is predicted.
