@@ -1,54 +1,67 @@
-"""The runs of recombination_tasks_mechanisms with other seeds that are runs of this experiment too.
+"""Runs of another experiment that are runs of this one too.
 
     python experiments/recombination_tasks/same_runs.py
 
-takes the rows of the arms that both have from that folder's replication.csv, and writes them to the one of this folder.
-Configs and seeds are the same there, to their digests, so that they are not trained twice.
+takes the rows of the arms that both have from replication.csv of recombination_tasks_mechanisms, and writes them to
+replication.csv of this folder; with --source, --folder and --table the tables are others. Configs and seeds of the rows
+are the same in both, to their digests, so that they are not trained twice; else nothing is written.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
 import typer
 
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.verdicts import replication
 from dcinterp.support.errors import UserError
 from dcinterp.support.whole_files import whole
-from dcinterp.train.control.experiment import REPLICATION
+from dcinterp.train.control.experiment import REPLICATION, Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
-OTHER = HERE.parent / "recombination_tasks_mechanisms" / REPLICATION
+SOURCE = HERE.parent / "recombination_tasks_mechanisms" / REPLICATION
+EVERY = ("stage", "arm", "name", "status", "digest", "recipe.seed")
+"""Columns without which a row cannot be told to be the same run."""
 
 
-def shared_rows(other: pd.DataFrame, arms: list[str], columns: list[str]) -> pd.DataFrame:
-    """The rows of some arms, with the columns of another table.
+def shared_rows(source: Path, experiment: Experiment) -> pd.DataFrame:
+    """The rows of a table whose arms an experiment has, if they are runs of it.
 
     Raises:
-        UserError: an arm has no row, or one of the columns is not there.
+        UserError: there is no such table or no such row, or one that was made with another config.
     """
-    missing = [f"column {each}" for each in columns if each not in other] + [
-        f"arm {each}" for each in arms if each not in set(other["arm"])
-    ]
-    if missing:
-        raise UserError(f"{OTHER} has no {', no '.join(missing)}, so its runs are not those of {HERE.name}.")
-    return other.loc[other["arm"].isin(arms), columns]
+    if not source.is_file():
+        raise UserError(f"There is no {source} yet: `dcinterp experiment run` as in its protocol.md makes it.")
+    rows = read_table(replace(experiment, table=source))
+    rows = rows[rows["arm"].isin(experiment.arms) & (rows["status"] == "done")]
+    if not len(rows) or not set(EVERY) <= set(rows):
+        raise UserError(f"{source} has no run of {', '.join(experiment.arms)} with its digest.")
+    seeds = tuple(sorted(set(rows.loc[rows["stage"] == "final", "recipe.seed"].astype(int))))
+    with_seeds = replace(experiment, table=source, seeds=seeds)
+    runs = [*with_seeds.tuning_runs(), *with_seeds.final_runs(rows)]
+    with_seeds.require_config(runs, rows)
+    if strange := sorted(set(rows["name"]) - {run.name for run in runs}):
+        raise UserError(f"{source} has {strange[0]!r}, which is no run of {experiment.folder}.")
+    return rows.dropna(axis=1, how="all")
 
 
-def main() -> None:
-    """Write the table, and read it as the page does, which refuses a run of another config."""
-    if not OTHER.is_file():
-        raise UserError(f"There is no {OTHER} yet: `dcinterp experiment run` as in its protocol.md makes it.")
-    experiment = read_experiment(HERE)
-    columns = list(pd.read_csv(experiment.table, nrows=0).columns)
-    rows = shared_rows(pd.read_csv(OTHER), list(experiment.arms), columns)
-    with whole(HERE / REPLICATION) as file:
+def main(
+    source: Annotated[Path, typer.Option(help="Table of the runs that are there.")] = SOURCE,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment that they are runs of too.")] = HERE,
+    table: Annotated[Path | None, typer.Option(help="Table to write, which must not be there yet.")] = None,
+) -> None:
+    """Write the table."""
+    table = folder / REPLICATION if table is None else table
+    if table.exists():
+        raise UserError(f"{table} is there already; move it away.")
+    rows = shared_rows(source, read_experiment(folder))
+    with whole(table) as file:
         rows.to_csv(file, index=False)
-    replication(experiment)
-    typer.echo(f"{len(rows)} runs are in {HERE / REPLICATION}.")
+    typer.echo(f"{len(rows)} runs are in {table}.")
 
 
 if __name__ == "__main__":

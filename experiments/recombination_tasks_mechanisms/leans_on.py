@@ -9,9 +9,11 @@ reads the table of the runs and by_combination.csv, and prints tables, which are
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
 import torch
+import typer
 
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
@@ -99,7 +101,9 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
             learnt.append([each.name, words, listed, f"{apart[each.name][those].mean():+.3f}", *mean])
     head = ["difference", "learnt by", "seeds", "on tasks left out", "loss of the arm", "loss of its baseline"]
     return TEXT.format(
-        looked="Described, by rules that ask nothing of it" if options else "Looked at when all runs had been read",
+        looked="Described, by rules that were written before the runs"
+        if options
+        else "Looked at when all runs had been read",
         options=options,
         level=level,
         at=experiment.solved_at,
@@ -110,9 +114,12 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     )
 
 
-def main(table: RunsTable = None) -> None:
+def main(
+    table: RunsTable = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+) -> None:
     """Write the tables and print them."""
-    trained = trained_models(HERE, HERE, table)
+    trained = trained_models(folder, HERE, table)
     if not (measured := trained.place / MEASURED).is_file():
         raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py makes it.")
     print_text(summary(pd.read_csv(measured), trained.experiment, trained.options), trained.place / TEXT_FILE)

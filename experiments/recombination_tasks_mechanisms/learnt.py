@@ -8,6 +8,9 @@ reads the table of the runs and prints a table, which is also at the end of the 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import brackets, difference_text, interval_text
@@ -99,9 +102,12 @@ def summary(experiment: Experiment, options: str = "") -> str:
     )
 
 
-def main(table: RunsTable = None) -> None:
+def main(
+    table: RunsTable = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+) -> None:
     """Write the table and print it."""
-    trained = trained_models(HERE, HERE, table)
+    trained = trained_models(folder, HERE, table)
     print_text(summary(trained.experiment, trained.options), trained.place / TEXT_FILE)
 
 

@@ -14,6 +14,7 @@ from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.trained_models import folder_option
 from dcinterp.evidence.verdicts import comparison
 from dcinterp.support.errors import UserError
+from dcinterp.train.control.experiment import read_table
 from dcinterp.train.control.experiment_file import read_experiment
 
 HELD_OUT = {f"task{number}" for number in (4, 5, 18, 19, 32, 33, 54, 55, 68, 69)}
@@ -163,29 +164,42 @@ def test_what_a_difference_leans_on_is_what_is_left_without_a_part_of_it(monkeyp
     assert first[str(seed)].startswith("+0.200; +0.000")
 
 
-def test_runs_of_other_arms_are_runs_of_this_experiment_too(tmp_path, monkeypatch):
-    """By their digests: those of the ten seeds that the other experiment reported."""
-    module, other = (
-        script("recombination_tasks", "same_runs"),
-        FOLDER / "recombination_tasks_mechanisms" / "results.csv",
-    )
-    experiment = read_experiment(FOLDER / "recombination_tasks")
-    table, columns = pd.read_csv(other), list(pd.read_csv(experiment.table, nrows=0).columns)
-    rows = module.shared_rows(table, list(experiment.arms), columns)
-    assert set(rows["arm"]) == {"plain", "plain wider", "DCMHA"}
-    again = replace(experiment, table=tmp_path / "replication.csv", seeds=list(range(110, 120)))
-    rows.to_csv(again.table, index=False)
-    found = comparison(again, None)
-    assert (len(found.seeds), found.planned) == (10, 10)
-    assert f"{found.between(['DCMHA'], ['plain wider'])[0]:+.3f}" == "-0.054", "R1 of the other page"
-    rows.assign(digest="0000").to_csv(again.table, index=False)
-    with pytest.raises(UserError, match="config"):
-        comparison(again, None)
-    with pytest.raises(UserError, match="no arm plain wider"):
-        module.shared_rows(table[table["arm"] != "plain wider"], list(experiment.arms), columns)
-    monkeypatch.setattr(module, "OTHER", tmp_path / "none.csv")
+@pytest.mark.parametrize(
+    ("source", "folder", "arms", "mean"),
+    [
+        ("recombination_tasks_mechanisms", "recombination_tasks", {"plain", "plain wider", "DCMHA"}, "-0.054"),
+        (
+            "recombination_tasks_two_heads",
+            "recombination_tasks_mechanisms_two_heads",
+            {"plain wider", "DCMHA"},
+            "-0.006",
+        ),
+    ],
+)
+def test_runs_of_another_experiment_are_runs_of_this_one_too(tmp_path, source, folder, arms, mean):
+    """By their digests, as both have the same config for them."""
+    module, other = script("recombination_tasks", "same_runs"), FOLDER / source / "results.csv"
+    experiment, table = read_experiment(FOLDER / folder), tmp_path / "table.csv"
+    module.main(other, FOLDER / folder, table)
+    rows = read_table(replace(experiment, table=table))
+    final = rows[rows["stage"] == "final"]
+    assert set(rows["arm"]) == arms
+    assert list(final["arm"].value_counts()) == [10] * len(arms)
+    by_arm = final.pivot_table(index="recipe.seed", columns="arm", values="accuracy 1 held-out")
+    assert f"{(by_arm['DCMHA'] - by_arm['plain wider']).mean():+.3f}" == mean, "as on the other page"
+    with pytest.raises(UserError, match="is there already"):
+        module.main(other, FOLDER / folder, table)
+    rows.assign(digest="0000").to_csv(table, index=False)
+    with pytest.raises(UserError, match="made with another config"):
+        module.shared_rows(table, experiment)
+    rows.assign(name=rows["name"] + "x").to_csv(table, index=False)
+    with pytest.raises(UserError):
+        module.shared_rows(table, experiment)
+    with pytest.raises(UserError, match=r"has no run of"):
+        module.shared_rows(table, replace(experiment, arms={"none": {}}))
     with pytest.raises(UserError, match=r"There is no .*none\.csv yet"):
-        module.main()
+        module.main(tmp_path / "none.csv", FOLDER / folder, tmp_path / "new.csv")
+    assert not (tmp_path / "new.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["learnt", "leans_on"])
@@ -201,5 +215,7 @@ def test_what_is_said_of_other_seeds_stands_beside_their_table(tmp_path, name):
     command = f"{name}.py --table again.csv"
     text = (tmp_path / "again" / module.TEXT_FILE).read_text(encoding="utf-8")
     assert command in text
-    text = text.replace("Described, by rules that ask nothing of it", "Looked at when all runs had been read")
+    text = text.replace(
+        "Described, by rules that were written before the runs", "Looked at when all runs had been read"
+    )
     assert text.replace(f" --table {table.name}", "") == (folder / module.TEXT_FILE).read_text(encoding="utf-8")
