@@ -29,9 +29,11 @@ MEASURED, TEXT_FILE = "by_combination.csv", "more-leans-on.md"
 RESAMPLES = 20_000
 """With as few as elsewhere an end near zero would hang on the draws."""
 
+LOOKED = "Looked at when all runs had been read, so nothing is concluded"
+ASKED = "The first table is asked by the protocol; from the others nothing is concluded"
 TEXT = """## What the differences lean on
 
-{looked}, so nothing is concluded. First, each mean difference on the tasks left out
+{looked}. First, each mean difference on the tasks left out
 without one of the five combinations, with the interval over seeds at {level:.2%}, as all in this section:
 
 {combinations}
@@ -101,9 +103,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
             learnt.append([each.name, words, listed, f"{apart[each.name][those].mean():+.3f}", *mean])
     head = ["difference", "learnt by", "seeds", "on tasks left out", "loss of the arm", "loss of its baseline"]
     return TEXT.format(
-        looked="Described, by rules that were written before the runs"
-        if options
-        else "Looked at when all runs had been read",
+        looked=ASKED if options else LOOKED,
         options=options,
         level=level,
         at=experiment.solved_at,
