@@ -133,24 +133,25 @@ def main(
     experiment = trained.experiment
     for each in (arm, baseline):
         require_known("arm", each, experiment.arms)
-    table_rows, measured = read_table(experiment), []
+    table_rows = read_table(experiment)
     runs = pd.concat([table_rows[table_rows["stage"] == TUNING], experiment.counted(table_rows)])
-    for _, run in runs[runs["arm"].isin([arm, baseline])].iterrows():
-        model = experiment.output / run["name"] / "model"
-        if model.is_dir():
-            first: dict[str, Any] = {"stage": run["stage"], "seed": int(run["recipe.seed"]), "arm": run["arm"]}
-            measured.append(first | {"learning_rate": run["recipe.learning_rate"]} | ranks(model))
-    if not measured:
+    models = runs["name"].map(lambda name: experiment.output / name / "model")
+    there = runs["arm"].isin([arm, baseline]) & models.map(Path.is_dir)
+    if not there.any():
         raise UserError(f"There are no trained models in {experiment.output}; run the experiment first.")
-    rows = pd.DataFrame(measured).round(4)
-    write_table(rows, trained.place / "diversity.csv")
-    final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
-    for rate, group in tuning.groupby("learning_rate"):
+    for rate, group in runs[there & (runs["stage"] == TUNING)].groupby("recipe.learning_rate"):
         if missing := {arm, baseline} - set(group["arm"]):
             raise UserError(
                 f"{experiment.output} has no model of {missing.pop()} of the search at {rate:g}, and arms are compared "
                 "at every rate; run the search again, or remove the models of the search."
             )
+    measured = []
+    for model, (_, run) in zip(models[there], runs[there].iterrows(), strict=True):
+        first: dict[str, Any] = {"stage": run["stage"], "seed": int(run["recipe.seed"]), "arm": run["arm"]}
+        measured.append(first | {"learning_rate": run["recipe.learning_rate"]} | ranks(model))
+    rows = pd.DataFrame(measured).round(4)
+    write_table(rows, trained.place / "diversity.csv")
+    final, tuning = (rows[rows["stage"] == stage] for stage in (FINAL, TUNING))
     means, verdicts, seeds = summary(final, tuning, arm, baseline, len(experiment.seeds))
     searched = SEARCHED.format(table=by_rate(tuning, arm, baseline)) if len(tuning) else NOT_SEARCHED
     of_another = folder.resolve() != HERE.resolve()
