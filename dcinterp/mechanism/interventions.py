@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -128,6 +128,7 @@ class Intervention:
         return " ".join(str(self).split()[:2])
 
 
+@runtime_checkable
 class Removable(Protocol):
     """Something that an intervention removes, such as the edge of a result."""
 

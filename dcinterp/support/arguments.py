@@ -26,8 +26,8 @@ _NO_LIST = (str, bytes, bytearray, Mapping)
 def require_fitting(name: str, value: Any, annotation: Any) -> None:
     """Refuse an argument of another type than its parameter's, of words that are not its own, or out of its range.
 
-    Types that hold other things than numbers, words, lists and classes (a protocol, a callable, the shape of a tensor)
-    are not judged; what a list holds is judged where it is numbers or text.
+    Types that hold other things than numbers, words, lists and classes (a callable, the shape of a tensor, a protocol
+    unless it is runtime-checkable) are not judged; what a list holds is judged where it is numbers or text.
 
     Raises:
         UserError: it does not fit; the message names the parameter, the value and what it may be.
@@ -82,7 +82,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return _is_list(value) and all(_item_fits(item, kind) for item in value)
     if get_origin(kind) in (dict, Mapping):
         return isinstance(value, Mapping)
-    if isinstance(kind, type) and not getattr(kind, "_is_protocol", False):
+    known = not getattr(kind, "_is_protocol", False) or getattr(kind, "_is_runtime_protocol", False)
+    if isinstance(kind, type) and known:
         # Lists of numbers become tensors where a tensor is allowed; their shape is the function's to judge.
         return isinstance(value, kind) or (kind.__name__ == "Tensor" and isinstance(value, list | tuple))
     return True
