@@ -22,6 +22,7 @@ import streamlit as st
 from streamlit.runtime import Runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from dcinterp.support.progress import Cancelled, only_interrupts
 from workbench.markdown import sentence
 
 UNSEEN_SECONDS = 600.0
@@ -209,13 +210,12 @@ def cancel(job: Job) -> None:
         job.ended.wait(CANCEL_WAITS)
 
 
+@only_interrupts
 def stop_if_cancelled(*_: Any) -> None:
     """A hook of torch before every module: inside a unit of work that takes long, a cancelled job ends here.
 
     Nothing is killed: the exception leaves the forward pass as any error in it would, so that all hooks are removed.
     """
-    from dcinterp.support.progress import Cancelled
-
     job = getattr(_this_thread, "job", None)
     if job is not None and job.stop.is_set():
         raise Cancelled
@@ -236,8 +236,6 @@ class JobProgress:
 
     def check(self) -> None:
         """Raise `Cancelled` where nobody wants the work any more."""
-        from dcinterp.support.progress import Cancelled
-
         if self.job.stop.is_set() or self.job.alone > UNSEEN_SECONDS:
             raise Cancelled
 
@@ -256,8 +254,6 @@ class JobProgress:
 
 
 def _run(job: Job) -> None:
-    from dcinterp.support.progress import Cancelled
-
     progress = JobProgress(job)
     _this_thread.job = job
     try:
@@ -279,8 +275,6 @@ def _run(job: Job) -> None:
 
 def _wait_for_place(job: Job) -> None:
     """Wait in the queue: those whose visitors are there come first, each in the order in which they came."""
-    from dcinterp.support.progress import Cancelled
-
     job.state = "waiting"
     with _places:
         _queue.append(job)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
 class Progress(Protocol):
@@ -17,6 +18,16 @@ class Progress(Protocol):
 
 class Cancelled(Exception):
     """Raised by a progress callback to stop the work."""
+
+
+def only_interrupts(hook: Hook) -> Hook:
+    """Mark a hook of torch for all modules that keeps and changes nothing, at most raises `Cancelled`.
+
+    The fused kernels, which stand in for modules, run beside such a hook; with any other that listens to all modules
+    they give way to the modules.
+    """
+    hook.only_interrupts = True  # type: ignore[attr-defined]
+    return hook
 
 
 def silent(done: int, total: int, message: str = "") -> None:

@@ -18,6 +18,7 @@ from dcinterp.model.compose.branches import ComposeWeights
 from dcinterp.model.compose.dynamic import DynamicCompose, SideWeights
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels import fused
+from dcinterp.support.progress import only_interrupts
 from tests.unit.model.composition_cases import CASES as SHARED
 
 pytestmark = pytest.mark.skipif(not fused.available(), reason="no C++ compiler here")
@@ -237,8 +238,9 @@ class Noting(TorchDispatchMode):
 
 
 @contextmanager
-def global_hook() -> Iterator[None]:
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+def global_hook(hook: Callable[..., None] = lambda *_: None, *, before: bool = False) -> Iterator[None]:
+    modules = nn.modules.module
+    handle = (modules.register_module_forward_pre_hook if before else modules.register_module_forward_hook)(hook)
     yield
     handle.remove()
 
@@ -255,8 +257,15 @@ def test_modes_tracers_and_other_types_see_operations_of_torch(calls: list[int])
     with Noting() as mode:
         torch.testing.assert_close(make(x), want)
     assert "gelu" in mode.seen
-    with global_hook():
-        torch.testing.assert_close(make(x), want)
+    for before in (False, True):
+        with global_hook(before=before):
+            torch.testing.assert_close(make(x), want)
+    with global_hook(only_interrupts(lambda *_: None), before=True):  # as that of the app, which cancels work
+        assert torch.equal(make(x), want)
+        assert calls.pop()
+        with global_hook(before=True):
+            make(x)
+    assert not calls
     torch.testing.assert_close(torch.vmap(make)(x[:, None]).squeeze(1), want)
     _, slope = torch.func.jvp(make, (x,), (x,))
     assert slope.shape == want.shape

@@ -149,12 +149,12 @@ class Watch:
 
 
 def no_global_hooks() -> bool:
-    """Whether no hook listens to all modules."""
+    """Whether no hook listens to all modules, but those of `dcinterp.support.progress.only_interrupts`."""
     return not (
         modules._global_forward_hooks
-        or modules._global_forward_pre_hooks
         or modules._global_backward_hooks
         or modules._global_backward_pre_hooks
+        or not all(hasattr(hook, "only_interrupts") for hook in modules._global_forward_pre_hooks.values())
     )
 
 
