@@ -1,6 +1,7 @@
 """The multiplier at all losses and the differences of all sizes in the repetition with other seeds.
 
     python experiments/scaling/other_seeds.py
+    python experiments/scaling/other_seeds.py --folder experiments/scaling_larger
 
 prints what the page of the experiment has of its first seeds, also to replication/more.md, which stands at the end of
 the page. The hypotheses have their verdicts in its section "With other seeds"; nothing here is one.
@@ -9,6 +10,9 @@ the page. The hypotheses have their verdicts in its section "With other seeds"; 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from dcinterp.evidence.compute_section import TITLE, compute_text
 from dcinterp.evidence.multiplier import fit_of
@@ -22,9 +26,9 @@ from dcinterp.train.control.experiment_file import read_experiment
 HERE = Path(__file__).parent
 
 
-def main() -> None:
+def main(folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE) -> None:
     """Print the section and write it."""
-    again = replication(read_experiment(HERE))
+    again = replication(read_experiment(folder))
     if again is None:
         raise UserError(f"{REPLICATION} has no run of every arm yet: `dcinterp experiment run` as in protocol.md.")
     place = again.replication_folder
