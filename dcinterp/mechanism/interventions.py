@@ -129,14 +129,14 @@ class Intervention:
 
 
 @runtime_checkable
-class Removable(Protocol):
-    """Something that an intervention removes, such as the edge of a result."""
+class EdgeOfResult(Protocol):
+    """An edge of what `attribute_edges` returns; it stands for its removal."""
 
     @property
     def intervention(self) -> Intervention: ...
 
 
-Interventions = str | Intervention | Removable | Sequence[str | Intervention | Removable]
+Interventions = str | Intervention | EdgeOfResult | Sequence[str | Intervention | EdgeOfResult]
 """Lines, `Intervention`s, edges of a result (their removal), or one text with lines apart by semicolons."""
 
 

@@ -18,34 +18,35 @@ import typer
 
 from dcinterp.evidence.script import run_script
 from dcinterp.support.errors import UserError
-from dcinterp.support.whole_files import whole
-from dcinterp.train.control.experiment import REPLICATION, Experiment, read_table
+from dcinterp.support.table_files import write_table
+from dcinterp.train.control.experiment import FINAL, REPLICATION, SEEDED, Experiment, read_table
 from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "recombination_tasks_mechanisms" / REPLICATION
-EVERY = ("stage", "arm", "name", "status", "digest", "recipe.seed")
-"""Columns without which a row cannot be told to be the same run."""
 
 
-def shared_rows(source: Path, experiment: Experiment) -> pd.DataFrame:
-    """The rows of a table whose arms an experiment has, if they are runs of it.
+def shared_rows(theirs: Experiment, ours: Experiment) -> pd.DataFrame:
+    """The rows of an experiment's table that are runs of another one too, once all of its runs have ended.
 
     Raises:
-        UserError: there is no such table or no such row, or one that was made with another config.
+        UserError: a run is missing or failed, has no digest or stands there twice, or is of another config in ours.
     """
-    if not source.is_file():
-        raise UserError(f"There is no {source} yet: `dcinterp experiment run` as in its protocol.md makes it.")
-    rows = read_table(replace(experiment, table=source))
-    rows = rows[rows["arm"].isin(experiment.arms) & (rows["status"] == "done")]
-    if not len(rows) or not set(EVERY) <= set(rows):
-        raise UserError(f"{source} has no run of {', '.join(experiment.arms)} with its digest.")
-    seeds = tuple(sorted(set(rows.loc[rows["stage"] == "final", "recipe.seed"].astype(int))))
-    with_seeds = replace(experiment, table=source, seeds=seeds)
-    runs = [*with_seeds.tuning_runs(), *with_seeds.final_runs(rows)]
-    with_seeds.require_config(runs, rows)
+    rows = read_table(theirs)
+    if "digest" not in rows or rows["digest"].isna().any() or rows["name"].duplicated().any():
+        raise UserError(f"{theirs.table} has runs without a digest, or twice, so that they cannot be told apart.")
+    seeds = tuple(sorted(set(rows.loc[rows["stage"] == FINAL, SEEDED[0]].astype(int))))
+    ended = set(rows.loc[rows["status"] == "done", "name"])
+    missing = [run.name for run in replace(theirs, seeds=seeds).final_runs(rows) if run.name not in ended]
+    if missing or len(seeds) < len(theirs.seeds):
+        lacks = repr(missing[0]) if missing else f"seeds: it has {len(seeds)} of {len(theirs.seeds)}"
+        raise UserError(f"{theirs.table} lacks {lacks}; all runs must have ended.")
+    rows = rows[rows["arm"].isin(ours.arms)]
+    ours = replace(ours, table=theirs.table, seeds=seeds)
+    runs = [*ours.tuning_runs(), *ours.final_runs(rows)]
+    ours.require_config(runs, rows)
     if strange := sorted(set(rows["name"]) - {run.name for run in runs}):
-        raise UserError(f"{source} has {strange[0]!r}, which is no run of {experiment.folder}.")
+        raise UserError(f"{theirs.table} has {strange[0]!r}, which is no run of {ours.folder}.")
     return rows.dropna(axis=1, how="all")
 
 
@@ -58,9 +59,10 @@ def main(
     table = folder / REPLICATION if table is None else table
     if table.exists():
         raise UserError(f"{table} is there already; move it away.")
-    rows = shared_rows(source, read_experiment(folder))
-    with whole(table) as file:
-        rows.to_csv(file, index=False)
+    if not source.is_file():
+        raise UserError(f"There is no {source} yet: `dcinterp experiment run` as in its protocol.md makes it.")
+    rows = shared_rows(read_experiment(source.parent, table=source), read_experiment(folder))
+    write_table(rows, table)
     typer.echo(f"{len(rows)} runs are in {table}.")
 
 

@@ -1,9 +1,12 @@
-"""Which combinations and which seeds every difference leans on, looked at afterwards.
+"""Which combinations and which seeds every difference leans on.
 
     python experiments/recombination_tasks_mechanisms/leans_on.py
+    python experiments/recombination_tasks_mechanisms/leans_on.py --table again.csv
+    python experiments/recombination_tasks_mechanisms/leans_on.py --folder experiments/another
 
 reads the table of the runs and by_combination.csv, and prints tables, which are also at the end of the page
-(more-leans-on.md). Nothing is concluded from them: they were added when all runs had been read.
+(more-leans-on.md). For the first seeds they were added when all runs had been read, so that nothing is concluded from
+them; for others the protocols ask something of them.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ RESAMPLES = 20_000
 """With as few as elsewhere an end near zero would hang on the draws."""
 
 LOOKED = "Looked at when all runs had been read, so nothing is concluded"
-ASKED = "The first table is asked by the protocol; from the others nothing is concluded"
+ASKED = "The protocol says what is asked of these tables; of the rest nothing is concluded"
 TEXT = """## What the differences lean on
 
 {looked}. First, each mean difference on the tasks left out
@@ -121,7 +124,8 @@ def main(
     """Write the tables and print them."""
     trained = trained_models(folder, HERE, table)
     if not (measured := trained.place / MEASURED).is_file():
-        raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py makes it.")
+        asked = f"--folder {folder}" + ("" if table is None else f" --table {table}")
+        raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py {asked} makes it.")
     print_text(summary(pd.read_csv(measured), trained.experiment, trained.options), trained.place / TEXT_FILE)
 
 

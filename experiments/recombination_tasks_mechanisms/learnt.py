@@ -1,6 +1,8 @@
 """Whether a gain on the tasks left out may be one of better learning, for every hypothesis, as the protocol asks.
 
     python experiments/recombination_tasks_mechanisms/learnt.py
+    python experiments/recombination_tasks_mechanisms/learnt.py --table again.csv
+    python experiments/recombination_tasks_mechanisms/learnt.py --folder experiments/another
 
 reads the table of the runs and prints a table, which is also at the end of the page (more-learnt.md).
 """

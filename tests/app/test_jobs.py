@@ -168,18 +168,26 @@ def test_an_analysis_over_examples_goes_on_where_it_was_cancelled(jobs, shipped,
         assert tensor.equal(again.result.tensors()[name]), name
 
 
-def test_inside_a_long_unit_of_work_a_cancelled_job_ends_and_leaves_no_hooks(jobs, shipped):
+@pytest.mark.parametrize("what", ["hooks", "tokens"])
+def test_inside_a_long_unit_of_work_a_cancelled_job_ends_and_leaves_no_hooks(jobs, shipped, what):
+    """Under hooks of its own, and beside the fused kernels, which stand in for modules of every layer."""
     from torch.nn.modules.module import register_module_forward_pre_hook
+
+    from dcinterp.model.kernels.fused.plain import no_global_hooks
 
     hooks = [("blocks.1.hook_resid_pre", lambda stream, hook: 2 * stream)]
 
     def work(progress):
         while True:  # without a single call of the progress
-            shipped.run_with_hooks("Ruth has a violin .", fwd_hooks=hooks)
+            if what == "hooks":
+                shipped.run_with_hooks("Ruth has a violin .", fwd_hooks=hooks)
+            else:
+                shipped.generate("Ruth has a violin .", max_new_tokens=50, verbose=False)
 
     before = shipped("Ruth has a violin .")
     handle = register_module_forward_pre_hook(jobs.stop_if_cancelled)
     try:
+        assert no_global_hooks(), "but this one"
         job = jobs.start("endless", "1", work)
         comes_true(lambda: job.state == "running")
         time.sleep(0.2)

@@ -118,11 +118,20 @@ class Composer(nn.Module, ABC):
     def __init__(self, config: ComposeConfig) -> None:
         super().__init__()
         self.config, self.placed = config, Place()
-        self.extra_loss: Tensor | None = None  # what the last forward in training adds to the loss of the model
+        self.extra_loss = None
+
+    @property
+    def extra_loss(self) -> Tensor | None:
+        """What the last forward in training adds to the loss of the model."""
+        return self._extra_loss
+
+    @extra_loss.setter
+    def extra_loss(self, value: Tensor | None) -> None:
+        self._extra_loss, self._made_with_gradients = value, torch.is_grad_enabled()
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied: not the loss of the last step, which belongs to its graph."""
-        return self.__dict__ | {"extra_loss": None}
+        return self.__dict__ | {"_extra_loss": None}
 
     def place(self, place: Place) -> Composer:
         """Tell a new composer where it stands; extend it for parameters that depend on this."""
@@ -372,14 +381,14 @@ def take_extra_loss(model: nn.Module) -> Tensor | None:
     """What the composers of all layers add to the loss of a model since this was last asked; None for nothing.
 
     Raises:
-        UserError: it was made without gradients, as reentrant checkpointing does, so that training would not follow it.
+        UserError: it was made without gradients and is asked for with them, as reentrant checkpointing does.
     """
     total = None
     for composer in model.modules():
         if isinstance(composer, Composer) and composer.extra_loss is not None:
-            extra, composer.extra_loss = composer.extra_loss, None
-            learns = torch.is_grad_enabled() and any(each.requires_grad for each in composer.parameters())
-            if learns and not extra.requires_grad:
+            extra, with_gradients = composer.extra_loss, composer._made_with_gradients
+            composer.extra_loss = None
+            if torch.is_grad_enabled() and not with_gradients:
                 raise UserError(
                     f"compose={composer.config.compose!r} adds to the loss, and reentrant gradient checkpointing drops "
                     "the gradient of that; give gradient_checkpointing_kwargs={'use_reentrant': False}."

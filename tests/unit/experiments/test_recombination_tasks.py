@@ -189,17 +189,23 @@ def test_runs_of_another_experiment_are_runs_of_this_one_too(tmp_path, source, f
     assert f"{(by_arm['DCMHA'] - by_arm['plain wider']).mean():+.3f}" == mean, "as on the other page"
     with pytest.raises(UserError, match="is there already"):
         module.main(other, FOLDER / folder, table)
-    rows.assign(digest="0000").to_csv(table, index=False)
-    with pytest.raises(UserError, match="made with another config"):
-        module.shared_rows(table, experiment)
-    rows.assign(name=rows["name"] + "x").to_csv(table, index=False)
-    with pytest.raises(UserError):
-        module.shared_rows(table, experiment)
-    with pytest.raises(UserError, match=r"has no run of"):
-        module.shared_rows(table, replace(experiment, arms={"none": {}}))
     with pytest.raises(UserError, match=r"There is no .*none\.csv yet"):
         module.main(tmp_path / "none.csv", FOLDER / folder, tmp_path / "new.csv")
-    assert not (tmp_path / "new.csv").exists()
+
+    theirs = replace(read_experiment(FOLDER / source), table=table)
+    whole = pd.read_csv(other, dtype={"digest": str})
+
+    def refused(rows: pd.DataFrame, message: str) -> None:
+        rows.to_csv(table, index=False)
+        with pytest.raises(UserError, match=message):
+            module.shared_rows(theirs, experiment)
+
+    refused(whole[:-1], r"lacks 'final,DCMHA.*all runs must have ended")
+    refused(whole.assign(status=[*whole["status"][:-1], "failed"]), "lacks 'final,DCMHA")
+    refused(whole[whole["recipe.seed"] != theirs.seeds[0]], "lacks seeds: it has 9 of 10")
+    refused(whole.assign(digest=[*whole["digest"][:-1], None]), "without a digest")
+    refused(pd.concat([whole, whole[-1:]]), "or twice")
+    refused(whole.assign(digest=[*whole["digest"][:-1], "0000"]), "made with another config")
 
 
 @pytest.mark.parametrize("name", ["learnt", "leans_on"])
@@ -208,7 +214,7 @@ def test_what_is_said_of_other_seeds_stands_beside_their_table(tmp_path, name):
     module, table = script("recombination_tasks_mechanisms", name), tmp_path / "again.csv"
     table.write_bytes((folder / "results.csv").read_bytes())
     if name == "leans_on":
-        with pytest.raises(UserError, match=r"by_combination\.py makes it"):
+        with pytest.raises(UserError, match=r"by_combination\.py --folder .* --table .*again\.csv makes it"):
             module.main(table)
         (tmp_path / "again" / "by_combination.csv").write_bytes((folder / "by_combination.csv").read_bytes())
     module.main(table)

@@ -61,22 +61,32 @@ def test_the_loss_asks_for_balance_in_training_alone() -> None:
     assert all(block.self_attn.post.extra_loss is None for block in model.model.layers)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_balance_has_a_gradient_under_checkpointing_or_is_refused(reentrant: bool) -> None:
+def test_balance_has_a_gradient_under_checkpointing_or_is_refused(reentrant: bool, frozen: bool) -> None:
+    """In layers below composers that do not learn, too; alone, parts that it does not depend on learn as ever."""
     torch.manual_seed(0)
-    model, ids = DCFormerForCausalLM(config(load_balance=0.5)).train(), torch.arange(7)[None]
+    model, ids = DCFormerForCausalLM(config(load_balance=0.5, shared=2)).train(), torch.arange(7)[None]
+    composers = [block.self_attn.post for block in model.model.layers]
+    for composer in composers if frozen else ():
+        composer.requires_grad_(False)
+    watched = model.model.layers[0].self_attn.q_proj.weight if frozen else composers[0].routed.weight
     model(ids, labels=ids).loss.backward()
-    routed = model.model.layers[0].self_attn.post.routed.weight
-    expected, routed.grad = routed.grad, None
+    expected, watched.grad = watched.grad, None
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     if reentrant:
         with pytest.raises(UserError, match="reentrant gradient checkpointing drops"):
             model(ids, labels=ids)
     else:
         model(ids, labels=ids).loss.backward()
-        torch.testing.assert_close(routed.grad, expected)
+        torch.testing.assert_close(watched.grad, expected)
     with torch.no_grad():
         model(ids, labels=ids)
+    model.gradient_checkpointing_disable()
+    model.requires_grad_(False)
+    composers[1].parts.requires_grad_(True)
+    model(ids, labels=ids).loss.backward()
+    assert composers[1].parts.weight.grad.abs().max() > 0
 
 
 def test_a_model_can_be_copied_after_a_step_of_training() -> None:
