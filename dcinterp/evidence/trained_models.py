@@ -103,6 +103,9 @@ RunsTable: TypeAlias = Annotated[
 ]
 """The option of a script that measures models: those of other seeds, for example."""
 
+RunsFolder: TypeAlias = Annotated[Path, typer.Option("--folder", help="Folder of the experiment.")]
+"""The option of a script that serves several experiments."""
+
 
 @dataclass(frozen=True)
 class TrainedModels:

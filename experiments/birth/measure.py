@@ -9,7 +9,7 @@ curves.csv and starts.csv, and writes the end of the experiment's page (more.md)
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,7 +18,7 @@ import typer
 from dcinterp.analysis.training.edge_starts import CURVES, STARTS, STEP_LIKE, EdgeStarts, edge_starts
 from dcinterp.analysis.training.training_edges import TrainingEdges, training_edges
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text, trained_models
 from dcinterp.mechanism.change_point import change_points, split
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -194,7 +194,7 @@ def splits(curves: torch.Tensor, found: EdgeStarts) -> torch.Tensor:
 
 
 def main(
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
     table: RunsTable = None,
 ) -> None:
     """Measure the seeds that are missing, and write the tables and the end of the page."""

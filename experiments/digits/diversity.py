@@ -19,7 +19,7 @@ import typer
 from dcinterp.analysis.weights.head_diversity import head_diversity
 from dcinterp.checkpoints.load import load
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text, trained_models
 from dcinterp.evidence.verdict_words import NO_VERDICT
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError, require_known
@@ -123,7 +123,7 @@ def by_rate(rows: pd.DataFrame, arm: str, baseline: str) -> str:
 
 
 def main(
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
     arm: Annotated[str, typer.Option(help="The arm that composes.")] = "DCViT",
     baseline: Annotated[str, typer.Option(help="The arm that does not.")] = "ViT",
     table: RunsTable = None,

@@ -10,17 +10,15 @@ circuits.csv of this folder, and prints the tables over seeds, which are also at
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
-import typer
 
 from dcinterp.evidence.arm_circuits import TABLE, TESTED, ask_models
 from dcinterp.evidence.pooled_edges import share_cells, shares_of
 from dcinterp.evidence.questions.lookup import CHANGES, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import sign_verdict
-from dcinterp.evidence.trained_models import RunsTable, print_text
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -64,7 +62,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     trained = ask_models(HERE, measure, CHANGES, table, folder, note=TESTED)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
-import typer
 
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_measured, trained_models
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
@@ -126,7 +125,7 @@ def _first_steps(seen: pd.DataFrame, at: float) -> pd.Series:
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Read the runs that are missing, and print the table."""
     print_measured(trained_models(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)

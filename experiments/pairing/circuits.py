@@ -11,22 +11,19 @@ circuits.csv of that folder, and prints the tables over seeds, which are also at
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dcinterp.evidence.arm_circuits import TESTED, ask_models
 from dcinterp.evidence.pooled_edges import DESCRIBES
 from dcinterp.evidence.questions.pairing import CHANGES, measure
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable
 
 HERE = Path(__file__).parent
 
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     note = DESCRIBES if folder.resolve() == HERE.resolve() else TESTED

@@ -11,16 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
 import torch
-import typer
 
 from dcinterp.analysis.intervention.branch_ablation import default_parts, hooks_of
 from dcinterp.evidence.intervals import mean_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, open_trained, print_measured, right_answers, trained_models
+from dcinterp.evidence.trained_models import (
+    RunsFolder,
+    RunsTable,
+    open_trained,
+    print_measured,
+    right_answers,
+    trained_models,
+)
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.train.config.recipe import Phase
 from dcinterp.train.control.experiment import Experiment
@@ -102,7 +108,7 @@ def costliest(rows: pd.DataFrame, kind: str, by: str) -> str:
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Measure the seeds that are missing, and print the table."""
     print_measured(trained_models(folder, HERE, table), TABLE, "more.md", measure, summary, [ARM])

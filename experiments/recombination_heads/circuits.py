@@ -11,16 +11,14 @@ which are also at the end of the experiment's page (more-circuits.md).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
-import typer
 
 from dcinterp.evidence.pooled_edges import PREFERS, shares_of, with_shares
 from dcinterp.evidence.questions.recombination import CHANGES, DOCUMENTS, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import least_models, sign_verdict
-from dcinterp.evidence.trained_models import CHECKED, RunsTable, print_measured, trained_models
+from dcinterp.evidence.trained_models import CHECKED, RunsFolder, RunsTable, print_measured, trained_models
 from dcinterp.evidence.verdict_words import error_of
 from dcinterp.evidence.ways_out import CHANGE, POST_WEIGHTS, QUERY, WAYS, largest_ways, ways_table
 from dcinterp.train.control.experiment import Experiment
@@ -131,7 +129,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     trained = trained_models(folder, HERE, table)

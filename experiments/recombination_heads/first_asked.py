@@ -11,15 +11,15 @@ first_asked.csv of that folder, and prints the table, which is also at the end o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
-import typer
 
 from dcinterp.evidence.intervals import differences
 from dcinterp.evidence.questions.recombination import asked_first
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import (
+    RunsFolder,
     RunsTable,
     open_trained,
     print_measured,
@@ -73,7 +73,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
     print_measured(trained_models(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)

@@ -11,17 +11,16 @@ by_combination.csv of that folder, and prints the table, which is also at the en
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
-import typer
 
 import synthetic_tasks
 from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.checkpoints.load import load
 from dcinterp.evidence.intervals import mean_and_range
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_measured, trained_models
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, reported_runs
 from dcinterp.train.data.task_choice import held_out_tasks
@@ -112,7 +111,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Measure the models that are missing, and print the table."""
     print_measured(trained_models(folder, HERE, table), TABLE, TEXT_FILE, measure, summary)

@@ -36,7 +36,7 @@ from dcinterp.evidence.pooled_edges import (
 )
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import sign_verdict
-from dcinterp.evidence.trained_models import RunsTable, print_measured, trained_models
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_measured, trained_models
 from dcinterp.mechanism.circuit_pairs import read_pairs
 from dcinterp.support.text import markdown_table
 from dcinterp.train.config.recipe import read_tree
@@ -256,7 +256,7 @@ def one_table(rows: list[dict[str, Any]]) -> str:
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
     model: Annotated[str, typer.Option(help="A model to print the shares of on the ordinals, and no more.")] = "",
 ) -> None:
     """Measure the models that are missing, and print the tables."""

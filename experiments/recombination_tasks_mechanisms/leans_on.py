@@ -12,15 +12,13 @@ them; for others the protocols ask something of them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import pandas as pd
 import torch
-import typer
 
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models, with_all_arms
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text, trained_models, with_all_arms
 from dcinterp.evidence.verdicts import family_level
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -119,7 +117,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Write the tables and print them."""
     trained = trained_models(folder, HERE, table)

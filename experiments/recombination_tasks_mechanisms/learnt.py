@@ -10,14 +10,11 @@ reads the table of the runs and prints a table, which is also at the end of the 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import brackets, difference_text, interval_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsTable, print_text, trained_models
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text, trained_models
 from dcinterp.evidence.verdicts import comparison, family_level, side_of_zero
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis
@@ -106,7 +103,7 @@ def summary(experiment: Experiment, options: str = "") -> str:
 
 def main(
     table: RunsTable = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE,
+    folder: RunsFolder = HERE,
 ) -> None:
     """Write the table and print it."""
     trained = trained_models(folder, HERE, table)

@@ -10,14 +10,11 @@ the page. The hypotheses have their verdicts in its section "With other seeds"; 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dcinterp.evidence.compute_section import TITLE, compute_text
 from dcinterp.evidence.multiplier import fit_of
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import print_text
+from dcinterp.evidence.trained_models import RunsFolder, print_text
 from dcinterp.evidence.verdicts import replication
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import REPLICATION
@@ -26,7 +23,7 @@ from dcinterp.train.control.experiment_file import read_experiment
 HERE = Path(__file__).parent
 
 
-def main(folder: Annotated[Path, typer.Option(help="Folder of the experiment.")] = HERE) -> None:
+def main(folder: RunsFolder = HERE) -> None:
     """Print the section and write it."""
     again = replication(read_experiment(folder))
     if again is None:
