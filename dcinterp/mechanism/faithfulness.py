@@ -43,12 +43,22 @@ LITTLE_WAY = (
 """The same where the interval of the difference includes zero."""
 
 
-def way_warnings(metric: Float[Tensor, " example"], patched: Float[Tensor, " example"], level: float) -> list[str]:
-    """What to say of f where its denominator, the mean of `metric - patched` over prompts, is none or may be none."""
+def way_warnings(
+    metric: Float[Tensor, " example"],
+    patched: Float[Tensor, " example"],
+    level: float,
+    repeats: Sequence[Hashable] | None = None,
+) -> list[str]:
+    """What to say of f where its denominator, the mean of `metric - patched` over prompts, is none or may be none.
+
+    repeats: of every prompt, the same for those that repeat each other; None where it is not known.
+    """
     span = (metric - patched).double()
     if not float(span.mean()) > 0:
         return [NO_WAY]
-    return [LITTLE_WAY] if float(bootstrap_interval(span, level=level)[0]) <= 0 else []
+    low = float(bootstrap_interval(span, level=level, groups=repeats)[0])
+    unknown = low != low and len(span) > 1  # prompts that all repeat each other; of one there is a warning of its own
+    return [LITTLE_WAY] if low <= 0 or unknown else []
 
 
 def edges_kept(fraction: float, edges: int) -> int:

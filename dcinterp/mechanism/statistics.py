@@ -4,6 +4,7 @@ Pure functions of tensors (or anything that becomes one); no model, no hidden ra
 Intervals of accuracies are in synthetic_tasks.intervals.
 
     low, high = bootstrap_interval(scores)                  # scores [example, layer, head]: intervals [layer, head]
+    low, high = ratio_interval(nats, tokens)                # of a loss a token, over files of unequal length
     auroc(predicted, is_part_of_the_circuit)                # 1: every positive above every negative; 0.5: chance
     top_precision(predicted, is_part_of_the_circuit)        # share of true ones among as many of the highest
     sign_test(predicted, measured)                          # do attribution and ablation agree in sign?
@@ -87,7 +88,8 @@ def bootstrap_interval(
         bounds: that the values cannot leave, such as (0, 1) of shares. The interval ends there; where all values lie at
             the same bound it is that of Clopper and Pearson, as for so many answers that are all right.
         groups: [n], the same for examples that repeat each other, such as those with the same facts (see
-            dcinterp.mechanism.dataset.repeats): they are drawn together, and their number is that of the examples.
+            dcinterp.mechanism.dataset.repeats): they are drawn together, and their number is that of the examples. Of
+            groups of unequal size it is that of `ratio_interval`.
 
     Returns:
         (low, high), each of the shape [...]: NaN with one example (or group), which does not say how far it is from
@@ -99,18 +101,99 @@ def bootstrap_interval(
     x = _float(values)
     if not x.dim() or not len(x):
         raise UserError("There are no values to take an interval of; give at least one example.")
-    if not 0 < level < 1 or resamples < 1:
-        raise UserError(f"No interval at level {level:g} from {resamples} resamples; use e.g. 0.95 and 1000.")
-    x = x if groups is None else _grouped(x, groups)
-    n = len(x)
+    _require_level(level, resamples)
+    units = _examples(x) if groups is None else _groups(x, groups)
+    low, high = _interval(units, level, resamples, seed)
+    return (low, high) if bounds is None else _bounded(units.values, low, high, bounds, level)
+
+
+def ratio_interval(
+    parts: Any, sizes: Any, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> tuple[Float[Tensor, "*axes"], Float[Tensor, "*axes"]]:
+    r"""The interval of a mean over units of unequal size, sum(parts) / sum(sizes): of a loss a token over files.
+
+    A large unit draws the ratio to itself, so that it seems to lie near it. So unit u counts as far from the ratio as
+    that moves when u is left out (the jackknife), and Student's t has the degrees of freedom of as many equal units,
+
+        sum(sizes)^2 / sum(sizes^2) - 1,    at least 1.
+
+    Units of one size have the interval of `bootstrap_interval`. Where 95 % is asked it covers 93 % or more of normal
+    data, and nearly all where one unit outweighs the rest (simulated in tests/unit/mechanism/test_intervals.py).
+
+    Args:
+        parts: [unit, ...], what each unit adds to the numerator.
+        sizes: [unit], what it adds to the denominator; units of size 0 are left out.
+        level, resamples, seed: as of `bootstrap_interval`.
+
+    Returns:
+        (low, high), each of the shape [...]: NaN with one unit.
+
+    Raises:
+        UserError: the two are not as many, a size is below 0, or all are 0; or `level` or `resamples` make no interval.
+    """
+    x, counts = _float(parts), _float(sizes)
+    if counts.shape != x.shape[:1] or not bool((counts >= 0).all()) or not bool(counts.any()):
+        raise UserError("Parts and sizes of units do not fit; give as many sizes as parts, none below 0, not all 0.")
+    _require_level(level, resamples)
+    return _interval(_units(x[counts > 0], counts[counts > 0]), level, resamples, seed)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Numbers whose scatter about `mean` says how sure it is, as that of so many equal ones.
+
+    freedom: degrees of freedom of Student's t.
+    """
+
+    values: Float[Tensor, "unit ..."]
+    mean: Float[Tensor, "*axes"]
+    freedom: float
+
+
+def _examples(x: Float[Tensor, "example ..."]) -> _Units:
+    return _Units(x, x.mean(0), len(x) - 1)
+
+
+def _units(parts: Float[Tensor, "unit ..."], sizes: Float[Tensor, " unit"]) -> _Units:
+    """One value for each unit; see `ratio_interval`."""
+    n, ratio = len(sizes), parts.sum(0) / sizes.sum()
+    along = (slice(None), *(None,) * (parts.dim() - 1))
+    share = sizes / sizes.sum()
+    off = (parts - sizes[along] * ratio) / sizes.sum()
+    values = ratio + (n - 1) * off / (1 - share[along]) if n > 1 else ratio[None]
+    return _Units(values, ratio, max(1.0, 1 / float((share**2).sum()) - 1))
+
+
+def _groups(x: Float[Tensor, "example ..."], groups: Sequence[Hashable]) -> _Units:
+    places = torch.tensor(numbered(groups))
+    sizes = places.bincount()
+    sums = torch.zeros(len(sizes), *x.shape[1:], dtype=x.dtype).index_add_(0, places, x)
+    return _units(sums, sizes.double())
+
+
+def numbered(groups: Sequence[Hashable]) -> tuple[int, ...]:
+    """The number of each one's group, counted as they come."""
+    number: dict[Hashable, int] = {}
+    return tuple(number.setdefault(group, len(number)) for group in groups)
+
+
+def _interval(units: _Units, level: float, resamples: int, seed: int) -> tuple[Tensor, Tensor]:
+    n, shape = len(units.values), units.mean.shape
     if n == 1:
-        return torch.full_like(x[0], math.nan), torch.full_like(x[0], math.nan)
+        return torch.full_like(units.mean, math.nan), torch.full_like(units.mean, math.nan)
     drawn = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
     # How often each example was drawn, so that all resampled means are one matrix product.
-    counts = torch.zeros(resamples, n, dtype=x.dtype).scatter_add_(1, drawn, torch.ones_like(drawn, dtype=x.dtype))
-    parts = [_mean_interval(part, counts, level) for part in x.reshape(n, -1).split(4096, dim=1)]
-    low, high = (torch.cat(ends).reshape(x.shape[1:]) for ends in zip(*parts, strict=True))
-    return (low, high) if bounds is None else _bounded(x, low, high, bounds, level)
+    counts = torch.zeros(resamples, n, dtype=torch.float64)
+    counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
+    values, mean = units.values.reshape(n, -1).split(4096, dim=1), units.mean.reshape(-1).split(4096)
+    parts = [_mean_interval(*part, counts, units.freedom, level) for part in zip(values, mean, strict=True)]
+    low, high = (torch.cat(ends).reshape(shape) for ends in zip(*parts, strict=True))
+    return low, high
+
+
+def _require_level(level: float, resamples: int) -> None:
+    if not 0 < level < 1 or resamples < 1:
+        raise UserError(f"No interval at level {level:g} from {resamples} resamples; use e.g. 0.95 and 1000.")
 
 
 def without_width(low: float, high: float) -> bool:
@@ -119,15 +202,20 @@ def without_width(low: float, high: float) -> bool:
 
 
 def _mean_interval(
-    x: Float[Tensor, "n unit"], counts: Float[Tensor, "resample n"], level: float
+    x: Float[Tensor, "n unit"],
+    mean: Float[Tensor, " unit"],
+    counts: Float[Tensor, "resample n"],
+    freedom: float,
+    level: float,
 ) -> tuple[Tensor, Tensor]:
     """(low, high) [unit] of the mean of each column."""
     from scipy.special import stdtrit
 
     n, tail = len(x), (1 - level) / 2
-    t = float(stdtrit(n - 1, 1 - tail))
-    mean, error = x.mean(0), x.std(0) / math.sqrt(n)
+    t = float(stdtrit(freedom, 1 - tail))
     y = x - mean
+    error = ((y**2).sum(0) / (n - 1) / n).sqrt()
+    y = y - y.mean(0)  # which is zero but for units of unequal size
     means = (counts @ y) / n
     errors = ((counts @ y**2 / n - means**2).clamp(min=0) / (n - 1)).sqrt()
     # A resample of one example over and over has no error of its own: it is as far off as can be.
@@ -140,16 +228,8 @@ def _mean_interval(
     return low, mean + error * torch.where(skew > 0, above, plain)
 
 
-def _grouped(x: Float[Tensor, n * axes], groups: Sequence[Hashable]) -> Float[Tensor, group * axes]:
-    """One value for each group, so that their mean is that of x, and they scatter as the sums of groups do."""
-    number = {group: place for place, group in enumerate(dict.fromkeys(groups))}
-    mean, places = x.mean(0), torch.tensor([number[group] for group in groups])
-    sums = torch.zeros(len(number), *x.shape[1:], dtype=x.dtype).index_add_(0, places, x - mean)
-    return mean + sums * (len(number) / len(x))
-
-
 def _bounded(
-    x: Float[Tensor, n * axes], low: Tensor, high: Tensor, bounds: tuple[float, float], level: float
+    x: Float[Tensor, "n ..."], low: Tensor, high: Tensor, bounds: tuple[float, float], level: float
 ) -> tuple[Tensor, Tensor]:
     """The interval within bounds, and one where all values lie at the same bound."""
     from synthetic_tasks.intervals import share_interval
@@ -314,11 +394,10 @@ def exchanged_extremes(
         (low, high): the middle 95 % of the extremes; zero lies inside, since a group whose scores lean to one side has
         extremes on that side only.
     """
-    drawn, places = [], dict[Hashable, int]()
-    place = [places.setdefault(each, len(places)) for each in (range(len(scores)) if repeats is None else repeats)]
+    drawn, place = [], list(numbered(range(len(scores)) if repeats is None else repeats))
     for _ in range(draws // 50):
         # 50 draws at a time: one by one takes long, all at once much memory in a large model.
-        order = torch.rand(50, len(places), *scores.shape[1:], generator=generator).argsort(-1)[:, place]
+        order = torch.rand(50, max(place) + 1, *scores.shape[1:], generator=generator).argsort(-1)[:, place]
         means = scores.expand(50, *scores.shape).gather(-1, order).mean(1)
         drawn.append(means.gather(-1, means.abs().argmax(-1, keepdim=True))[..., 0])
     extremes = torch.cat(drawn).double()

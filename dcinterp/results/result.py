@@ -26,9 +26,10 @@ from dcinterp.support.json_files import read_json_object, require_plain_file
 from dcinterp.support.whole_files import UNFINISHED, whole
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
-INTERVALS = 2
-"""The methods behind intervals, counted up when one changes: 2 since version 0.2. A saved result names those of its
-fields `low`, `high`, `..._low` and `..._high`; without a number they are those of 0.1."""
+INTERVALS = 3
+"""The methods behind intervals, counted up when one changes: 2 early in version 0.2, 3 for groups of unequal size. A
+saved result names those of its fields `low`, `high`, `..._low` and `..._high`; without a number they are those of
+0.1."""
 CALLS_NOW: list[Callable[[Any], Any]] = []
 """What the registry makes of a recorded call, so that code which is written from it means the same in this version."""
 TYPES_NOW: list[Callable[[str], dict[str, Any]]] = []
@@ -166,7 +167,7 @@ class Result:
             UserError: the result has no such tensor.
         """
         if of is not None and (of not in self.AXES or getattr(self, of) is None):
-            raise UserError(f"A {type(self).__name__} has no tensor {of!r}; {nearest(of, self.tensors())}")
+            raise UserError(f"There is no tensor {of!r} in this {type(self).__name__}; {nearest(of, self.tensors())}")
         shared = max(self.AXES.values(), key=len) if of is None else self.AXES[of]
         columns: dict[str, Any] = {}
         shape = next(getattr(self, name).shape for name, axes in self.AXES.items() if axes == shared)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.readout import require_text
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.mechanism.statistics import ratio_interval
 from dcinterp.mechanism.token_kinds import KINDS, kinds_of
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -140,10 +140,9 @@ class TextLoss(Result):
 
 
 def _interval(nats: Tensor, count: Tensor, level: float, *, least: float = -math.inf) -> dict[str, float]:
-    """The ratio of the sums over files, with its interval by what each file adds to it; it is never below `least`."""
-    ratio = nats.sum() / count.sum()
-    low, high = bootstrap_interval(ratio + (nats - ratio * count) / count.mean(), level=level)
-    return {"nats": float(ratio), "low": float(np.maximum(low, least)), "high": float(high)}
+    """The ratio of the sums over files, with its interval; that is never below `least`."""
+    low, high = ratio_interval(nats, count, level=level)
+    return {"nats": float(nats.sum() / count.sum()), "low": float(np.maximum(low, least)), "high": float(high)}
 
 
 @analysis(

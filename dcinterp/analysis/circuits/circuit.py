@@ -46,7 +46,7 @@ from dcinterp.mechanism.circuit_scores import FROM, Contrast, Others, ScoreMetho
 from dcinterp.mechanism.dataset import Examples
 from dcinterp.mechanism.faithfulness import edges_kept, faithfulness_of, keep_top, measure_circuits, way_warnings
 from dcinterp.mechanism.prompt import str_tokens
-from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
+from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, numbered
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
@@ -67,7 +67,8 @@ class CircuitScores(Result):
     `size` edges of largest mean in size; connected [edge]: those of them on a path of kept edges from the embedding to
     the logits.
     metric, patched, alone [example]: m of the model, with all edges patched, and with the circuit's edges alone kept.
-    tokens: of the first of the prompts.
+    tokens: of the first of the prompts. repeats: of every prompt the number of its facts, one for those that repeat
+    each other; None in what earlier versions saved.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -77,6 +78,7 @@ class CircuitScores(Result):
     LISTS: ClassVar[dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("edges", "sources", "targets", "edge_kinds"), ("edge",)),
         "counterfactuals": ("example",),
+        "repeats": ("example",),
     }
 
     n: int
@@ -102,6 +104,7 @@ class CircuitScores(Result):
     alone: Float[Tensor, " example"]
     held_out: bool = False
     tokens: tuple[str, ...] = ()
+    repeats: tuple[int, ...] | None = None
 
     def labels(self, axis: str) -> list[str] | None:
         return {"edge": list(self.edges), "example": list(self.prompts)}.get(axis)
@@ -207,7 +210,7 @@ class CircuitScores(Result):
 
     def warnings(self) -> list[str]:
         sentences = few_examples(min(self.n, len(self.prompts)))
-        sentences += way_warnings(self.metric, self.patched, self.level)
+        sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         wrong = int((self.metric <= 0).sum())
         if wrong:
             sentences.append(
@@ -313,4 +316,5 @@ def circuit(
         alone=m[2],
         held_out=held_out,
         tokens=tuple(str_tokens(bridge, measured[0].ids)),
+        repeats=numbered([pair.repeats for pair in measured]),
     )

@@ -35,7 +35,7 @@ from dcinterp.mechanism.circuit_scores import FROM, Contrast
 from dcinterp.mechanism.dataset import Examples
 from dcinterp.mechanism.faithfulness import faithfulness_interval, faithfulness_of, way_warnings
 from dcinterp.mechanism.prompt import token_word
-from dcinterp.mechanism.statistics import few_examples
+from dcinterp.mechanism.statistics import few_examples, numbered
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.ranges import Count, Level
@@ -51,6 +51,8 @@ class CircuitAnswers(Result):
     f [end]: with the ends of its interval over prompts: f, low, high.
     model_answers, top_tokens: the most likely next token of the model, and those with the circuit alone;
     probability [example, rank]: of the latter.
+    repeats: of every prompt the number of its facts, one for those that repeat each other; None in what
+    earlier versions saved.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -61,7 +63,7 @@ class CircuitAnswers(Result):
         "f": ("end",),
     }
     LISTS: ClassVar[dict[str, tuple[str, ...]]] = {
-        **dict.fromkeys(("answers", "foils", "model_answers"), ("example",)),
+        **dict.fromkeys(("answers", "foils", "model_answers", "repeats"), ("example",)),
         "top_tokens": ("example", "rank"),
     }
 
@@ -80,6 +82,7 @@ class CircuitAnswers(Result):
     alone: Float[Tensor, " example"]
     probability: Float[Tensor, "example rank"]
     f: Float[Tensor, " end"]
+    repeats: tuple[int, ...] | None = None
 
     def labels(self, axis: str) -> list[str] | None:
         return {"example": list(self.prompts), "end": ["f", "low", "high"]}.get(axis)
@@ -127,7 +130,7 @@ class CircuitAnswers(Result):
 
     def warnings(self) -> list[str]:
         sentences = few_examples(len(self.prompts))
-        sentences += way_warnings(self.metric, self.patched, self.level)
+        sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         if self.idle:
             sentences.append(
                 f"{self.idle} of the {len(self.edges)} edges are on no path of kept edges from the embedding to the "
@@ -203,6 +206,7 @@ def circuit_answers(
         alone=found.metric,
         probability=found.top_probability,
         f=torch.cat([f, *ends]).float(),
+        repeats=numbered(groups),
     )
 
 

@@ -52,7 +52,7 @@ from dcinterp.mechanism.faithfulness import (
     random_rankings,
     way_warnings,
 )
-from dcinterp.mechanism.statistics import few_examples
+from dcinterp.mechanism.statistics import few_examples, numbered
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.progress import Progress, silent
@@ -72,6 +72,8 @@ class FaithfulnessCurve(Result):
     f, low, high [ranking, point]: with the interval over prompts; cpr, cmd [ranking]; idle [point]: edges of the
     circuit of "edges" that are on no path of its edges from the embedding to the logits.
     metric, patched [example]: m of the model, and with all edges patched; ranked: prompts that edges were ranked on.
+    repeats: of every measured prompt the number of its facts, one for those that repeat each other; None in what
+    earlier versions saved.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -86,6 +88,7 @@ class FaithfulnessCurve(Result):
         "metric": ("example",),
         "patched": ("example",),
     }
+    LISTS: ClassVar[dict[str, tuple[str, ...]]] = {"repeats": ("example",)}
 
     n: int
     ranked: int
@@ -107,6 +110,7 @@ class FaithfulnessCurve(Result):
     cmd: Float[Tensor, " ranking"]
     metric: Float[Tensor, " example"]
     patched: Float[Tensor, " example"]
+    repeats: tuple[int, ...] | None = None
 
     def labels(self, axis: str) -> list[str] | None:
         return {"ranking": list(self.rankings), "example": list(self.prompts)}.get(axis)
@@ -162,7 +166,7 @@ class FaithfulnessCurve(Result):
                 f"In {wrong} of {self.n} prompts the model prefers the counterfactual's answer: f is of m all the "
                 "same, not of what the model answers."
             )
-        sentences += way_warnings(self.metric, self.patched, self.level)
+        sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         if self.without:
             sentences.append(f"{self.without} examples have no such counterfactual and are left out.")
         return sentences
@@ -259,4 +263,5 @@ def faithfulness(
         cmd=areas[1],
         metric=whole,
         patched=none,
+        repeats=numbered(groups),
     )

@@ -13,7 +13,8 @@ import pytest
 import torch
 from scipy.special import stdtrit
 
-from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.mechanism.statistics import bootstrap_interval, ratio_interval
+from dcinterp.support.errors import UserError
 
 FULL = bool(os.environ.get("FULL_SIMULATION"))
 TRIALS = 10_000 if FULL else 2500
@@ -113,3 +114,47 @@ def test_an_example_that_is_the_mean_itself_leaves_both_ends(sign):
     values = sign * torch.tensor([0.0] * 8 + [-2.0, 1.0, 1.0], dtype=torch.float64)
     low, high = bootstrap_interval(values)
     assert float(low) < 0 < float(high)
+
+
+def covered(name: str, low: torch.Tensor, high: torch.Tensor, mean: float) -> float:
+    share = float(((low <= mean) & (mean <= high)).double().mean())
+    if FULL:
+        print(f"{name}: {share:.3f}, {float((high - low).median()):.2f} wide")  # noqa: T201
+    return share
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[2] * 10, [2] * 15 + [1] * 10, [4, 2, 2, 1, 1, 1, 1], [6, 1, 1, 1, 1, 1, 1], [10, 1, 1], [8, 4, 2, 1, 1]],
+    ids=str,
+)
+@pytest.mark.parametrize("alike", [1.0, 0.3])
+def test_means_over_groups_of_unequal_size_are_covered(sizes, alike):
+    """What the members of a group share is `alike` of their variance."""
+    random, groups = torch.Generator().manual_seed(0), [i for i, size in enumerate(sizes) for _ in range(size)]
+    shared, own = (torch.randn(n, TRIALS, generator=random, dtype=torch.float64) for n in (len(sizes), len(groups)))
+    low, high = bootstrap_interval(alike**0.5 * shared[groups] + (1 - alike) ** 0.5 * own, groups=groups, resamples=300)
+    assert covered(f"groups of {sizes}, alike by {alike}", low, high, 0.0) >= 0.935
+
+
+@pytest.mark.parametrize(
+    "sizes", [[2048] * 3 + [100] * 17, [2048] + [150] * 9, [2048, 1000, 500, 200, 100], [600] * 20], ids=str
+)
+def test_a_loss_over_files_of_unequal_length_is_covered(sizes):
+    counts = torch.tensor(sizes, dtype=torch.float64)
+    random = torch.Generator().manual_seed(0)
+    losses = 2 + torch.randn(len(sizes), TRIALS, generator=random, dtype=torch.float64)
+    low, high = ratio_interval(counts[:, None] * losses, counts, resamples=300)
+    assert covered(f"files of {sizes}", low, high, 2.0) >= 0.925
+    without = ratio_interval(torch.cat([counts * losses[:, 0], torch.zeros(1)]), [*sizes, 0], resamples=300)
+    assert torch.allclose(torch.stack(without), torch.stack([low[0], high[0]]))
+
+
+def test_units_of_one_size_have_the_interval_of_their_mean():
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    for one, other in zip(bootstrap_interval(x), ratio_interval(3 * x, [3] * 12), strict=True):
+        assert torch.allclose(one, other)
+    assert all(bool(end.isnan()) for end in ratio_interval([2.0, 0.0], [1, 0]))
+    for parts, sizes in (([1.0, 2.0], [1]), ([1.0, 2.0], [1, -1]), ([1.0], [0])):
+        with pytest.raises(UserError, match="give as many sizes as parts"):
+            ratio_interval(parts, sizes)

@@ -158,6 +158,21 @@ def test_a_denominator_that_may_be_none_is_said():
     assert not way_warnings(5 + metric, patched, 0.95)
 
 
+def test_prompts_that_repeat_each_other_do_not_make_a_denominator_surer():
+    metric, sets = torch.tensor([2.0] * 10 + [0.1] * 10), [0] * 10 + [1] * 10
+    assert not way_warnings(metric, torch.zeros(20), 0.95)
+    assert way_warnings(metric, torch.zeros(20), 0.95, sets) == [LITTLE_WAY]
+    assert way_warnings(metric, torch.zeros(20), 0.95, [0] * 20) == [LITTLE_WAY]
+
+
+def test_results_keep_which_prompts_repeat_each_other(shipped):
+    found = dcinterp.circuit(shipped, "same-person n=6", steps=1)
+    assert found.repeats is not None
+    assert len(found.repeats) == len(found.prompts)
+    assert len(set(found.repeats)) < len(found.repeats), "partner tasks ask about the same facts"
+    assert dataclasses.replace(found, repeats=None).warnings()
+
+
 def test_means_take_the_place_of_the_counterfactual(shipped):
     pairs, _ = read_pairs(shipped, SET)
     run = CircuitRun(shipped)
