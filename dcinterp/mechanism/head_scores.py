@@ -120,7 +120,6 @@ def head_scores(
         ((z[name] - b[name])[0] * integral.average[name]).sum(-1).T
         for name, integral in zip(names, integrals, strict=True)
     ]
-    answer = logits[0, list(explanation.positions)].argmax(-1).tolist()
     return HeadScores(
         metric=float(explanation.metric(logits)[0]),
         by_position=torch.stack(scores).float().cpu(),
@@ -129,7 +128,7 @@ def head_scores(
         at_baseline=torch.tensor([each.at_baseline for each in integrals]),
         steps=torch.tensor([each.steps for each in integrals]),
         answer=explanation.answer(bridge, logits),
-        right=answer == list(explanation.expected),
+        right=explanation.is_right(logits),
     )
 
 

@@ -25,6 +25,7 @@ Several interventions act in the order of the computation: weights, then edges, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -114,7 +115,7 @@ class Intervention:
             place.append(f"{self.head_from}>{self.head}")
         elif self.head is not None:
             place.append(str(self.head))
-        kind = f"scale={self.factor:g}" if self.kind == "scale" else self.kind
+        kind = f"scale={_written(self.factor)}" if self.kind == "scale" else self.kind
         where = [f"{name}={at}" for name in ("query", "key") if (at := getattr(self, name)) is not None]
         return " ".join([self.part, ".".join(place), kind, *where])
 
@@ -278,12 +279,21 @@ def _refuse_meaningless_positions(one: Intervention) -> None:
             raise UserError(f"{one.unit!r} has no {name} position; leave {name}= out.")
 
 
+def _written(factor: float) -> str:
+    """A factor so that `_factor` reads the same number."""
+    short = f"{factor:g}"
+    return short if float(short) == factor else repr(factor)
+
+
 def _factor(kind: str, text: str | None) -> float:
     if (kind == "scale") != (text is not None):
         raise UserError(f"{kind!r} takes {'a factor, as in scale=2' if kind == 'scale' else 'no factor'}; {_HELP}.")
     if text is None:
         return 0.0
     try:
-        return float(text)
+        factor = float(text)
     except ValueError:
-        raise UserError(f"{text!r} is no factor; write a number, as in scale=2.") from None
+        factor = math.nan
+    if not math.isfinite(factor):
+        raise UserError(f"{text!r} is no factor; write a number, as in scale=2.")
+    return factor

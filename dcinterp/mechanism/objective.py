@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.path_gradient import Metric
-from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, str_tokens, token_id, token_ids, word_tokens
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, token_id, token_ids, word_tokens
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
@@ -72,10 +72,17 @@ class Explanation:
 
     def answer(self, bridge: Bridge, logits: Tensor) -> str:
         """The model's own answer: its most likely token at every explained position, as text."""
-        tokens = logits[0, list(self.positions)].argmax(-1)
-        return "".join(str_tokens(bridge, tokens[None]))
+        return decoded(bridge, self.answer_ids(logits))
 
-    def baseline(self, bridge: Bridge, prompt: Prompt) -> TokenIds:
+    def answer_ids(self, logits: Tensor) -> list[int]:
+        """The tokens of `answer`."""
+        return logits[0, list(self.positions)].argmax(-1).tolist()
+
+    def is_right(self, logits: Tensor) -> bool:
+        """Whether the model's own answer is the one that is explained, token by token."""
+        return self.answer_ids(logits) == list(self.expected)
+
+    def baseline(self, bridge: Bridge, prompt: Prompt, name: str = "baseline") -> TokenIds:
         """A counterfactual prompt, read with the same answer tokens, [1, pos].
 
         Raises:
@@ -84,7 +91,7 @@ class Explanation:
         ids, length = token_ids(bridge, prompt), self.ids.shape[1] - self.read
         if ids.shape[1] != length:
             raise UserError(
-                f"The baseline is {ids.shape[1]} tokens long and the prompt {length}; give a counterfactual with as "
+                f"The {name} is {ids.shape[1]} tokens long and the prompt {length}; give a counterfactual with as "
                 "many tokens."
             )
         return torch.cat([ids, self.ids[:, length:]], 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +28,8 @@ def whole(path: Path) -> Iterator[Path]:
     if path.is_file() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside, before = (path.with_name(f".{path.name}.{os.getpid()}.{end}") for end in ("part", "before"))
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    beside, before = (path.with_name(f".{path.name}.{writer}.{end}") for end in ("part", "before"))
     try:
         yield beside
         if path.is_dir() and beside.is_dir():

@@ -17,6 +17,13 @@ QUESTION = [(PROMPT, "fruit", "animal")]
 STEPS = {"steps": 8, "max_steps": 8}
 
 
+def test_a_model_without_such_units_is_refused_in_a_sentence(make_bridge):
+    static = make_bridge(compose="static")
+    for part, kind in (("weight", "zero"), ("branch", "mean")):
+        with pytest.raises(UserError, match=f"no {part} in its post composition that '{kind}' changes"):
+            calibrate(static, QUESTION, part, kind=kind)
+
+
 @pytest.mark.parametrize("stage", ["pre", "post"])
 def test_predictions_for_edges_put_to_zero_are_their_scores(bridge, stage):
     found = calibrate(bridge, QUESTION, "edge", stage=stage, limit=60, **STEPS)

@@ -19,6 +19,8 @@ from dcinterp.mechanism.dataset import default_reference
 from dcinterp.mechanism.edges import edge_state, head_map, layer_taps
 from dcinterp.mechanism.intervention_hooks import applied, frozen_hooks, intervention_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
+from dcinterp.mechanism.objective import explain
+from dcinterp.mechanism.prompt import token_ids
 
 PROMPT = "< Ruth has a violin. Carol has a beetle. Ronald has blueberries. >. Ronald has a kind of"
 OTHER = "< Ruth has a piano. Carol has a tiger. Ronald has blueberries. >. Ronald has a kind of"
@@ -417,6 +419,34 @@ def test_a_counterfactual_of_another_length_and_plain_models_are_refused(model, 
     with pytest.raises(UserError, match="not composed"):
         intervene(twin, PROMPT, "branch 1.post.kp zero")
     assert intervene(twin, PROMPT, "head 1.3 zero", "fruit").effect != 0
+
+
+def test_answers_of_several_tokens_leave_the_prompt_its_length(model):
+    """The tokens of the answer that are read behind the prompt are read behind the counterfactual, too."""
+    ids, other = token_ids(model, PROMPT), token_ids(model, OTHER)
+    whole = intervene(model, ids, "head 1.3 counterfactual", "violin fruit", counterfactual=other)
+    behind = [*ids[0].tolist(), *explain(model, ids, "violin fruit").expected[:1]]
+    assert len(behind) == ids.shape[1] + 1
+    assert whole.effect != 0
+    last = intervene(model, ids, "head 1.3 zero query=-1", "violin fruit").effect
+    assert last == intervene(model, ids, f"head 1.3 zero query={ids.shape[1] - 1}", "violin fruit").effect
+    assert last != intervene(model, ids, f"head 1.3 zero query={ids.shape[1]}", "violin fruit").effect
+    with pytest.raises(UserError, match="Query -99 is outside the prompt"):
+        intervene(model, ids, "head 1.3 zero query=-99", "violin fruit")
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 2.0, 1e-7, -0.1])
+def test_a_factor_is_read_as_it_is_written(factor):
+    one = Intervention("head", 1, head=3, kind="scale", factor=factor)
+    assert Intervention.parse(str(one)) == one
+
+
+def test_factors_are_finite_and_so_are_the_logits(model, shipped):
+    for factor in ("nan", "inf", "1e999"):
+        with pytest.raises(UserError, match="is no factor; write a number"):
+            intervene(model, PROMPT, f"head 1.3 scale={factor}")
+    with pytest.raises(UserError, match="no longer finite numbers"):
+        intervene(shipped, PROMPT, "head 1.3 scale=1e300")
 
 
 def test_references_are_kept_only_where_needed(model):

@@ -79,7 +79,8 @@ def attention_patterns(bridge: Bridge, prompt: Prompt, layer: int) -> AttentionP
     names = dict(zip(MATRICES, (scores, composed_scores, weights, composed), strict=True))
     with torch.no_grad():
         _, cache = bridge.run_with_cache(ids, names_filter=sorted(set(names.values())))
-    # What is masked has a score of minus infinity, or the most negative number there is.
-    allowed = cache[composed_scores][0].float().cpu() > -1e9
+    # What is masked has a score of minus infinity, or the most negative number there is, which float16 has at -65504.
+    masked = max(-1e9, torch.finfo(cache[composed_scores].dtype).min / 2)
+    allowed = (cache[composed_scores][0] > masked).cpu()
     kept = {name: cache[hook][0].float().cpu().where(allowed, torch.zeros(())) for name, hook in names.items()}
     return AttentionPatterns(tokens=str_tokens(bridge, ids), layer=layer, stages=stages, **kept)

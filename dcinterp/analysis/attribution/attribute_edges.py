@@ -58,6 +58,7 @@ from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
+from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError
 from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
@@ -65,6 +66,8 @@ from dcinterp.support.ranges import Count, Number, Tolerance
 
 # Above this share of the largest head score, the branches of a layer do not add up to its composed attention.
 NOTABLE_MISMATCH = 1e-3
+# Or this many times the rounding of the model's numbers: in bfloat16 sums of a layer are off by more.
+ROUNDED = 16
 NOTABLE_GAP = 0.05
 # Edges below this share of the largest are zero but for rounding.
 ROUNDING = 1e-6
@@ -146,6 +149,7 @@ class EdgeAttribution(Result):
     beyond [layer, head_from, head_to, term]: in stage "pre" of multi-token attention and of dense collaboration, what a
     head takes from scores of other pairs of tokens, or of the previous layer's heads, by the rule and never measured;
     it belongs to the sum that `heads` is. None for other models. See `top_beyond`.
+    rounding: of the model's numbers, as a share of one (2^-23 in float32); None in what earlier versions saved.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -186,6 +190,7 @@ class EdgeAttribution(Result):
     measured: Float[Tensor, " edge"]
     terms: tuple[str, ...] = ()
     beyond: Float[Tensor, "layer head_from head_to term"] | None = None
+    rounding: float | None = None
 
     @property
     def relative_gap(self) -> Float[Tensor, " path"]:
@@ -201,8 +206,9 @@ class EdgeAttribution(Result):
             head_to: (layer, head): only edges into this head; negative ones count from the last one scored.
 
         Raises:
-            UserError: there is no such head, or its layer was not scored.
+            UserError: `k` is no whole number of at least 0, there is no such head, or its layer was not scored.
         """
+        require_fitting("k", k, Number)
         chosen = self.scores.abs().clone()
         if shared:
             chosen.diagonal(dim1=-2, dim2=-1).fill_(-1)
@@ -313,7 +319,8 @@ class EdgeAttribution(Result):
                 "not the largest."
             )
         scale = float(self.heads.abs().max()) if self.heads.numel() else 0.0
-        if float(self.mismatch.max()) > NOTABLE_MISMATCH * max(scale, 1e-6):
+        notable = max(NOTABLE_MISMATCH, ROUNDED * (self.rounding or 0.0))
+        if float(self.mismatch.max()) > notable * max(scale, 1e-6):
             sentences.append(
                 f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): "
                 "a hook changed the composition, or the model has a branch that is not known here."
@@ -462,6 +469,7 @@ def attribute_edges(
         measured=effects.float(),
         terms=terms,
         beyond=beyond if terms else None,
+        rounding=torch.finfo(next(p.dtype for p in bridge.original_model.parameters() if p.is_floating_point())).eps,
     )
     return result if method in MEASURING else _checked(result, explainer, explanation.metric, check)
 

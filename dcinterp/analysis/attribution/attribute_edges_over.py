@@ -314,7 +314,7 @@ class _Scorer:
     def right(self, explanation: Explanation) -> bool:
         """Whether the model gives the answer that is explained."""
         with torch.no_grad():
-            return explanation.answer(self.bridge, self.bridge(explanation.ids)) == explanation.target
+            return explanation.is_right(self.bridge(explanation.ids))
 
     def ablate(self, explanation: Explanation, interventions: list[Intervention]) -> Float[Tensor, " edge"]:
         """The measured effect of each removal, alone."""

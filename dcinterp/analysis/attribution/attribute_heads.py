@@ -48,9 +48,10 @@ from dcinterp.mechanism.path_gradient import Integration, Method, Path, share_mi
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
+from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
-from dcinterp.support.ranges import Count, Tolerance
+from dcinterp.support.ranges import Count, Number, Tolerance
 
 NOTABLE = 0.1
 """Scores above this share of the largest are compared in sign with their ablation."""
@@ -115,7 +116,12 @@ class HeadAttribution(Result):
         return layer, head
 
     def top(self, k: int = 10) -> list[HeadScore]:
-        """The `k` heads of largest |score|, strongest first."""
+        """The `k` heads of largest |score|, strongest first.
+
+        Raises:
+            UserError: `k` is no whole number of at least 0.
+        """
+        require_fitting("k", k, Number)
         order = self.scores.abs().flatten().argsort(descending=True, stable=True)[:k].tolist()
         places = (divmod(number, self.scores.shape[1]) for number in order)
         return [HeadScore(layer, head, float(self.scores[layer, head])) for layer, head in places]

@@ -244,6 +244,11 @@ def calibrate(
     require_calibrated(methods)
     questions, skipped = _with_counterfactuals(bridge, read_questions(bridge, examples), kind, counterfactual)
     units = list(all_units(bridge, part, stage, kind))
+    if not units:
+        raise UserError(
+            f"This model has no {part} in its {stage} composition that {kind!r} changes; choose another part, such as "
+            "part='head'."
+        )
     left_out = max(0, len(units) - limit)
     if left_out:
         kept = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))[:limit]

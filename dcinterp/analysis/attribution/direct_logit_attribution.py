@@ -176,7 +176,7 @@ def direct_logit_attribution(
         target=explanation.target,
         foil=explanation.foil,
         answer=explanation.answer(bridge, logits),
-        right=logits[0, places].argmax(-1).tolist() == list(explanation.expected),
+        right=explanation.is_right(logits),
         metric=value,
         gap=value - sum(single.values()) - sum(float(part.sum()) for part in parts.values()),
         scale=float(norm.scale[0]),

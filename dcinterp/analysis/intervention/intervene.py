@@ -37,11 +37,12 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ablation import ABLATIONS
 from dcinterp.mechanism.dataset import default_reference, prompts
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, intervention_hooks, references
-from dcinterp.mechanism.interventions import Interventions, checked, read_interventions
+from dcinterp.mechanism.interventions import Intervention, Interventions, checked, read_interventions
 from dcinterp.mechanism.objective import Objective, explain
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
 
 
@@ -191,7 +192,7 @@ def intervene(
         prompt: text, or token ids as in [5, 7, 9].
         interventions: one line such as "edge 2.post.kp.2>3 mean", several apart by semicolons, or a list of them. The
             kind is mean (as without any), zero, resample, resample-token, rotate, scale=X or counterfactual. An edge of
-            `attribute_edges` stands for its removal (zero).
+            `attribute_edges` stands for its removal (zero). Positions below 0 count from the end of the prompt.
         target: the answer; the model's own most likely token by default.
         foil: the answer it competes with.
         at: the position whose next token is predicted.
@@ -209,7 +210,7 @@ def intervene(
     Raises:
         UserError: an intervention is not valid or does not fit the model, a prompt, target or position does not fit, or
             the values of a kind are not given: those of "counterfactual", or reference prompts for one that is no
-            prompt of the tasks.
+            prompt of the tasks. A factor is so large that the logits are no longer finite.
     """
     if target is None:
         ids = token_ids(bridge, prompt)
@@ -217,7 +218,10 @@ def intervene(
             target = int(bridge(ids)[0, position(at, ids.shape[1], "Position")].argmax())
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
     length = explanation.ids.shape[1]
-    units = [each for one in read_interventions(interventions) for each in checked(bridge, one, length)]
+    changes = [_counted_in_prompt(one, length - explanation.read) for one in read_interventions(interventions)]
+    units = [each for one in changes for each in checked(bridge, one, length)]
+    if counterfactual is not None and any(one.kind == "counterfactual" for one in units):
+        counterfactual = explanation.baseline(bridge, counterfactual, "counterfactual")
     among = None
     if any(one.kind in ABLATIONS and ABLATIONS[one.kind].reference for one in units):
         reference = default_reference(bridge, prompt) if reference is None else reference
@@ -226,6 +230,8 @@ def intervene(
     frozen = list(frozen_hooks(bridge, explanation.ids)) if freezes(dynamic_weights) else []
     before, clean = _run(bridge, explanation.ids, frozen)
     after, edited = _run(bridge, explanation.ids, list(intervention_hooks(bridge, [units], values, frozen=frozen)))
+    if not after[0, explanation.positions[0]].isfinite().all():
+        raise UserError("With this change the logits are no longer finite numbers; give smaller factors.")
     at_zero = None
     if any(one.kind in ABLATIONS and one.kind != "zero" for one in units):
         zeroed = [replace(one, kind="zero") if one.kind in ABLATIONS else one for one in units]
@@ -262,6 +268,14 @@ def intervene(
         reference=None if among is None else reference if isinstance(reference, str) else "given",
         unmatched=max(values.unmatched.values(), default=0.0),
     )
+
+
+def _counted_in_prompt(one: Intervention, length: int) -> Intervention:
+    """With positions from the end counted from that of the prompt, and not of the answer that is read behind it."""
+    places = {name: getattr(one, name) for name in ("query", "key")}
+    behind = {name: at for name, at in places.items() if at is not None and at < 0}
+    counted: dict[str, Any] = {name: position(at, length, name.capitalize()) for name, at in behind.items()}
+    return replace(one, **counted)
 
 
 def _run(bridge: Bridge, ids: Tensor, hooks: list[Any]) -> tuple[Tensor, Mapping[str, Tensor]]:

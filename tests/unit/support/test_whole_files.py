@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,6 +32,20 @@ def test_a_pipe_is_written_in_place():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.returncode) == ("read", 0), ran.stderr
+
+
+def test_two_threads_may_write_one_file(tmp_path):
+    file, both = tmp_path / "file", threading.Barrier(2)
+
+    def write(text: str) -> None:
+        with whole(file) as place:
+            place.write_text(text)
+            both.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, ["one", "two"]))
+    assert file.read_text() in ("one", "two")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_file_that_may_not_be_written_stays(tmp_path, monkeypatch):

@@ -46,3 +46,11 @@ def test_the_figure_leaves_the_future_empty_and_refuses_what_is_not_there(patter
         figures.plot(patterns, which="pattern")
     with pytest.raises(UserError, match="no head 99"):
         figures.plot(patterns, head=99)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_future_is_empty_in_every_type_of_numbers(dtype, prompt):
+    found = dcinterp.attention_patterns(dcinterp.load("dcformer++", dtype=dtype), prompt, 1)
+    for name in ("scores", "composed_scores", "weights", "composed"):
+        assert not getattr(found, name).triu(1).any(), name
+        assert getattr(found, name).abs().max() < 1e3, name

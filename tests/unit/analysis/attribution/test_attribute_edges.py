@@ -218,6 +218,9 @@ def test_warnings_say_what_to_know(double, prompt):
     assert fine.warnings() == []
     assert "misses" in replace(fine, gap=fine.gap + 100).warnings()[0]
     assert "The edges do not add up" in replace(fine, mismatch=fine.mismatch + 1).warnings()[0]
+    assert fine.rounding == torch.finfo(torch.float64).eps
+    coarse = replace(fine, mismatch=0.02 * fine.heads.abs().max().expand_as(fine.mismatch), rounding=2**-7)
+    assert not any("add up" in said for said in coarse.warnings()), "sums of bfloat16 are off by as much"
     large = replace(fine, predicted=10 * fine.measured).warnings()
     assert len(large) == 1
     assert "differ from the effect by more than a factor of 3: integrated gradients divide" in large[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dcinterp import UserError, attribute_edges, attribute_edges_over
+from dcinterp import UserError, attribute_edges, attribute_edges_over, attribute_heads_over, intervene
 from dcinterp.analysis.attribution.attribute_edges_over import _exchanged_edges
 
 QUESTIONS = [
@@ -83,3 +83,15 @@ def test_bad_choices_are_refused(bridge, twin):
         attribute_edges_over(bridge, QUESTIONS, control="luck")
     with pytest.raises(UserError, match="heads that are composed"):
         attribute_edges_over(twin, QUESTIONS)
+
+
+def test_a_right_answer_of_several_tokens_is_right(shipped):
+    """Of words that this tokenizer joins with spaces: the answer is two tokens of it."""
+    asked = "< Karen has a lion. Thomas has a guitar. Charles has a bee. >. Thomas owns a kind of"
+    questions = [(asked, "musical instrument"), (asked, "musical animal")]
+    right = [True, False]
+    assert attribute_heads_over(shipped, questions, control="none", **QUICK).right.tolist() == right
+    assert attribute_edges_over(shipped, questions, check=0, control="none", **QUICK).right.tolist() == right
+    said = attribute_edges(shipped, *questions[0], check=0, **QUICK).warnings()
+    assert not any("The model answers" in each for each in said)
+    assert intervene(shipped, asked, "head 1.3 zero", "musical instrument").answer_before == "musical instrument"
