@@ -26,7 +26,7 @@ from dcinterp.checkpoints.names import (
     is_composition,
     refuse_file,
 )
-from dcinterp.checkpoints.read import OURS, read_config_file
+from dcinterp.checkpoints.read import OURS, our_config, read_config_file
 from dcinterp.model.added_composition import AddedComposition, composed_config
 from dcinterp.model.build import count_parameters
 from dcinterp.model.compose.registry import composer_class
@@ -145,17 +145,15 @@ def describe(model: Any) -> Description:
     if opens_by_default(kind) or (own and kind in LAYOUTS):
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
-        config = (DCViTConfig if kind == DCViTConfig.model_type else DCFormerConfig).from_dict(fields)
-        return _ours(str(model), config, dtype)
+        return _ours(str(model), our_config(folder, fields), dtype)
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in tensors), dtype)
 
 
 def _of_composition(name: str, folder: Path) -> Description:
     base = base_of(folder, COMPOSITION)
     fields, tensors = read_config_file(base), CheckpointTensors(base)
-    config = (
-        DCFormerConfig.from_dict(fields) if fields.get("model_type") in OURS else read_foreign_config(fields, tensors)
-    )
+    ours = fields.get("model_type") in OURS
+    config = our_config(base, fields) if ours else read_foreign_config(fields, tensors)
     dtype = tensors.dtype(max(tensors, key=lambda each: prod(tensors.shape(each)))) or torch.float32
     return _ours(name, composed_config(config, AddedComposition.read(folder).fields), dtype)
 

@@ -1,10 +1,25 @@
-"""Where a model is put."""
+"""Where a model is put, and as which numbers."""
 
 from __future__ import annotations
 
 import torch
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import shown
+
+
+def number_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The type of numbers, also by its name in torch.
+
+    Raises:
+        UserError: weights cannot have it.
+    """
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
+        raise UserError(
+            f"dtype is {shown(dtype)}; give one of floating point numbers, such as torch.float32 or torch.bfloat16."
+        )
+    return named
 
 
 def require_device(device: str | torch.device | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dcinterp.support.errors import UserError
 
@@ -82,3 +83,25 @@ def require_one_type(folder: Path, dtypes: Mapping[str, torch.dtype | None]) -> 
 
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def require_finite(model: nn.Module, name: str) -> None:
+    """Refuse a model with a weight that is NaN or infinite, whose every reading would be of nothing.
+
+    Args:
+        model: of which all parameters are looked at once.
+        name: what the message calls it.
+
+    Raises:
+        UserError: as said; the message names the first such tensor.
+    """
+    for of, weight in model.named_parameters():
+        number = weight.detach()
+        if number.is_meta or not number.is_floating_point():
+            continue
+        # A sum with such a term is one itself and takes no memory; another one may only be too large.
+        if not bool(number.float().sum().isfinite()) and not bool(number.isfinite().all()):
+            raise UserError(
+                f"The weights of {name} are not all finite numbers (see {of.replace('_original_component.', '')}); use "
+                "a checkpoint from before the loss diverged, or copy the files again."
+            )

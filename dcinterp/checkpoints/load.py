@@ -11,9 +11,9 @@ from torch import nn
 
 from dcinterp.checkpoints.adapters import base_of, is_adapted, merge, read_adapted
 from dcinterp.checkpoints.composition import read_composed
-from dcinterp.checkpoints.devices import require_device
+from dcinterp.checkpoints.devices import number_type, require_device
 from dcinterp.checkpoints.fingerprint import mark_source
-from dcinterp.checkpoints.fit import require_counts
+from dcinterp.checkpoints.fit import require_counts, require_finite
 from dcinterp.checkpoints.gguf_file import read_gguf, read_gguf_tokenizer
 from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason
 from dcinterp.checkpoints.names import (
@@ -73,9 +73,11 @@ def load(
         `source`, what it was loaded from, so that results can say how to make them again.
 
     Raises:
-        UserError: there is no such model, or its folder is incomplete or damaged, or the tokenizer does not fit it.
+        UserError: there is no such model, or its folder is incomplete or damaged, or a weight is not finite, or the
+            tokenizer does not fit it.
     """
     require_device(device)
+    dtype = number_type(dtype)
     require_known("decoder", decoder, get_args(Decoder))
     by_name = tokenizer is None or isinstance(tokenizer, str | Path)
     words = read_tokenizer(tokenizer) if tokenizer is not None and by_name else tokenizer
@@ -92,6 +94,7 @@ def load(
     if decoder == "own" and not name.startswith(OWN):
         name = f"{OWN}{name}"
     bridge = _load(name.removeprefix(OWN), device, dtype, words, own=name.startswith(OWN))
+    require_finite(bridge.original_model, name)
     if words is not None:
         require_fit(words, bridge.cfg.d_vocab, f"in {tokenizer}" if by_name else "given")
     if by_name:
@@ -208,6 +211,7 @@ def _load_object(model: Any, device: Any, dtype: torch.dtype | None, words: Any)
     model = copy.deepcopy(model)
     if is_adapted(model):
         model = merge(model)
+    require_finite(model, f"this {type(model).__name__}")
     bridge = _wrap(model.to(device=device, dtype=dtype), words, Path(place).name or type(model).__name__)
     if words is not None:
         require_fit(words, bridge.cfg.d_vocab, "given")

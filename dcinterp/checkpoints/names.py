@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.paths import path_of
+from dcinterp.support.text import shown
 
 SHIPPED = Path(__file__).parent / "shipped"
 
@@ -20,6 +22,9 @@ OWN = "own:"
 GGUF = ".gguf"
 ADAPTER = "adapter_config.json"
 """The file by which one knows the folder of an adapter."""
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_OF_HUB = re.compile(r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+)", re.IGNORECASE)
 
 
 def layout_names() -> tuple[str, ...]:
@@ -88,5 +93,11 @@ def is_path(name: str) -> bool:
 
 def refuse_missing_folder(name: str) -> None:
     """Raise a UserError if `name` can only be meant as a folder, and there is none: what is left may be a hub id."""
-    if is_path(name) and not path_of(name).is_dir():
+    if path_of(name).is_dir():
+        return
+    if _ADDRESS.match(name):
+        found = _OF_HUB.match(name)
+        instead = f"give the hub id {found[1]}" if found else "give a folder, or a hub id such as EleutherAI/pythia-70m"
+        raise UserError(f"{shown(name, 80)} is an address and no model's name; {instead}.")
+    if is_path(name):
         raise UserError(f"There is no folder {name}; check the path.")

@@ -53,7 +53,7 @@ def read_model(
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} has a config.json but no safetensors weights; copy model.safetensors into it.")
     images = kind == DCViTConfig.model_type
-    config = _our_config(folder, fields, DCViTConfig if images else DCFormerConfig)
+    config = our_config(folder, fields)
     stored = require_whole(folder, config, dtype)
     try:
         with without_bars():
@@ -80,7 +80,13 @@ def read_model(
     return model.to(device) if device else model
 
 
-def _our_config(folder: Path, fields: dict[str, Any], kind: type[DCFormerConfig]) -> DCFormerConfig:
+def our_config(folder: Path, fields: dict[str, Any]) -> DCFormerConfig:
+    """The config of a model of ours, or of an image classifier of ours, from the fields of its config.json.
+
+    Raises:
+        UserError: they describe none; the message names the file.
+    """
+    kind = DCViTConfig if fields.get("model_type") == DCViTConfig.model_type else DCFormerConfig
     try:
         return kind.from_dict(fields)
     except Exception as error:  # transformers raises classes of its own for the fields that are its own

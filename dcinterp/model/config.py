@@ -12,6 +12,7 @@ from dcinterp.model.compose.registry import NOT_COMPOSED, check_composition, com
 from dcinterp.model.field_types import check_field_types
 from dcinterp.model.presets import preset
 from dcinterp.model.rotary import check_scaling
+from dcinterp.support.errors import UserError
 
 NormKind = Literal["rmsnorm", "layernorm"]
 MLPKind = Literal["swiglu", "gelu"]
@@ -85,7 +86,7 @@ class DCFormerConfig(PreTrainedConfig):
             the stream starts as the embedding plus small updates.
 
     Raises:
-        ValueError: an unknown field, or fields that contradict each other; the message names them.
+        UserError: an unknown field, or fields that contradict each other; the message names them.
     """
 
     # Not "dcformer": the released checkpoints say that and mean another layout (see model/checkpoints).
@@ -158,7 +159,7 @@ class DCFormerConfig(PreTrainedConfig):
         """The configuration of a named model of the paper, or of a tiny one; see `dcinterp.presets()`.
 
         Raises:
-            ValueError: there is no such preset; the message suggests the nearest names.
+            UserError: there is no such preset; the message suggests the nearest names.
         """
         chosen = preset(name)
         return (DCViTConfig if chosen.images else DCFormerConfig)(**chosen.all_fields(**changes))
@@ -223,7 +224,7 @@ class DCFormerConfig(PreTrainedConfig):
             fields = [name for name in type(self).__dataclass_fields__ if not name.startswith("_")]
             near = difflib.get_close_matches(unknown[0], fields, n=3)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
-            raise ValueError(f"{type(self).__name__} has no field {unknown[0]!r}.{hint}")
+            raise UserError(f"{type(self).__name__} has no field {unknown[0]!r}.{hint}")
 
     def _check_choices(self) -> None:
         choices: dict[str, Any] = {
@@ -233,16 +234,16 @@ class DCFormerConfig(PreTrainedConfig):
         }
         for field, kind in choices.items():
             if getattr(self, field) not in get_args(kind):
-                raise ValueError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(get_args(kind))}.")
+                raise UserError(f"{field} is {getattr(self, field)!r}; choose one of {', '.join(get_args(kind))}.")
         bad = [stage for stage in self.compose_stages if stage not in STAGES]
         if bad:
-            raise ValueError(f"compose_stages has {bad[0]!r}; choose from 'pre' and 'post'.")
+            raise UserError(f"compose_stages has {bad[0]!r}; choose from 'pre' and 'post'.")
         check_composition(self)
         if not self.attention_windows:
-            raise ValueError("attention_windows is empty; use (None,) for global attention in every layer.")
+            raise UserError("attention_windows is empty; use (None,) for global attention in every layer.")
         for window in self.attention_windows:
             if window is not None and (not isinstance(window, int) or window < 1):
-                raise ValueError(f"attention_windows has {window!r}; each entry is a number of keys >= 1, or None.")
+                raise UserError(f"attention_windows has {window!r}; each entry is a number of keys >= 1, or None.")
 
     def _check_sizes(self) -> None:
         positive = (
@@ -252,21 +253,21 @@ class DCFormerConfig(PreTrainedConfig):
         for field in positive.split():
             value = getattr(self, field)
             if value < 1:
-                raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
+                raise UserError(f"{field} is {value!r}; it must be a whole number of at least 1.")
         if self.intermediate_size < 0:
-            raise ValueError(f"intermediate_size is {self.intermediate_size!r}; it must be 0 (no MLP) or more.")
+            raise UserError(f"intermediate_size is {self.intermediate_size!r}; it must be 0 (no MLP) or more.")
         if self.num_attention_heads % self.compose_groups:
-            raise ValueError(
+            raise UserError(
                 f"{self.num_attention_heads} heads do not divide into {self.compose_groups} composition groups; "
                 "choose compose_groups among the divisors of num_attention_heads."
             )
         if self.pad_token_id is not None and not -self.vocab_size <= self.pad_token_id < self.vocab_size:
-            raise ValueError(
+            raise UserError(
                 f"pad_token_id is {self.pad_token_id!r}, outside the vocabulary of {self.vocab_size}; give the id of a "
                 "token of it, or leave it out."
             )
         if self.mlp_gate_groups and self.intermediate_size % self.mlp_gate_groups:
-            raise ValueError(
+            raise UserError(
                 f"intermediate_size {self.intermediate_size} does not divide into {self.mlp_gate_groups} gate groups; "
                 "choose mlp_gate_groups among its divisors, or 0 for no gate."
             )
@@ -277,22 +278,22 @@ class DCFormerConfig(PreTrainedConfig):
             self.num_key_value_heads = heads
         shared = self.num_key_value_heads
         if not isinstance(shared, int) or shared < 1 or heads % shared:
-            raise ValueError(
+            raise UserError(
                 f"num_key_value_heads is {shared!r}; choose a divisor of the {heads} query heads, which share them "
                 "evenly."
             )
         if self.head_dim is None:
             if self.hidden_size % heads:
-                raise ValueError(
+                raise UserError(
                     f"{heads} heads do not divide the width {self.hidden_size} "
                     f"(head_dim would be {self.hidden_size / heads:g}); choose a hidden_size that is a multiple of "
                     "num_attention_heads, or give head_dim."
                 )
             self.head_dim = self.hidden_size // heads
         if not isinstance(self.head_dim, int) or self.head_dim < 1:
-            raise ValueError(f"head_dim is {self.head_dim!r}; it must be a whole number of at least 1.")
+            raise UserError(f"head_dim is {self.head_dim!r}; it must be a whole number of at least 1.")
         if self.position_type == "rotary" and self.rotary_width % 2:
-            raise ValueError(
+            raise UserError(
                 f"rotary positions turn pairs of channels, but {self.rotary_fraction:g} of head_dim {self.head_dim} is "
                 "odd; choose another head_dim or rotary_fraction."
             )
@@ -307,7 +308,7 @@ class DCViTConfig(DCFormerConfig):
         num_labels: number of classes (a field of every config of transformers).
 
     Raises:
-        ValueError: as `DCFormerConfig`; also for positions and windows, which order tokens in a line.
+        UserError: as `DCFormerConfig`; also for positions and windows, which order tokens in a line.
     """
 
     model_type = "dcmha_vit"
@@ -327,13 +328,13 @@ class DCViTConfig(DCFormerConfig):
         for field in ("image_size", "patch_size", "num_channels"):
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field} is {value!r}; it must be a whole number of at least 1.")
+                raise UserError(f"{field} is {value!r}; it must be a whole number of at least 1.")
         if self.image_size % self.patch_size:
-            raise ValueError(
+            raise UserError(
                 f"image_size {self.image_size} does not divide into patches of {self.patch_size}; choose a multiple."
             )
         if self.position_type != "learned" or tuple(self.attention_windows) != (None,):
-            raise ValueError("Patches have no order: leave position_type 'learned' and attention_windows (None,).")
+            raise UserError("Patches have no order: leave position_type 'learned' and attention_windows (None,).")
         super().__post_init__(**kwargs)
 
     @property

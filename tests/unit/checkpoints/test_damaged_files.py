@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import dcinterp
 from dcinterp import UserError
+from dcinterp.checkpoints.fit import require_finite
 from dcinterp.checkpoints.pickled_file import PickledFile
 from dcinterp.checkpoints.safetensors_file import SafetensorsFile
 from dcinterp.checkpoints.tensor_files import CheckpointTensors, checkpoint_files
@@ -288,6 +289,43 @@ def test_no_weight_is_made_up(folder):
     tensors["other"] = tensors.pop(name)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     said(lambda: dcinterp.load(folder), str(folder))
+
+
+@pytest.mark.parametrize("folder", KINDS, indirect=True)
+@pytest.mark.parametrize("number", [math.nan, -math.inf])
+def test_weights_that_are_not_finite_are_named(folder, number):
+    tensors = load_file(folder / WEIGHTS)
+    name = next(each for each in sorted(tensors) if "emb" not in each and tensors[each].dim() > 1)
+    tensors[name].flatten()[0] = number
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    said(lambda: dcinterp.load(folder), str(folder), "not all finite numbers (see ")
+
+
+def test_large_weights_are_finite(folders, tmp_path):
+    """Their sum is not."""
+    model = dcinterp.load(folders / "ours").original_model
+    with torch.no_grad():
+        model.model.embed_tokens.weight.fill_(3e38)
+    require_finite(model, "it")
+
+
+def test_no_model_is_opened_in_whole_numbers_and_a_type_has_a_name(folders):
+    for dtype in (torch.int8, "float33", "int64"):
+        said(lambda dtype=dtype: dcinterp.load(folders / "ours", dtype=dtype), "dtype is", "torch.bfloat16")
+    assert dcinterp.load(folders / "ours", dtype="bfloat16").W_Q.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("folder", ["ours"], indirect=True)
+def test_a_config_that_is_not_ours_is_named_without_its_weights_too(folder):
+    fields = read_json_object(folder / "config.json", what="a configuration", way="")
+    (folder / "config.json").write_text(json.dumps(fields | {"compose_ranks": 4}))
+    said(lambda: dcinterp.describe(folder), str(folder / "config.json"), "compose_ranks")
+
+
+def test_an_address_is_no_name_of_a_model():
+    for address in ("https://huggingface.co/EleutherAI/pythia-70m/tree/main", "hf://EleutherAI/pythia-70m"):
+        said(lambda address=address: dcinterp.load(address), "is an address", "give the hub id EleutherAI/pythia-70m.")
+    said(lambda: dcinterp.load("http://nowhere"), "is an address", "give a folder, or a hub id")
 
 
 @pytest.mark.parametrize("folder", ["ours", "released"], indirect=True)
