@@ -240,9 +240,17 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
                 cache.activate_past_recording()
         return returned
 
-    def _extra_loss(self, labels: Tensor, items: Any) -> Tensor | float:
-        """What composers add to the loss in training; of a part of a batch, by its share of the scored tokens."""
-        extra = take_extra_loss(self.model) if self.training else None
+    def _extra_loss(self, labels: Tensor, padding: Tensor | None, items: Any) -> Tensor | float:
+        """What composers add to the loss in training; of a part of a batch, by its share of the scored tokens.
+
+        What lies behind the last scored token of a row counts as padding, however long the rows of a batch are made.
+        """
+        if not self.training:
+            return 0.0
+        counted = (labels != -100).flip(1).cumsum(1).flip(1) > 0
+        if padding is not None and padding.shape == counted.shape:
+            counted &= padding.bool()
+        extra = take_extra_loss(self.model, counted)
         if extra is None:
             return 0.0
         return extra if items is None else extra * (labels[:, 1:] != -100).sum() / items
@@ -280,7 +288,7 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
                 vocab_size=self.vocab_size,
                 **{name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs},
             )
-            loss = loss + self._extra_loss(labels, kwargs.get("num_items_in_batch"))
+            loss = loss + self._extra_loss(labels, attention_mask, kwargs.get("num_items_in_batch"))
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

@@ -13,6 +13,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
 
 from dcinterp.model.block import Block
+from dcinterp.model.compose.base import take_extra_loss
 from dcinterp.model.config import DCViTConfig
 from dcinterp.model.decoder import DCFormerPreTrainedModel
 from dcinterp.model.norm import build_norm
@@ -111,8 +112,11 @@ class DCViTForImageClassification(DCViTPreTrainedModel):
             pixel_values, output_attentions=output_attentions, output_hidden_states=output_hidden_states
         )
         logits = self.classifier(output.last_hidden_state.mean(1))
+        loss = cross_entropy(logits.float(), labels) if labels is not None else None
+        if loss is not None and self.training and (extra := take_extra_loss(self.model)) is not None:
+            loss = loss + extra
         return ImageClassifierOutput(
-            loss=cross_entropy(logits.float(), labels) if labels is not None else None,
+            loss=loss,
             logits=logits,
             hidden_states=output.hidden_states,
             attentions=output.attentions,

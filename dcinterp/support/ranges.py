@@ -5,6 +5,7 @@ require_in_range("steps", 0, get_type_hints(function, include_extras=True)["step
 
 from __future__ import annotations
 
+import math
 import operator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +42,45 @@ class Between:
         return f"must lie between {self.low:g} and {self.high:g}"
 
 
+@dataclass(frozen=True)
+class Below:
+    """Numbers below one, which is left out."""
+
+    most: float
+
+    def holds(self, value: float) -> bool:
+        return value < self.most
+
+    def __str__(self) -> str:
+        return "must be finite" if self.most == math.inf else f"must be below {self.most:g}"
+
+
+@dataclass(frozen=True)
+class Above:
+    """Finite numbers above one, which is left out."""
+
+    least: float
+
+    def holds(self, value: float) -> bool:
+        return self.least < value < math.inf
+
+    def __str__(self) -> str:
+        return f"must be a finite number above {self.least:g}"
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """Numbers up to `most`."""
+
+    most: float
+
+    def holds(self, value: float) -> bool:
+        return value <= self.most
+
+    def __str__(self) -> str:
+        return f"must be at most {self.most:g}"
+
+
 Count = Annotated[int, AtLeast(1)]
 """How many of something there must be: at least one."""
 
@@ -51,6 +91,18 @@ Level = Annotated[float, Between(0, 1)]
 """The confidence level of an interval."""
 
 Tolerance = Annotated[float, AtLeast(0)]
+
+Positive = Annotated[float, Above(0)]
+"""A finite number above zero."""
+
+NotNegative = Annotated[float, AtLeast(0), Below(math.inf)]
+"""A finite number, zero or above."""
+
+Share = Annotated[float, AtLeast(0), AtMost(1)]
+"""A part of a whole."""
+
+Decay = Annotated[float, AtLeast(0), Below(1)]
+"""What is kept of a running mean at each step."""
 
 
 def require_in_range(name: str, value: Any, annotation: Any) -> None:
@@ -69,5 +121,5 @@ def require_in_range(name: str, value: Any, annotation: Any) -> None:
     for each in (annotation, *get_args(annotation)):
         if get_origin(each) is Annotated:
             for bound in each.__metadata__:
-                if isinstance(bound, AtLeast | Between) and not bound.holds(value):
+                if isinstance(bound, AtLeast | AtMost | Above | Below | Between) and not bound.holds(value):
                     raise UserError(f"{name} is {value}; it {bound}.")

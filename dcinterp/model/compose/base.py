@@ -9,7 +9,7 @@ operation that needs it ends with one sentence and never with a wrong number.
 |---|---|---|
 | `weights` | the model, kernels, caches, hooks, maps over heads, edges, interventions | there is no composer |
 | `kernel_maps`, `together` | the same weights by C++, where nobody looks | operations of torch |
-| `extra_loss` | training: set by `weights`, added to the loss of the model | nothing is added |
+| `extra_loss` | training: set by `weights`, added to the loss of the model (`ExtraLoss`) | nothing is added |
 | `finish`, `out_hooks` | a norm or gate on what heads have read, after attention | heads write what they have read |
 | `readers` | folding norms (`bridge/folding.py`), which checks it on random inputs | refused, if maps read the input |
 | `cost` (`cost_at`, by place) | `dcinterp complexity` | refused |
@@ -26,12 +26,12 @@ operation that needs it ends with one sentence and never with a wrong number.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dcinterp.model.compose.branches import ComposeWeights, branches, compose
@@ -93,6 +93,11 @@ class Mechanism:
     released: str = "none known"
 
 
+ExtraLoss = Tensor | Callable[[Tensor | None], Tensor]
+"""What a composer adds to the loss: a number, or what makes one of the positions that hold tokens, [batch, pos], or of
+None where all do."""
+
+
 class Composer(nn.Module, ABC):
     """One stage of composition; a subclass is a way of composing.
 
@@ -121,12 +126,12 @@ class Composer(nn.Module, ABC):
         self.extra_loss = None
 
     @property
-    def extra_loss(self) -> Tensor | None:
+    def extra_loss(self) -> ExtraLoss | None:
         """What the last forward in training adds to the loss of the model."""
         return self._extra_loss
 
     @extra_loss.setter
-    def extra_loss(self, value: Tensor | None) -> None:
+    def extra_loss(self, value: ExtraLoss | None) -> None:
         self._extra_loss, self._made_with_gradients = value, torch.is_grad_enabled()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -377,8 +382,11 @@ class Composer(nn.Module, ABC):
         return total
 
 
-def take_extra_loss(model: nn.Module) -> Tensor | None:
+def take_extra_loss(model: nn.Module, counted: Bool[Tensor, "batch pos"] | None = None) -> Tensor | None:
     """What the composers of all layers add to the loss of a model since this was last asked; None for nothing.
+
+    Args:
+        counted: which positions hold tokens, and no padding; all where it is None.
 
     Raises:
         UserError: it was made without gradients and is asked for with them, as reentrant checkpointing does.
@@ -393,5 +401,6 @@ def take_extra_loss(model: nn.Module) -> Tensor | None:
                     f"compose={composer.config.compose!r} adds to the loss, and reentrant gradient checkpointing drops "
                     "the gradient of that; give gradient_checkpointing_kwargs={'use_reentrant': False}."
                 )
+            extra = extra(counted) if callable(extra) else extra
             total = extra if total is None else total + extra
     return total

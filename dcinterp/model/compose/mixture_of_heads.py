@@ -7,16 +7,17 @@
 
 With the skip the gate is g - 1, which comes to the same. While training, every layer adds
 load_balance * sum over routed heads of f[h] P[h] to the loss, where f[h] is the share of the tokens that keep h, and
-P[h] the mean of softmax(x_t W_r)[h]: it is least where all heads are kept alike.
+P[h] the mean of softmax(x_t W_r)[h] over tokens: it is least where all heads are kept alike. Padding is no token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dcinterp.model.compose.base import ComposeConfig, Composer, Cost, Mechanism
@@ -81,9 +82,20 @@ class MixtureOfHeads(Composer):
         odds = self.routed(x_query).softmax(-1)
         chosen = torch.zeros_like(odds).scatter(-1, odds.topk(self.kept).indices, 1)
         if self.training and self.balance:
-            self.extra_loss = self.balance * (chosen.mean((0, 1)) * odds.mean((0, 1))).sum()
+            self.extra_loss = partial(self._imbalance, odds, chosen)
         gate, skip = self._with_shared(odds * chosen, x_query), self.config.compose_skip
         return ComposeWeights(w_qg=gate - 1 if skip else gate, skip=skip)
+
+    def _imbalance(
+        self,
+        odds: Float[Tensor, "batch pos routed_head"],
+        chosen: Float[Tensor, "batch pos routed_head"],
+        counted: Bool[Tensor, "batch pos"] | None,
+    ) -> Float[Tensor, ""]:
+        """What these gates add to the loss, by the tokens that count."""
+        tokens = torch.ones_like(odds[..., :1]) if counted is None else counted[..., None].to(odds)
+        kept, probability = ((x * tokens).sum((0, 1)) / tokens.sum().clamp(min=1) for x in (chosen, odds))
+        return self.balance * (kept * probability).sum()
 
     def _with_shared(self, routed: Float[Tensor, "batch pos routed_head"], x: Residual) -> Gate:
         if not hasattr(self, "parts"):

@@ -8,7 +8,7 @@ import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
@@ -16,6 +16,7 @@ from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.json_files import LARGEST, require_plain_file
 from dcinterp.support.paths import path_of
+from dcinterp.support.ranges import Count, Decay, NotNegative, Number, Positive, Share, require_in_range
 from dcinterp.support.text import shown
 from dcinterp.support.whole_files import whole
 from dcinterp.support.yaml_text import read_yaml
@@ -177,7 +178,7 @@ class RecipeSection:
     reduction_factor: what the rate is multiplied by from `reduction_step` on.
     beta1, beta2: AdamW's decay of its two moments.
     weight_decay: of matrices; biases and norms have none.
-    clip: largest norm of the gradient.
+    clip: largest norm of the gradient; 0 for any.
     seed: of the initial weights.
     bf16: mixed precision; null for wherever a GPU has it. A CPU takes it too when it is true, with gain
         only where it has instructions for it and the model is wide.
@@ -187,25 +188,25 @@ class RecipeSection:
     threads: of one process on a CPU; 0 leaves torch's choice.
     """
 
-    learning_rate: float = 1e-3
-    compose_learning_rate_fraction: float = 1.0
-    final_learning_rate_fraction: float = 0.1
-    warmup_fraction: float = 0.01
-    warmup_steps: int = 0
-    schedule_steps: int = 0
-    cooldown_steps: int = 0
-    reduction_step: int = 0
-    reduction_factor: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.95
-    weight_decay: float = 0.1
-    clip: float = 1.0
+    learning_rate: Positive = 1e-3
+    compose_learning_rate_fraction: NotNegative = 1.0
+    final_learning_rate_fraction: NotNegative = 0.1
+    warmup_fraction: Share = 0.01
+    warmup_steps: Number = 0
+    schedule_steps: Number = 0
+    cooldown_steps: Number = 0
+    reduction_step: Number = 0
+    reduction_factor: NotNegative = 1.0
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    weight_decay: NotNegative = 0.1
+    clip: NotNegative = 1.0
     seed: int = 0
     bf16: bool | None = None
     compile: bool = False
     gradient_checkpointing: bool = False
-    gradient_accumulation: int = 1
-    threads: int = 0
+    gradient_accumulation: Count = 1
+    threads: Number = 0
 
     def learning_rate_share(self, step: int, steps: int) -> float:
         """The learning rate after `step` of `steps`, as a share of the peak: linear warmup, cosine, cooldown."""
@@ -311,8 +312,12 @@ def own_folders(name: str) -> list[Path]:
     return [folder / name for folder in (package, package.parent) if (folder / name).is_dir()]
 
 
-def find_config(path: str | Path) -> Path:
+def find_config(path: str | Path, what: str = "training config", way: str = "give the path of a YAML file") -> Path:
     """The YAML file of a path; where there is none, the one of dcinterp itself: "configs/quick.yaml", from anywhere.
+
+    Args:
+        path: the file.
+        what, way: for the message: what it holds, and how to give one.
 
     Raises:
         UserError: there is neither.
@@ -324,7 +329,7 @@ def find_config(path: str | Path) -> Path:
         for folder in own_folders(given.parts[0]):
             if (folder.parent / given).is_file():
                 return folder.parent / given
-    raise UserError(f"There is no training config at {given}; give the path of a YAML file.")
+    raise UserError(f"There is no {what} at {given}; {way}.")
 
 
 def build_config(tree: dict[str, Any], overrides: list[str] | None = None) -> TrainConfig:
@@ -429,6 +434,10 @@ def _build(kind: Any, value: Any, where: str) -> Any:
                 )
         return kind(**{k: _build(hints[k], v, f"{where}.{k}" if where else k) for k, v in value.items()})
     origin = typing.get_origin(kind)
+    if origin is Annotated:
+        built = _build(typing.get_args(kind)[0], value, where)
+        require_in_range(where, built, kind)
+        return built
     if origin is tuple:
         item = typing.get_args(kind)[0]
         items = value if isinstance(value, list | tuple) else [value]
@@ -450,7 +459,17 @@ def _build(kind: Any, value: Any, where: str) -> Any:
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     """The types of a section's fields; Python evaluates them anew at every call, and a page reads many configs."""
-    return typing.get_type_hints(kind)
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def require_ranges(section: Any, where: str) -> None:
+    """Refuse a section whose numbers are not in the ranges of their types, however it was made.
+
+    Raises:
+        UserError: the message names the key.
+    """
+    for name, kind in _hints(section.__class__).items():
+        require_in_range(f"{where}.{name}", getattr(section, name), kind)
 
 
 def _scalar(kind: type, value: Any, where: str) -> Any:

@@ -78,7 +78,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         UserError: a key is missing, unknown or of the wrong kind, or an arm's config is not valid.
     """
     place = Path(path)
-    file = find_config(place if place.suffix in (".yaml", ".yml") else place / FILE)
+    file = place if place.suffix in (".yaml", ".yml") else place / FILE
+    file = find_config(file, "experiment", f"give the folder of one, which has a file {FILE}")
     tree = read_tree(file)
     for key in tree:
         if key not in KEYS:

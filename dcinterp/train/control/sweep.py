@@ -92,7 +92,7 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
     Raises:
         UserError: a key is unknown, a run's config is not valid (the run is named), or two runs have one name.
     """
-    path = find_config(path)
+    path = find_config(path, "sweep")
     tree = read_tree(path)
     for key in tree:
         if key not in KEYS:
@@ -111,6 +111,8 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
         raise UserError(f"The runs of {path} must be a list of keys and values, such as `- {{name: all}}`.")
     if not isinstance(jobs, int) or jobs < 1:
         raise UserError(f"jobs is {jobs!r} in {path}; it must be a whole number of at least 1.")
+    if not any(tree.get(key) for key in ("config", "runs", "grid")):
+        raise UserError(f"{path} describes no runs; give `config`, `runs` or `grid`.")
     folder = Path(output or tree.get("output") or f"runs/{path.stem}")
     runs = [
         _run(base, folder, run, dict(zip(grid, chosen, strict=True)))

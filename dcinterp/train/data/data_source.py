@@ -81,10 +81,10 @@ def open_data_source(config: TrainConfig, output: Path, words: Tokenizer = None)
         UserError: the phases name several data sources, or one that the model cannot read.
     """
     names = list(dict.fromkeys(data_source_name(phase) for phase in config.data.phases))
+    if not names:
+        raise UserError("data.phases is empty; give at least one phase.")
     if len(names) != 1:
-        raise UserError(
-            f"The phases read {' and '.join(names) or 'nothing'}; a model has one tokenizer, so choose one."
-        )
+        raise UserError(f"The phases read {' and '.join(names)}; a model has one tokenizer, so choose one.")
     if config.data.holdout and names[0] != "tasks":
         raise UserError(f"data.holdout leaves out tasks, and this run reads {names[0]}; take it out of the config.")
     if config.model.start and names[0] == "images":

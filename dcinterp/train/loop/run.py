@@ -25,7 +25,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.memory import keep_freed_memory
 from dcinterp.support.progress import Progress, silent, without_bars
-from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
+from dcinterp.train.config.recipe import TrainConfig, read_config, require_ranges, write_config
 from dcinterp.train.control.resume import check_resumable, differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.data.batches import Batches, DataSource, TaskSource, is_no_padding
@@ -194,6 +194,7 @@ class _RestoreRunning(TrainerCallback):
 
 def resolve(config: TrainConfig) -> TrainConfig:
     """The config with everything settled that depends on the machine, and refused where it cannot run."""
+    require_ranges(config.recipe, "recipe")
     bf16 = config.recipe.bf16
     if bf16 is None:
         bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
@@ -210,7 +211,6 @@ def resolve(config: TrainConfig) -> TrainConfig:
             raise UserError(f"report_to names {name}, which is not installed; install it with: pip install {name}")
     counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
     counts |= {f"evaluation.{key}": getattr(config.evaluation, key) for key in ("every", "validation_rows")}
-    counts |= {"recipe.gradient_accumulation": config.recipe.gradient_accumulation}
     many = {"evaluation.examples": (config.evaluation.examples, 1)}
     from_zero = {"data.seed": config.data.seed, "recipe.seed": config.recipe.seed}
     for number, phase in enumerate(config.data.phases):

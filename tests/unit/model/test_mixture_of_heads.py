@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from dcinterp.model.compose.mixture_of_heads import MixtureOfHeads
-from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.errors import UserError
 
 SIZES = dict(vocab_size=11, hidden_size=24, num_attention_heads=6, num_hidden_layers=2, intermediate_size=16)
@@ -95,3 +96,29 @@ def test_a_model_can_be_copied_after_a_step_of_training() -> None:
     twin = copy.deepcopy(model)
     assert model.model.layers[0].self_attn.post.extra_loss is not None
     assert twin.model.layers[0].self_attn.post.extra_loss is None
+
+
+def test_padding_does_not_count_for_the_balance() -> None:
+    torch.manual_seed(0)
+    model, ids = DCFormerForCausalLM(config(load_balance=0.5)).train(), torch.randint(1, 11, (3, 7))
+    loss = model(ids, labels=ids).loss
+    padded, labels = (torch.nn.functional.pad(ids, (0, 5), value=filler) for filler in (0, -100))
+    torch.testing.assert_close(model(padded, labels=labels).loss, loss)
+    masked = torch.nn.functional.pad(torch.ones_like(ids), (0, 5))
+    torch.testing.assert_close(model(padded, attention_mask=masked, labels=labels).loss, loss)
+
+
+def test_images_have_the_balance_in_their_loss_too() -> None:
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=24, num_attention_heads=6, num_hidden_layers=2, intermediate_size=16)
+    options = dict(compose="mixture-of-heads", compose_options={"load_balance": 0.5})
+    images, model = (
+        torch.rand(2, 1, 8, 8),
+        DCViTForImageClassification(
+            DCViTConfig(**sizes, **options, image_size=8, patch_size=4, num_channels=1, num_labels=3)
+        ),
+    )
+    labels = torch.tensor([0, 2])
+    added = model.train()(images, labels=labels).loss - model.eval()(images, labels=labels).loss
+    assert float(added.detach()) > 0.1
+    assert all(block.self_attn.post.extra_loss is None for block in model.model.layers)

@@ -49,10 +49,18 @@ KINDS = pytest.mark.parametrize(
         (TASKS, {"compose": "dynamic"}),
         (TASKS, {"compose": "differential"}),
         (TASKS, {"compose": "multi-token"}),
+        (TASKS, {"compose": "mixture-of-heads", "num_attention_heads": 4}),
         (PUZZLE, {"compose": "static", "position_type": "learned"}),
         (TEXT, {}),
     ],
-    ids=["tasks, dynamic", "tasks, differential", "tasks, multi-token", "puzzle, static", "text, plain"],
+    ids=[
+        "tasks, dynamic",
+        "tasks, differential",
+        "tasks, multi-token",
+        "tasks, mixture of heads",
+        "puzzle, static",
+        "text, plain",
+    ],
 )
 
 

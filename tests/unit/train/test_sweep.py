@@ -65,6 +65,8 @@ def test_lists_and_grids_multiply(tmp_path):
         ("runs: [{name: a}, {name: a}]", "called 'a'"),
         ("runs: [{name: odd, recipe.lerning_rate: 1}]", "The run odd: Unknown key 'lerning_rate'"),
         ("jobs: 0", "at least 1"),
+        ("{}", "describes no runs; give `config`, `runs` or `grid`"),
+        ("output: runs/mine", "describes no runs"),
         ("config: missing.yaml", "no training config"),
         ("config: 3", "`config` of .* must hold keys and values"),
         ("output: 5", "`output` of .* must be a folder"),
