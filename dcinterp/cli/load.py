@@ -50,7 +50,7 @@ def command(
     bridge = load(model, device=device, tokenizer=tokenizer)
     seconds = time.perf_counter() - start
     described = describe(bridge)
-    hooks, layers = len(bridge.hook_dict), bridge.cfg.n_layers
+    hooks, layers = len({id(hook) for hook in bridge.hook_dict.values()}), bridge.cfg.n_layers
     if as_json:
         print_json(described.record() | {"hooks": hooks, "seconds": round(seconds, 3)})
         return

@@ -241,6 +241,8 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
         except ValueError as error:
             raise ValueError(f"{file}, record {number}: not in the released format ({error})") from error
         found += [(one, task_id) for one in texts.strip("\n").split("\n")]
+    if not found:
+        raise ValueError(f"{file} has no lines; give a file of lines, or of the released format")
     return found
 
 

@@ -41,10 +41,14 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
     if (name, kind) not in kinds():
         own = [other for drawn, other in kinds() if drawn == name]
         if not own:
-            raise UserError(f"There is no figure for a {name}; figures exist for {', '.join(sorted(_drawn()))}.")
+            raise UserError(
+                f"There is no figure for a {name}; give what an analysis returned, such as a Prediction. "
+                "dcinterp.figures.kinds() names all results that have one."
+            )
         figure = f"figure {kind!r}" if kind else "figure without a kind"
-        choices = [f"kind={other!r}" for other in sorted(own) if other] + ["leave kind out"] * ("" in own)
-        raise UserError(f"There is no {figure} of a {name}; choose {' or '.join(choices)}.")
+        named = " or ".join(f"kind={other!r}" for other in sorted(own) if other)
+        choices = [f"choose {named}"] * bool(named) + ["leave kind out"] * ("" in own)
+        raise UserError(f"There is no {figure} of a {name}; {', or '.join(choices)}.")
     draw = kinds()[name, kind].plot
     known = list(signature(draw).parameters)[2:]
     if unknown := [option for option in options if option not in known]:
@@ -52,10 +56,6 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
         raise UserError(f"This figure has no option {unknown[0]!r}; {instead}")
     require_known("theme", theme, ("light", "dark"))
     return draw(result, theme=theme, **options)
-
-
-def _drawn() -> set[str]:
-    return {name for name, _ in kinds()}
 
 
 @cache

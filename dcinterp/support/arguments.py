@@ -7,7 +7,7 @@ require_fitting("at", "x", Literal["q", "k"])          # UserError: There is no 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from contextlib import suppress
 from numbers import Real
 from types import NoneType, UnionType
@@ -38,7 +38,7 @@ def require_fitting(name: str, value: Any, annotation: Any) -> None:
         if isinstance(value, str) and all(isinstance(word, str) for word in words) and words:
             require_known(name, value, words)
         _require_known_items(name, value, allowed)
-        raise UserError(f"{name} is {shown(value)}; it must be {_listed([_in_words(each) for each in allowed])}.")
+        raise UserError(f"{name} is {shown(value)}; it must be {_listed(_words(allowed, _in_words))}.")
     require_in_range(name, value, annotation)
 
 
@@ -129,7 +129,9 @@ def _in_words(kind: Any) -> str:
         return repr(get_args(kind)[0])
     if get_origin(kind) in (*_LISTS, Set):
         held = [each for arg in get_args(kind)[:1] for each in alternatives(arg)]
-        named = [_SEVERAL.get(each) or _item_in_words(each) for each in held if each is not Any]
+        named = _words(
+            [each for each in held if each is not Any], lambda each: _SEVERAL.get(each) or _item_in_words(each)
+        )
         return f"a list of {_listed(named)}" if named else "a list"
     if get_origin(kind) in (dict, Mapping):
         return "a table of names and values"
@@ -137,7 +139,12 @@ def _in_words(kind: Any) -> str:
 
 
 def _item_in_words(kind: Any) -> str:
-    return _in_words(kind) if get_origin(kind) is Literal else _name(kind)
+    return _in_words(kind) if get_origin(kind) is Literal or kind is NoneType else _name(kind)
+
+
+def _words(kinds: Sequence[Any], words: Callable[[Any], str]) -> list[str]:
+    """Each once: a tuple and a list have the same."""
+    return list(dict.fromkeys(map(words, kinds)))
 
 
 def _name(kind: Any) -> str:

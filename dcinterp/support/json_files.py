@@ -107,7 +107,7 @@ def require_plain_file(path: Path, *, largest: int | None = None) -> int:
         raise UserError(f"{path} cannot be read ({said}); check the path.") from error
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
-        raise UserError(f"{path} is {kind}, not a file; put the file there that belongs there.")
+        raise UserError(f"{path} is {kind}, not a file; give a file.")
     if largest is not None and found.st_size > largest:
         raise UserError(f"{path} is larger than such a file can be ({found.st_size:,} bytes); check what it is.")
     return found.st_size

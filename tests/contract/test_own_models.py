@@ -72,7 +72,7 @@ def test_every_analysis_takes_a_model_with_a_tokenizer_of_this_shape(own_model, 
 @pytest.mark.parametrize("shape", ["gpt2", "llama"])
 def test_words_of_several_tokens_are_refused_or_represented(own_model, shape):
     bridge = dcinterp.load(own_model(shape))
-    with pytest.raises(UserError, match=r"'xylophonist' is \d+ tokens .* or pass multi_token='first'"):
+    with pytest.raises(UserError, match=r"'xylophonist' is \d+ tokens .* or choose 'first' for multi_token"):
         dcinterp.ov_top_tokens(bridge, 0, 0, ["xylophonist"])
     told = dcinterp.ov_transformations(bridge, permutations=20).warnings()
     left_out = next(sentence for sentence in told if "was left out: none of its pairs is one token" in sentence)

@@ -223,11 +223,11 @@ def test_what_no_image_draws_is_refused():
 
 
 def test_unknown_figure_is_refused(results):
-    with pytest.raises(UserError, match="There is no figure 'pie' of a Prediction; choose"):
+    with pytest.raises(UserError, match="There is no figure 'pie' of a Prediction; leave kind out"):
         figures.plot(results["Prediction"], kind="pie")
     with pytest.raises(
-        UserError, match="kind='check' or kind='flow' or kind='map' or kind='sources' or leave kind out"
+        UserError, match="kind='check' or kind='flow' or kind='map' or kind='sources', or leave kind out"
     ):
         figures.plot(results["EdgeAttribution"], kind="nonsense")
-    with pytest.raises(UserError, match="figures exist for "):
+    with pytest.raises(UserError, match="give what an analysis returned"):
         figures.plot(object())

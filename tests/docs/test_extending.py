@@ -59,7 +59,7 @@ def copy(tmp_path_factory) -> Path:
 
     (root / "dcinterp/analysis/attention/look_back.py").write_text(code(PAGE, "class LookBack"))
     drawing = code(PAGE, 'RESULT = "LookBack"').partition("\n\nfigure = ")[0]
-    (root / "dcinterp/figures/attention/look_back_grid.py").write_text(f"from typing import Any\n\n{drawing}\n")
+    (root / "dcinterp/figures/attention/look_back_grid.py").write_text(f"{drawing}\n")
     return root
 
 

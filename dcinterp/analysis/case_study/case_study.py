@@ -288,10 +288,10 @@ def case_study(
         foil: the answer it competes with; by default that of the contrast.
         contrast: "facts", the most probable of the answers that the other facts of the prompt would give (the runner-up
             where no facts are known), or "runner-up", the most likely other token.
-        layer: the layer to follow, negative counted from the last; by default that of the head with the largest direct
-            effect.
+        layer: the layer to follow, negative counted from the last; by default that of the head that is followed.
         head: the head to follow; by default the one (of `layer`) with the largest direct effect, among the heads whose
-            attribution at the last token is at least a tenth of the largest there.
+            attribution at the last token is at least a tenth of the largest there. Without `layer`, of the heads with
+            this number the one that is largest so.
         key: the position of the source token; by default where the followed head attends most, in an example of the
             tasks among the tokens of its source.
         kind: what takes the place of an ablated part: "mean", "zero", "resample", "resample-token" or "rotate".

@@ -174,7 +174,7 @@ def _ids_of(bridge: Bridge, words: Sequence[Token], multi_token: str) -> tuple[I
             if multi_token == "refuse":
                 raise UserError(
                     f"{word!r} is {len(tokens)} tokens in this model's vocabulary; give a word that is one token, or "
-                    "pass multi_token='first'."
+                    "choose 'first' for multi_token."
                 )
             first = str_tokens(bridge, torch.tensor([tokens[:1]]))[0]
             notes.append(f'"{word}" is {len(tokens)} tokens; it is represented by the first, "{first}".')

@@ -272,7 +272,7 @@ def _lexicon(
         if not pairs:
             raise UserError(
                 f"No pair of relation {name!r} is one token on both sides in this vocabulary; leave it out of "
-                "`relations`, or pass multi_token='first'."
+                "`relations`, or choose 'first' for multi_token."
             )
         found[name] = (pairs, len(several) if multi_token == "skip" else 0)
         if several:
@@ -280,7 +280,7 @@ def _lexicon(
             notes.append(f"{name}: {len(several)} pairs with a word that is not one token {verb}, e.g. {several[0]}.")
     if not found:
         raise UserError(
-            "No pair of any relation is one token on both sides in this vocabulary; pass multi_token='first'."
+            "No pair of any relation is one token on both sides in this vocabulary; choose 'first' for multi_token."
         )
     return found, notes
 

@@ -202,7 +202,7 @@ def test_ranks_of_targets_in_all_heads(bridge):
 
 def test_words_of_several_tokens(foreign):
     bridge = foreign("gpt2")
-    with pytest.raises(UserError, match="multi_token='first'"):
+    with pytest.raises(UserError, match="choose 'first' for multi_token"):
         dcinterp.ov_top_tokens(bridge, 0, 0, ["xylophone"])
     result = dcinterp.ov_top_tokens(bridge, 0, 0, ["xylophone", "Ruth"], multi_token="first")
     assert len(result.warnings()) == 1
