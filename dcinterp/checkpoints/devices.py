@@ -14,7 +14,7 @@ def number_type(dtype: torch.dtype | str | None) -> torch.dtype | None:
     Raises:
         UserError: weights cannot have it.
     """
-    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(named, torch.dtype) and named.is_floating_point):
         raise UserError(
             f"dtype is {shown(dtype)}; give one of floating point numbers, such as torch.float32 or torch.bfloat16."

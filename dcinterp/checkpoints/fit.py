@@ -99,8 +99,9 @@ def require_finite(model: nn.Module, name: str) -> None:
         number = weight.detach()
         if number.is_meta or not number.is_floating_point():
             continue
-        # A sum with such a term is one itself and takes no memory; another one may only be too large.
-        if not bool(number.float().sum().isfinite()) and not bool(number.isfinite().all()):
+        # A sum with such a term is not finite itself; another one may only be too large. One byte has no sum.
+        total = number.sum() if number.element_size() > 1 else number.float().sum()
+        if not bool(total.isfinite()) and not bool(number.isfinite().all()):
             raise UserError(
                 f"The weights of {name} are not all finite numbers (see {of.replace('_original_component.', '')}); use "
                 "a checkpoint from before the loss diverged, or copy the files again."

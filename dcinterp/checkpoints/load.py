@@ -49,7 +49,7 @@ def load(
     name_or_path: str | Path | nn.Module,
     *,
     device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     tokenizer: str | Path | Any | None = None,
     decoder: Decoder = "auto",
 ) -> TransformerBridge:
@@ -61,7 +61,8 @@ def load(
             "planted:share-by-kp,noise=0.01" for a model whose circuit is known; or a model of transformers or a
             `PeftModel` in memory, which is copied. Only a hub id touches the network.
         device: where to put the model; the CPU when None.
-        dtype: of the weights; as stored when None (float32 for a GGUF file and the shipped models).
+        dtype: of the weights, or its name ("bfloat16"); as stored when None (float32 for a GGUF file and the shipped
+            models).
         tokenizer: the folder of another tokenizer than the model's own, or the name of a shipped model; also a
             tokenizer in memory. For models that come without one.
         decoder: "own" opens models of the Llama family (`model_type` llama, mistral, qwen2, qwen3) in our decoder,

@@ -23,8 +23,8 @@ GGUF = ".gguf"
 ADAPTER = "adapter_config.json"
 """The file by which one knows the folder of an adapter."""
 
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_OF_HUB = re.compile(r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+)", re.IGNORECASE)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_OF_HUB = re.compile(r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([^?#]*)", re.IGNORECASE)
 
 
 def layout_names() -> tuple[str, ...]:
@@ -91,13 +91,24 @@ def is_path(name: str) -> bool:
     return Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name
 
 
+def _hub_id(address: str) -> str:
+    """The id of the model whose page has this address; empty where it is none of a model."""
+    found = _OF_HUB.match(address)
+    parts = [part for part in found[1].split("/") if part] if found else []
+    below = [at for at, part in enumerate(parts) if part in ("tree", "blob", "resolve", "raw", "commit")]
+    parts = parts[: below[0]] if below else parts
+    if not 1 <= len(parts) <= 2 or parts[0] in ("datasets", "spaces", "docs", "models"):
+        return ""
+    return "/".join(parts).removesuffix(".git")
+
+
 def refuse_missing_folder(name: str) -> None:
     """Raise a UserError if `name` can only be meant as a folder, and there is none: what is left may be a hub id."""
     if path_of(name).is_dir():
         return
     if _ADDRESS.match(name):
-        found = _OF_HUB.match(name)
-        instead = f"give the hub id {found[1]}" if found else "give a folder, or a hub id such as EleutherAI/pythia-70m"
+        known = _hub_id(name)
+        instead = f"give the hub id {known}" if known else "give a folder, or a hub id such as EleutherAI/pythia-70m"
         raise UserError(f"{shown(name, 80)} is an address and no model's name; {instead}.")
     if is_path(name):
         raise UserError(f"There is no folder {name}; check the path.")

@@ -69,7 +69,7 @@ def command(
     """
     from dcinterp.support.errors import UserError
     from dcinterp.train.config.default_run import apply_data_flags
-    from dcinterp.train.config.recipe import build_config, read_tree
+    from dcinterp.train.config.recipe import build_config, read_tree, require_ranges
 
     for flag, path in (("text", text), ("images", images)):
         if path is not None and not path.strip():
@@ -92,6 +92,7 @@ def command(
         *(f"{key}={json.dumps(str(value))}" for key, value in flags.items() if value is not None),
     ]
     resolved = build_config(tree, overrides)
+    require_ranges(resolved.recipe)
 
     # Only now, since these take seconds to import: what is wrong with a config is said before.
     from dcinterp.checkpoints.composition import open_start

@@ -175,6 +175,8 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
     Raises:
         UserError: the layer, head, stage, branch, weight or position does not exist in this model and prompt.
     """
+    if given.kind == "scale" and not math.isfinite(given.factor):
+        raise UserError(f"{float(given.factor)} is no factor; give a finite number.")
     layer = layer_number(bridge, given.layer)
     for head in (given.head, given.head_from):
         if head is not None and not 0 <= head < bridge.cfg.n_heads:
@@ -281,8 +283,9 @@ def _refuse_meaningless_positions(one: Intervention) -> None:
 
 def _written(factor: float) -> str:
     """A factor so that `_factor` reads the same number."""
-    short = f"{factor:g}"
-    return short if float(short) == factor else repr(factor)
+    number = float(factor)  # also of NumPy and torch
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
 
 
 def _factor(kind: str, text: str | None) -> float:

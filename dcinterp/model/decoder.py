@@ -23,7 +23,7 @@ from dcinterp.model.kernels.select import check_implementation
 from dcinterp.model.mask import Sight, attention_mask
 from dcinterp.model.norm import RMSNorm, build_norm
 from dcinterp.model.rotary import Rotation, rotation
-from dcinterp.shapes import Attention, TokenIds
+from dcinterp.shapes import Attention, Residual, TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.file_modes import open_like
 
@@ -240,17 +240,18 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
                 cache.activate_past_recording()
         return returned
 
-    def _extra_loss(self, labels: Tensor, padding: Tensor | None, items: Any) -> Tensor | float:
+    def _extra_loss(self, stream: Residual, labels: Tensor, padding: Tensor | None, items: Any) -> Tensor | float:
         """What composers add to the loss in training; of a part of a batch, by its share of the scored tokens.
 
-        What lies behind the last scored token of a row counts as padding, however long the rows of a batch are made.
+        Without an attention mask, what lies behind the last scored token of a row counts as padding.
         """
-        if not self.training:
-            return 0.0
-        counted = (labels != -100).flip(1).cumsum(1).flip(1) > 0
-        if padding is not None and padding.shape == counted.shape:
-            counted &= padding.bool()
-        extra = take_extra_loss(self.model, counted)
+
+        def counted() -> Tensor | None:
+            if padding is not None and padding.shape == stream.shape[:2]:
+                return padding.bool()
+            return (labels != -100).flip(1).cumsum(1).flip(1) > 0 if labels.shape == stream.shape[:2] else None
+
+        extra = take_extra_loss(self.model, counted) if self.training else None
         if extra is None:
             return 0.0
         return extra if items is None else extra * (labels[:, 1:] != -100).sum() / items
@@ -288,7 +289,9 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
                 vocab_size=self.vocab_size,
                 **{name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs},
             )
-            loss = loss + self._extra_loss(labels, attention_mask, kwargs.get("num_items_in_batch"))
+            loss = loss + self._extra_loss(
+                output.last_hidden_state, labels, attention_mask, kwargs.get("num_items_in_batch")
+            )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

@@ -6,7 +6,7 @@
 
 A result remembers the analysis, its arguments and where the model came from; weights that are no longer those are
 named, because then other numbers are to be expected. Ends of intervals are compared only where both were made by the
-same method (dcinterp.results.result.INTERVALS): those of 0.1 were too narrow, and its numbers stay what they were.
+same method (dcinterp.results.result.INTERVALS): earlier ones were too narrow in places, and what was saved stays.
 """
 
 from __future__ import annotations

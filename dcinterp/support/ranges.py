@@ -56,19 +56,6 @@ class Below:
 
 
 @dataclass(frozen=True)
-class Above:
-    """Finite numbers above one, which is left out."""
-
-    least: float
-
-    def holds(self, value: float) -> bool:
-        return self.least < value < math.inf
-
-    def __str__(self) -> str:
-        return f"must be a finite number above {self.least:g}"
-
-
-@dataclass(frozen=True)
 class AtMost:
     """Numbers up to `most`."""
 
@@ -91,9 +78,6 @@ Level = Annotated[float, Between(0, 1)]
 """The confidence level of an interval."""
 
 Tolerance = Annotated[float, AtLeast(0)]
-
-Positive = Annotated[float, Above(0)]
-"""A finite number above zero."""
 
 NotNegative = Annotated[float, AtLeast(0), Below(math.inf)]
 """A finite number, zero or above."""
@@ -121,5 +105,5 @@ def require_in_range(name: str, value: Any, annotation: Any) -> None:
     for each in (annotation, *get_args(annotation)):
         if get_origin(each) is Annotated:
             for bound in each.__metadata__:
-                if isinstance(bound, AtLeast | AtMost | Above | Below | Between) and not bound.holds(value):
+                if isinstance(bound, AtLeast | AtMost | Below | Between) and not bound.holds(value):
                     raise UserError(f"{name} is {value}; it {bound}.")

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -435,7 +436,9 @@ def test_answers_of_several_tokens_leave_the_prompt_its_length(model):
         intervene(model, ids, "head 1.3 zero query=-99", "violin fruit")
 
 
-@pytest.mark.parametrize("factor", [1 / 3, 2.0, 1e-7, -0.1])
+@pytest.mark.parametrize(
+    "factor", [1 / 3, 2.0, 1e-7, -0.1, np.linspace(0, 1, 7)[1], np.float32(1 / 3), torch.tensor(0.5)]
+)
 def test_a_factor_is_read_as_it_is_written(factor):
     one = Intervention("head", 1, head=3, kind="scale", factor=factor)
     assert Intervention.parse(str(one)) == one
@@ -445,6 +448,8 @@ def test_factors_are_finite_and_so_are_the_logits(model, shipped):
     for factor in ("nan", "inf", "1e999"):
         with pytest.raises(UserError, match="is no factor; write a number"):
             intervene(model, PROMPT, f"head 1.3 scale={factor}")
+    with pytest.raises(UserError, match="nan is no factor"):
+        intervene(model, PROMPT, Intervention("head", 1, head=3, kind="scale", factor=float("nan")))
     with pytest.raises(UserError, match="no longer finite numbers"):
         intervene(shipped, PROMPT, "head 1.3 scale=1e300")
 

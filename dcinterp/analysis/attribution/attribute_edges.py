@@ -239,7 +239,12 @@ class EdgeAttribution(Result):
         return self.layers.index(layer), slice(None), slice(None), number
 
     def top_beyond(self, k: int = 10) -> list[BeyondScore]:
-        """The `k` largest |beyond|, strongest first; none where a pair's own attention is all that it takes."""
+        """The `k` largest |beyond|, strongest first; none where a pair's own attention is all that it takes.
+
+        Raises:
+            UserError: `k` is no whole number of at least 0.
+        """
+        require_fitting("k", k, Number)
         if self.beyond is None:
             return []
         sizes = self.beyond.abs()

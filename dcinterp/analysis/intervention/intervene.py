@@ -210,7 +210,7 @@ def intervene(
     Raises:
         UserError: an intervention is not valid or does not fit the model, a prompt, target or position does not fit, or
             the values of a kind are not given: those of "counterfactual", or reference prompts for one that is no
-            prompt of the tasks. A factor is so large that the logits are no longer finite.
+            prompt of the tasks. Logits are not finite, as with a very large factor.
     """
     if target is None:
         ids = token_ids(bridge, prompt)
@@ -230,8 +230,11 @@ def intervene(
     frozen = list(frozen_hooks(bridge, explanation.ids)) if freezes(dynamic_weights) else []
     before, clean = _run(bridge, explanation.ids, frozen)
     after, edited = _run(bridge, explanation.ids, list(intervention_hooks(bridge, [units], values, frozen=frozen)))
-    if not after[0, explanation.positions[0]].isfinite().all():
-        raise UserError("With this change the logits are no longer finite numbers; give smaller factors.")
+    if not before[0, list(explanation.positions)].isfinite().all():
+        raise UserError("The logits of this prompt are not finite numbers; load the model with dtype=torch.float32.")
+    if not after[0, list(explanation.positions)].isfinite().all():
+        smaller = "a smaller factor" if any(one.kind == "scale" for one in units) else "another change"
+        raise UserError(f"With this change the logits are no longer finite numbers; give {smaller}.")
     at_zero = None
     if any(one.kind in ABLATIONS and one.kind != "zero" for one in units):
         zeroed = [replace(one, kind="zero") if one.kind in ABLATIONS else one for one in units]

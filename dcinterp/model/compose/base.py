@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Protocol, final, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dcinterp.model.compose.branches import ComposeWeights, branches, compose
@@ -94,8 +94,8 @@ class Mechanism:
 
 
 ExtraLoss = Tensor | Callable[[Tensor | None], Tensor]
-"""What a composer adds to the loss: a number, or what makes one of the positions that hold tokens, [batch, pos], or of
-None where all do."""
+"""What a composer adds to the loss: a number, or what makes one of the positions that count, [batch, pos], or of None
+where all do. Padding does not: what the attention mask leaves out, or else what is behind a row's last scored token."""
 
 
 class Composer(nn.Module, ABC):
@@ -382,11 +382,11 @@ class Composer(nn.Module, ABC):
         return total
 
 
-def take_extra_loss(model: nn.Module, counted: Bool[Tensor, "batch pos"] | None = None) -> Tensor | None:
+def take_extra_loss(model: nn.Module, counted: Callable[[], Tensor | None] = lambda: None) -> Tensor | None:
     """What the composers of all layers add to the loss of a model since this was last asked; None for nothing.
 
     Args:
-        counted: which positions hold tokens, and no padding; all where it is None.
+        counted: asked, where something is added, which positions count, [batch, pos]; None for all.
 
     Raises:
         UserError: it was made without gradients and is asked for with them, as reentrant checkpointing does.
@@ -401,6 +401,6 @@ def take_extra_loss(model: nn.Module, counted: Bool[Tensor, "batch pos"] | None 
                     f"compose={composer.config.compose!r} adds to the loss, and reentrant gradient checkpointing drops "
                     "the gradient of that; give gradient_checkpointing_kwargs={'use_reentrant': False}."
                 )
-            extra = extra(counted) if callable(extra) else extra
+            extra = extra(counted()) if callable(extra) else extra
             total = extra if total is None else total + extra
     return total

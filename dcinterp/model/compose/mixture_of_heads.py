@@ -7,7 +7,8 @@
 
 With the skip the gate is g - 1, which comes to the same. While training, every layer adds
 load_balance * sum over routed heads of f[h] P[h] to the loss, where f[h] is the share of the tokens that keep h, and
-P[h] the mean of softmax(x_t W_r)[h] over tokens: it is least where all heads are kept alike. Padding is no token.
+P[h] the mean of softmax(x_t W_r)[h] over tokens: it is least where all heads are kept alike. Padding does not count
+(`ExtraLoss`).
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ class MixtureOfHeads(Composer):
         counted: Bool[Tensor, "batch pos"] | None,
     ) -> Float[Tensor, ""]:
         """What these gates add to the loss, by the tokens that count."""
-        tokens = torch.ones_like(odds[..., :1]) if counted is None else counted[..., None].to(odds)
+        # In float32: in float16 a batch has more tokens than there are numbers.
+        tokens = (
+            torch.ones_like(odds[..., :1]).float() if counted is None else counted[..., None].to(odds.device).float()
+        )
         kept, probability = ((x * tokens).sum((0, 1)) / tokens.sum().clamp(min=1) for x in (chosen, odds))
         return self.balance * (kept * probability).sum()
 

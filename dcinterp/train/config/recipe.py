@@ -16,7 +16,7 @@ from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.json_files import LARGEST, require_plain_file
 from dcinterp.support.paths import path_of
-from dcinterp.support.ranges import Count, Decay, NotNegative, Number, Positive, Share, require_in_range
+from dcinterp.support.ranges import Count, Decay, NotNegative, Number, Share, Tolerance, require_in_range
 from dcinterp.support.text import shown
 from dcinterp.support.whole_files import whole
 from dcinterp.support.yaml_text import read_yaml
@@ -188,7 +188,7 @@ class RecipeSection:
     threads: of one process on a CPU; 0 leaves torch's choice.
     """
 
-    learning_rate: Positive = 1e-3
+    learning_rate: NotNegative = 1e-3
     compose_learning_rate_fraction: NotNegative = 1.0
     final_learning_rate_fraction: NotNegative = 0.1
     warmup_fraction: Share = 0.01
@@ -200,7 +200,7 @@ class RecipeSection:
     beta1: Decay = 0.9
     beta2: Decay = 0.95
     weight_decay: NotNegative = 0.1
-    clip: NotNegative = 1.0
+    clip: Tolerance = 1.0
     seed: int = 0
     bf16: bool | None = None
     compile: bool = False
@@ -434,10 +434,8 @@ def _build(kind: Any, value: Any, where: str) -> Any:
                 )
         return kind(**{k: _build(hints[k], v, f"{where}.{k}" if where else k) for k, v in value.items()})
     origin = typing.get_origin(kind)
-    if origin is Annotated:
-        built = _build(typing.get_args(kind)[0], value, where)
-        require_in_range(where, built, kind)
-        return built
+    if origin is Annotated:  # ranges are checked of what is to be run, and not of what earlier versions ran
+        return _build(typing.get_args(kind)[0], value, where)
     if origin is tuple:
         item = typing.get_args(kind)[0]
         items = value if isinstance(value, list | tuple) else [value]
@@ -462,14 +460,14 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, include_extras=True)
 
 
-def require_ranges(section: Any, where: str) -> None:
-    """Refuse a section whose numbers are not in the ranges of their types, however it was made.
+def require_ranges(recipe: RecipeSection) -> None:
+    """Refuse a recipe whose numbers are not in the ranges of their types.
 
     Raises:
         UserError: the message names the key.
     """
-    for name, kind in _hints(section.__class__).items():
-        require_in_range(f"{where}.{name}", getattr(section, name), kind)
+    for name, kind in _hints(RecipeSection).items():
+        require_in_range(f"recipe.{name}", getattr(recipe, name), kind)
 
 
 def _scalar(kind: type, value: Any, where: str) -> Any:

@@ -43,6 +43,7 @@ from dcinterp.train.config.recipe import (
     find_config,
     read_config,
     read_tree,
+    require_ranges,
     set_key,
     unshared,
     write_config,
@@ -315,6 +316,7 @@ def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any
         set_key(tree, key, unshared(value))
     try:
         config = build_config(tree)
+        require_ranges(config.recipe)
     except UserError as error:
         raise UserError(f"The run {name}: {error}") from error
     return SweepRun(name, keys, replace(config, output=str(folder / name)))

@@ -79,6 +79,7 @@ def train(
     if warning := missing_processes():
         log.warning(warning)
     try:
+        require_ranges(config.recipe)
         config = resolve(config)
         make_folder(output, resume)
         lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
@@ -194,7 +195,6 @@ class _RestoreRunning(TrainerCallback):
 
 def resolve(config: TrainConfig) -> TrainConfig:
     """The config with everything settled that depends on the machine, and refused where it cannot run."""
-    require_ranges(config.recipe, "recipe")
     bf16 = config.recipe.bf16
     if bf16 is None:
         bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()

@@ -36,7 +36,7 @@ from dcinterp.model.build import build_model
 from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled, Progress, silent
-from dcinterp.train.config.recipe import TrainConfig, read_config, write_config
+from dcinterp.train.config.recipe import TrainConfig, read_config, require_ranges, write_config
 from dcinterp.train.control.resume import differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.signals import SIGNALS, stop_on_signals
@@ -85,6 +85,7 @@ def train_stacked(
         TrainingDiverged: the loss of some became NaN or infinite. The models of all others are written.
         Cancelled: `progress` raised it.
     """
+    require_ranges(configs[0].recipe)
     require_alike(configs)
     configs = [resolve(replace(config, recipe=replace(config.recipe, bf16=False))) for config in configs]
     where = find_device(device)

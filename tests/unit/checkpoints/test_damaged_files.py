@@ -312,7 +312,7 @@ def test_large_weights_are_finite(folders, tmp_path):
 def test_no_model_is_opened_in_whole_numbers_and_a_type_has_a_name(folders):
     for dtype in (torch.int8, "float33", "int64"):
         said(lambda dtype=dtype: dcinterp.load(folders / "ours", dtype=dtype), "dtype is", "torch.bfloat16")
-    assert dcinterp.load(folders / "ours", dtype="bfloat16").W_Q.dtype == torch.bfloat16
+    assert dcinterp.load(folders / "ours", dtype="torch.bfloat16").W_Q.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("folder", ["ours"], indirect=True)
@@ -323,9 +323,17 @@ def test_a_config_that_is_not_ours_is_named_without_its_weights_too(folder):
 
 
 def test_an_address_is_no_name_of_a_model():
-    for address in ("https://huggingface.co/EleutherAI/pythia-70m/tree/main", "hf://EleutherAI/pythia-70m"):
-        said(lambda address=address: dcinterp.load(address), "is an address", "give the hub id EleutherAI/pythia-70m.")
-    said(lambda: dcinterp.load("http://nowhere"), "is an address", "give a folder, or a hub id")
+    known = {
+        "https://huggingface.co/EleutherAI/pythia-70m/tree/main": "EleutherAI/pythia-70m",
+        "https://hf.co/EleutherAI/pythia-70m.git": "EleutherAI/pythia-70m",
+        "hf://EleutherAI/pythia-70m": "EleutherAI/pythia-70m",
+        "https://huggingface.co/gpt2/tree/main?x=1": "gpt2",
+    }
+    for address, name in known.items():
+        said(lambda address=address: dcinterp.load(address), "is an address", f"give the hub id {name}.")
+    for address in ("http://nowhere", "https://huggingface.co/datasets/a/b", "https://huggingface.co"):
+        said(lambda address=address: dcinterp.load(address), "is an address", "give a folder, or a hub id")
+    said(lambda: dcinterp.load("C://models/mine"), "There is no folder")
 
 
 @pytest.mark.parametrize("folder", ["ours", "released"], indirect=True)

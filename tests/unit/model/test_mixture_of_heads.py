@@ -106,6 +106,14 @@ def test_padding_does_not_count_for_the_balance() -> None:
     torch.testing.assert_close(model(padded, labels=labels).loss, loss)
     masked = torch.nn.functional.pad(torch.ones_like(ids), (0, 5))
     torch.testing.assert_close(model(padded, attention_mask=masked, labels=labels).loss, loss)
+    last = model(ids, labels=ids[:, -3:], logits_to_keep=3)  # labels of the last positions alone say nothing of others
+    assert last.loss.isfinite()
+
+
+def test_a_large_batch_of_half_precision_is_balanced() -> None:
+    composer = MixtureOfHeads(config(load_balance=0.5)).half()
+    odds = torch.full((64, 1100, 5), 0.2, dtype=torch.float16)
+    assert float(composer._imbalance(odds, torch.ones_like(odds), None)) == pytest.approx(0.5 * 5 * 0.2, rel=1e-3)
 
 
 def test_images_have_the_balance_in_their_loss_too() -> None:

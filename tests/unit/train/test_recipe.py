@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from dcinterp.support.errors import UserError
-from dcinterp.train.config.recipe import Phase, TrainConfig, read_config, write_config
+from dcinterp.train.config.recipe import Phase, TrainConfig, read_config, require_ranges, write_config
+from dcinterp.train.control.sweep import read_sweep
+from dcinterp.train.loop.run import train
+from dcinterp.train.loop.stacked import train_stacked
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 
@@ -54,13 +57,6 @@ def test_resolved_config_reads_back_equal(tmp_path):
         ("recipe: {lerning_rate: 1}", "Unknown key 'lerning_rate' in recipe .* did you mean learning_rate"),
         ("colour: red", "Unknown key 'colour' at the top level"),
         ("recipe: {seed: many}", "recipe.seed is 'many'; it must be a whole number"),
-        ("recipe: {beta1: 2}", "recipe.beta1 is 2.0; it must be below 1"),
-        ("recipe: {clip: -1}", "recipe.clip is -1.0; it must be at least 0"),
-        ("recipe: {clip: .nan}", "recipe.clip is nan"),
-        ("recipe: {weight_decay: .inf}", "recipe.weight_decay is inf; it must be finite"),
-        ("recipe: {learning_rate: 0}", "recipe.learning_rate is 0.0; it must be a finite number above 0"),
-        ("recipe: {warmup_fraction: 1.5}", "recipe.warmup_fraction is 1.5; it must be at most 1"),
-        ("recipe: {threads: -1}", "recipe.threads is -1; it must be at least 0"),
         ("recipe: {bf16: 1}", "recipe.bf16 is 1; it must be true or false"),
         ("data: {phases: [{source: books}]}", r"data.phases\[0\].source is 'books'"),
         ("recipe: 3", "recipe must hold keys and values"),
@@ -71,6 +67,29 @@ def test_resolved_config_reads_back_equal(tmp_path):
 def test_refuses_with_a_sentence(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         read_config(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("beta1: 2", "recipe.beta1 is 2.0; it must be below 1"),
+        ("clip: -1", "recipe.clip is -1.0; it must be at least 0"),
+        ("clip: .nan", "recipe.clip is nan"),
+        ("weight_decay: .inf", "recipe.weight_decay is inf; it must be finite"),
+        ("learning_rate: -1", "recipe.learning_rate is -1.0; it must be at least 0"),
+        ("warmup_fraction: 1.5", "recipe.warmup_fraction is 1.5; it must be at most 1"),
+        ("threads: -1", "recipe.threads is -1; it must be at least 0"),
+    ],
+)
+def test_what_makes_no_sense_is_not_run_and_can_be_read(tmp_path, text, message):
+    config = read_config(write(tmp_path, f"output: {tmp_path / 'run'}\nrecipe: {{{text}}}"))
+    for begin in (lambda: train(config), lambda: train_stacked([config])):
+        with pytest.raises(UserError, match=message):
+            begin()
+    with pytest.raises(UserError, match=message):
+        read_sweep(write(tmp_path, f"runs: [{{name: a}}]\nconfig: {{recipe: {{{text}}}}}"))
+    assert not (tmp_path / "run").exists(), "nothing is written"
+    require_ranges(read_config(write(tmp_path, "recipe: {clip: .inf, learning_rate: 0}")).recipe)
 
 
 def test_missing_file_and_bad_override(tmp_path):

@@ -170,7 +170,23 @@ def test_results_keep_which_prompts_repeat_each_other(shipped):
     assert found.repeats is not None
     assert len(found.repeats) == len(found.prompts)
     assert len(set(found.repeats)) < len(found.repeats), "partner tasks ask about the same facts"
-    assert dataclasses.replace(found, repeats=None).warnings()
+    # Surely above zero if all six count, and not if there are two of them.
+    likely = dataclasses.replace(found, metric=torch.tensor([2.0] * 3 + [1.0] * 3), patched=torch.zeros(6))
+    assert LITTLE_WAY not in dataclasses.replace(likely, repeats=None).warnings()
+    assert LITTLE_WAY in dataclasses.replace(likely, repeats=(0, 0, 0, 1, 1, 1)).warnings()
+
+
+def test_all_results_of_circuits_keep_them(shipped):
+    asked, edge = "same-person n=6", ["embedding -> logits"]
+    for found in (
+        dcinterp.circuit_answers(shipped, asked, edge),
+        dcinterp.faithfulness(shipped, asked, steps=1, draws=1),
+    ):
+        assert len(found.repeats) == len(found.metric)
+        n = len(found.metric)
+        likely = dataclasses.replace(found, metric=1 + torch.arange(n) / 1000, patched=torch.zeros(n))
+        assert LITTLE_WAY not in dataclasses.replace(likely, repeats=None).warnings()
+        assert LITTLE_WAY in dataclasses.replace(likely, repeats=(0,) * n).warnings()
 
 
 def test_means_take_the_place_of_the_counterfactual(shipped):
