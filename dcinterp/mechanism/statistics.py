@@ -222,7 +222,9 @@ def _mean_interval(
     off = torch.where(errors > 1e-6 * error, means / errors.clamp(min=1e-300), means.sign() * REACH * t)
     off = off.clamp(-REACH * t, REACH * t)
     above, below = (-_quantile(off, tail)).clamp(min=t), _quantile(off, 1 - tail).clamp(min=t)
-    skew = (y**3).sum(0) if n > 2 else torch.zeros_like(mean)
+    cubes = y**3
+    # Of values that lie alike on both sides rounding would choose one.
+    skew = cubes.sum(0) * (cubes.sum(0).abs() > 1e-9 * cubes.abs().sum(0)) if n > 2 else torch.zeros_like(mean)
     plain = torch.full_like(mean, t)
     low = mean - error * torch.where(skew < 0, below, plain)
     return low, mean + error * torch.where(skew > 0, above, plain)

@@ -95,6 +95,14 @@ def test_examples_that_repeat_count_once():
     assert bool((narrow[1] - narrow[0] < 0.85 * (alone[1] - alone[0])).all())
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.1, 0.7, 1 / 3])
+def test_values_that_lie_alike_on_both_sides_have_the_interval_of_t(shift):
+    """Wherever they lie: which side of such values has the longer tail is not left to rounding."""
+    x = torch.tensor([[0.1, 0.2, 0.3], [-0.4, 0.0, 0.4]], dtype=torch.float64).T + shift
+    for ours, t in zip(bootstrap_interval(x), student(x), strict=True):
+        assert torch.allclose(ours, t)
+
+
 def test_shares_stay_within_their_bounds_and_all_right_is_not_certain():
     low, high = bootstrap_interval(torch.tensor([[1.0, 0.9], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]), bounds=(0, 1))
     assert high.tolist() == [1, 1]
