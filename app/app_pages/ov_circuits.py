@@ -21,7 +21,9 @@ READINGS = (
 
 def in_app(problem):
     """What is wrong, with the control of this page where the library names its argument."""
-    return str(problem).replace("pass multi_token='first'", 'switch on "Represent longer words by their first token"')
+    return str(problem).replace(
+        "choose 'first' for multi_token", 'switch on "Represent longer words by their first token"'
+    )
 
 
 name = st.session_state.model
