@@ -149,7 +149,8 @@ class EdgeAttribution(Result):
     beyond [layer, head_from, head_to, term]: in stage "pre" of multi-token attention and of dense collaboration, what a
     head takes from scores of other pairs of tokens, or of the previous layer's heads, by the rule and never measured;
     it belongs to the sum that `heads` is. None for other models. See `top_beyond`.
-    rounding: of the model's numbers, as a share of one (2^-23 in float32); None in what earlier versions saved.
+    rounding: of the model's numbers, as a share of one (2^-23 in float32); right: the model gives the target, token by
+    token. None in what earlier versions saved.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -191,6 +192,7 @@ class EdgeAttribution(Result):
     terms: tuple[str, ...] = ()
     beyond: Float[Tensor, "layer head_from head_to term"] | None = None
     rounding: float | None = None
+    right: bool | None = None
 
     @property
     def relative_gap(self) -> Float[Tensor, " path"]:
@@ -318,9 +320,10 @@ class EdgeAttribution(Result):
 
     def warnings(self) -> list[str]:
         sentences = []
-        if self.answer != self.target:
+        if not (self.answer == self.target if self.right is None else self.right):
+            same = " (another token of the same text)" if self.answer == self.target else ""
             sentences.append(
-                f'The model answers "{self.answer}", not "{self.target}": the scores explain a logit that is '
+                f'The model answers "{self.answer}"{same}, not "{self.target}": the scores explain a logit that is '
                 "not the largest."
             )
         scale = float(self.heads.abs().max()) if self.heads.numel() else 0.0
@@ -447,13 +450,14 @@ def attribute_edges(
         scores, edges, effects = explainer.with_measured(explanation.metric, list(chosen), added, check)
     named = edges if stages_of(bridge) else [Intervention("head", e.layer, head=e.head) for e in edges]
     with torch.no_grad():
-        answer = explanation.answer(bridge, bridge(ids))
+        logits = bridge(ids)
     result = EdgeAttribution(
         tokens=str_tokens(bridge, ids),
         position=explanation.positions[0],
         target=explanation.target,
         foil=explanation.foil,
-        answer=answer,
+        answer=explanation.answer(bridge, logits),
+        right=explanation.is_right(logits),
         objective=objective,
         stage=stage,
         method=method,

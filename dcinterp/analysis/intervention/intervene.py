@@ -56,6 +56,7 @@ class InterventionEffect(Result):
     metric_at_zero, answer_at_zero: under the same interventions with zero in place of every other kind of ablation;
     None where there is none. reference: the set of reference prompts in text form, "given" for a list of prompts.
     unmatched: share of resampled positions for which no reference prompt has the same position (or token).
+    right_before: the untouched model gives the target, token by token; None in what earlier versions saved.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -92,6 +93,7 @@ class InterventionEffect(Result):
     answer_at_zero: str | None = None
     reference: str | None = None
     unmatched: float = 0.0
+    right_before: bool | None = None
 
     @property
     def effect(self) -> float:
@@ -142,10 +144,11 @@ class InterventionEffect(Result):
 
     def warnings(self) -> list[str]:
         sentences = []
-        if self.answer_before != self.target:
+        if not (self.answer_before == self.target if self.right_before is None else self.right_before):
+            same = " (another token of the same text)" if self.answer_before == self.target else ""
             sentences.append(
-                f'The untouched model answers "{self.answer_before}", not "{self.target}": the effect is on a logit '
-                "that is not the largest."
+                f'The untouched model answers "{self.answer_before}"{same}, not "{self.target}": the effect is on a '
+                "logit that is not the largest."
             )
         if self.metric_before == self.metric_after and bool((self.logit_before == self.logit_after).all()):
             sentences.append(
@@ -254,6 +257,7 @@ def intervene(
         target=explanation.target,
         foil=explanation.foil,
         answer_before=explanation.answer(bridge, before),
+        right_before=explanation.is_right(before),
         answer_after=explanation.answer(bridge, after),
         metric_before=float(explanation.metric(before)),
         metric_after=float(explanation.metric(after)),

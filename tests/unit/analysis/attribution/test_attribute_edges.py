@@ -214,7 +214,7 @@ def test_top_edges_are_the_largest_and_are_ablated(double, prompt):
 def test_warnings_say_what_to_know(double, prompt):
     result = attribute_edges(double, prompt, TARGET, FOIL, method="ig")
     assert any("not the largest" in warning for warning in result.warnings())
-    fine = replace(result, answer=result.target, predicted=result.measured)
+    fine = replace(result, answer=result.target, right=True, predicted=result.measured)
     assert fine.warnings() == []
     assert "misses" in replace(fine, gap=fine.gap + 100).warnings()[0]
     assert "The edges do not add up" in replace(fine, mismatch=fine.mismatch + 1).warnings()[0]

@@ -94,4 +94,8 @@ def test_a_right_answer_of_several_tokens_is_right(shipped):
     assert attribute_edges_over(shipped, questions, check=0, control="none", **QUICK).right.tolist() == right
     said = attribute_edges(shipped, *questions[0], check=0, **QUICK).warnings()
     assert not any("The model answers" in each for each in said)
-    assert intervene(shipped, asked, "head 1.3 zero", "musical instrument").answer_before == "musical instrument"
+    effect = intervene(shipped, asked, "head 1.3 zero", "musical instrument")
+    assert effect.answer_before == "musical instrument"
+    assert not any("answers" in each for each in effect.warnings())
+    assert "(another token of the same text)" in replace(effect, right_before=False).warnings()[0]
+    assert not any("answers" in each for each in replace(effect, right_before=None).warnings()), "as 0.1 saved it"
