@@ -9,7 +9,7 @@ from experiment_scripts import FOLDER, script
 
 import dcinterp
 from dcinterp.evidence.intervals import interval_text
-from dcinterp.evidence.verdicts import comparison
+from dcinterp.evidence.verdicts import comparison, replication
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
 
@@ -25,6 +25,24 @@ def test_every_hypothesis_is_shown_at_both_levels():
     assert len([line for line in text.splitlines() if line.startswith("| H")]) == len(experiment.hypotheses)
     with pytest.raises(UserError, match=r"5 of 6 seeds"):
         module.summary(dataclasses.replace(experiment, seeds=(*experiment.seeds, 99)))
+
+
+def test_how_far_words_hang_on_the_draws_is_counted():
+    """On the other seeds of `parts`, whose words are on its page."""
+    module = script("parts_longer", "draws")
+    again = replication(read_experiment(FOLDER / "parts"))
+    rows = [line for line in module.summary(again).splitlines() if line.startswith("| H")]
+    assert [row.split(" | ")[3] for row in rows] == ["below zero"] * 4 + ["holds zero"]
+    assert all(row.endswith("0 of 40 |") or row.endswith("39 of 40 |") for row in rows)
+    assert [module.side(*ends) for ends in ((0.1, 0.2), (-0.1, 0.2), (-0.2, -0.1), (0.0, 0.2), (-0.2, 0.0))] == [
+        1,
+        0,
+        -1,
+        0,
+        0,
+    ]
+    with pytest.raises(UserError, match=r"10 of 11 seeds"):
+        module.summary(dataclasses.replace(again, seeds=(*again.seeds, *range(900, 901 + len(again.seeds)))))
 
 
 def test_two_sizes_are_shown_side_by_side():

@@ -1,0 +1,67 @@
+"""How far the words of a repetition hang on the draws of the bootstrap.
+
+    python experiments/parts_longer/draws.py
+    python experiments/parts_longer/draws.py --folder experiments/another
+
+prints, of every hypothesis, its interval in the runs of other seeds at the level that decides, on which side of zero it
+lies, and how many of forty other seeds of the draws put it on the same side. It was written before any run of these.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from dcinterp.analysis.training.compare_arms import arms_of
+from dcinterp.evidence.intervals import interval_text
+from dcinterp.evidence.script import run_script
+from dcinterp.evidence.trained_models import RunsFolder
+from dcinterp.evidence.verdicts import replication
+from dcinterp.mechanism.statistics import bootstrap_interval
+from dcinterp.support.errors import UserError
+from dcinterp.support.text import markdown_table
+from dcinterp.train.control.experiment import REPLICATION, Experiment
+from dcinterp.train.control.experiment_file import read_experiment
+
+HERE = Path(__file__).parent
+OTHER = range(1, 41)
+"""Seeds of the draws; the verdicts have 0."""
+SIDES = {1: "above zero", 0: "holds zero", -1: "below zero"}
+
+
+def side(low: float, high: float) -> int:
+    """Where an interval lies: 1 above zero, -1 below, 0 around it or at its end."""
+    return int(low > 0) - int(high < 0)
+
+
+def summary(again: Experiment) -> str:
+    """A row for each hypothesis, as Markdown.
+
+    Raises:
+        UserError: the planned seeds have not all a run of every arm.
+    """
+    found = arms_of(again)
+    if len(found.seeds) < found.planned:
+        raise UserError(f"{len(found.seeds)} of {found.planned} seeds have a run of every arm: no verdict.")
+    rows = []
+    for each in again.hypotheses:
+        apart = found.by_seed(each.arms, each.baselines)
+        ends = [bootstrap_interval(apart, level=each.again, seed=seed) for seed in (0, *OTHER)]
+        sides = [side(float(low), float(high)) for low, high in ends]
+        shown = interval_text(*found.between(each.arms, each.baselines, each.again), sign="+")
+        alike = f"{sum(one == sides[0] for one in sides[1:])} of {len(OTHER)}"
+        rows.append([f"{each.name}: {each.difference}", f"{each.again:.2%}", shown, SIDES[sides[0]], alike])
+    return markdown_table(["difference", "level", "interval", "it lies", "other draws alike"], rows)
+
+
+def main(folder: RunsFolder = HERE) -> None:
+    """Print the table."""
+    again = replication(read_experiment(folder))
+    if again is None:
+        raise UserError(f"{REPLICATION} has no run of every arm yet: `dcinterp experiment run` as in protocol.md.")
+    typer.echo(summary(again))
+
+
+if __name__ == "__main__":
+    run_script(main)
