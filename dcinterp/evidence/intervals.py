@@ -32,7 +32,7 @@ def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat,
         return f"{middle:{sign}.3f}"
     # A mean of 0.000 would not lie between 1e-5 and 3e-5.
     tiny = all(end and not round(end, 3) for end in (first, last))
-    return f"{middle:{sign}{'.1g' if tiny else '.3f'}} {brackets(first, last, sign)}"
+    return f"{_tiny(middle, sign) if tiny else f'{middle:{sign}.3f}'} {brackets(first, last, sign)}"
 
 
 def brackets(low: float, high: float, sign: str = "") -> str:
@@ -42,7 +42,15 @@ def brackets(low: float, high: float, sign: str = "") -> str:
 
 def _digits(number: float, sign: str) -> str:
     """Three decimals, or more for what would round to zero, and not tell on which side of it it is."""
-    return f"{number:{sign}.3f}" if round(number, 3) or not number else f"{number:{sign}.1g}"
+    return f"{number:{sign}.3f}" if round(number, 3) or not number else _tiny(number, sign)
+
+
+def _tiny(number: float, sign: str) -> str:
+    """One digit, without an exponent where four zeros will do."""
+    if not 1e-5 <= abs(number) < 1:
+        return f"{number:{sign}.1g}"
+    rounded = float(f"{number:.1g}")
+    return f"{rounded:{sign}.{-math.floor(math.log10(abs(rounded)) + 1e-9)}f}"
 
 
 def one_by_one(*ways: Sequence[float], form: str) -> str:
