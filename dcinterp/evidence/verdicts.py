@@ -73,6 +73,18 @@ def comparison(experiment: Experiment, measure: str | None, baseline: str | None
     return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=table)
 
 
+def whole_comparison(experiment: Experiment) -> ArmComparison:
+    """The arms by the primary measure, once every planned seed has a run of each.
+
+    Raises:
+        UserError: some have not: then there is no verdict.
+    """
+    found = arms_of(experiment)
+    if len(found.seeds) < found.planned:
+        raise UserError(f"{len(found.seeds)} of {found.planned} seeds have a run of every arm: {NO_VERDICT}.")
+    return found
+
+
 def verdicts(experiment: Experiment) -> list[Verdict]:
     """What became of every hypothesis, that on compute first.
 

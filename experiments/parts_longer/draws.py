@@ -13,11 +13,10 @@ from pathlib import Path
 
 import typer
 
-from dcinterp.analysis.training.compare_arms import arms_of
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsFolder
-from dcinterp.evidence.verdicts import replication
+from dcinterp.evidence.verdicts import replication, whole_comparison
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
@@ -41,9 +40,7 @@ def summary(again: Experiment) -> str:
     Raises:
         UserError: the planned seeds have not all a run of every arm.
     """
-    found = arms_of(again)
-    if len(found.seeds) < found.planned:
-        raise UserError(f"{len(found.seeds)} of {found.planned} seeds have a run of every arm: no verdict.")
+    found = whole_comparison(again)
     rows = []
     for each in again.hypotheses:
         apart = found.by_seed(each.arms, each.baselines)

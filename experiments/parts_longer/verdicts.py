@@ -12,13 +12,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from dcinterp.analysis.training.compare_arms import arms_of
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import print_text
-from dcinterp.evidence.verdicts import family_level
+from dcinterp.evidence.verdicts import family_level, whole_comparison
 from dcinterp.mechanism.statistics import bootstrap_interval
-from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.control.experiment_file import read_experiment
@@ -49,9 +47,7 @@ def summary(experiment: Experiment) -> str:
     Raises:
         UserError: the planned seeds have not all a run of every arm.
     """
-    found = arms_of(experiment)
-    if len(found.seeds) < found.planned:
-        raise UserError(f"{len(found.seeds)} of {found.planned} seeds have a run of every arm: no verdict.")
+    found = whole_comparison(experiment)
     level = family_level(len(experiment.hypotheses))
     rows = []
     for each in experiment.hypotheses:
