@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
@@ -112,6 +113,18 @@ def verdict_lines(experiment: Experiment) -> list[str]:
         too = f" With other seeds: {again.claim}." if again.claim else ""
         lines.append(_claim_line(experiment, experiment.claim, about) + too)
     return lines + [each.line for each in _families(experiment, about) if each.stays]
+
+
+def required_replication(folder: Path) -> Experiment:
+    """`replication` of the experiment in a folder.
+
+    Raises:
+        UserError: no run of every arm has ended, or as `replication` says.
+    """
+    again = replication(read_experiment(folder))
+    if again is None:
+        raise UserError(f"{REPLICATION} has no run of every arm yet: `dcinterp experiment run` as in protocol.md.")
+    return again
 
 
 def replication(experiment: Experiment) -> Experiment | None:

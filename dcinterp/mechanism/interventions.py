@@ -85,6 +85,10 @@ class Intervention:
     query: int | None = None
     key: int | None = None
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.factor):
+            raise UserError(f"{float(self.factor)} is no factor; write a number, as in scale=2.")
+
     @classmethod
     def parse(cls, text: str) -> Intervention:
         """The intervention of a line such as "edge 1.post.kp.2>3 zero query=-1".
@@ -175,8 +179,6 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
     Raises:
         UserError: the layer, head, stage, branch, weight or position does not exist in this model and prompt.
     """
-    if given.kind == "scale" and not math.isfinite(given.factor):
-        raise UserError(f"{float(given.factor)} is no factor; give a finite number.")
     layer = layer_number(bridge, given.layer)
     for head in (given.head, given.head_from):
         if head is not None and not 0 <= head < bridge.cfg.n_heads:
@@ -294,9 +296,6 @@ def _factor(kind: str, text: str | None) -> float:
     if text is None:
         return 0.0
     try:
-        factor = float(text)
+        return float(text)
     except ValueError:
-        factor = math.nan
-    if not math.isfinite(factor):
-        raise UserError(f"{text!r} is no factor; write a number, as in scale=2.")
-    return factor
+        raise UserError(f"{text!r} is no factor; write a number, as in scale=2.") from None

@@ -155,6 +155,17 @@ def explain(
     )
 
 
+def other_answer(answer: str, target: str, right: bool | None) -> str:
+    """What a warning says of an answer that is not the target, as a clause; empty where it is.
+
+    right: token by token; None in results of versions that compared texts.
+    """
+    if answer == target if right is None else right:
+        return ""
+    same = " (another token of the same text)" if answer == target else ""
+    return f'answers "{answer}"{same}, not "{target}"'
+
+
 def answer_tokens(bridge: Bridge, answer: Token) -> list[int]:
     """The tokens of an answer: the single token it is as written or after a space, else its tokens after a space."""
     if isinstance(answer, int):

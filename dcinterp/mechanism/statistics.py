@@ -222,9 +222,9 @@ def _mean_interval(
     off = torch.where(errors > 1e-6 * error, means / errors.clamp(min=1e-300), means.sign() * REACH * t)
     off = off.clamp(-REACH * t, REACH * t)
     above, below = (-_quantile(off, tail)).clamp(min=t), _quantile(off, 1 - tail).clamp(min=t)
-    cubes = y**3
-    # Of values that lie alike on both sides rounding would choose one.
-    skew = cubes.sum(0) * (cubes.sum(0).abs() > 1e-9 * cubes.abs().sum(0)) if n > 2 else torch.zeros_like(mean)
+    skew = (y**3).sum(0)
+    # Of values that lie alike on both sides, as two do, rounding would choose one.
+    skew = skew.where(skew.abs() > 1e-9 * (y**3).abs().sum(0), 0.0)
     plain = torch.full_like(mean, t)
     low = mean - error * torch.where(skew < 0, below, plain)
     return low, mean + error * torch.where(skew > 0, above, plain)

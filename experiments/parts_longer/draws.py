@@ -16,22 +16,15 @@ import typer
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsFolder
-from dcinterp.evidence.verdicts import replication, whole_comparison
+from dcinterp.evidence.verdicts import required_replication, side_of_zero, whole_comparison
 from dcinterp.mechanism.statistics import bootstrap_interval
-from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, Experiment
-from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.experiment import Experiment
 
 HERE = Path(__file__).parent
 OTHER = range(1, 41)
 """Seeds of the draws; the verdicts have 0."""
 SIDES = {1: "above zero", 0: "holds zero", -1: "below zero"}
-
-
-def side(low: float, high: float) -> int:
-    """Where an interval lies: 1 above zero, -1 below, 0 around it or at its end."""
-    return int(low > 0) - int(high < 0)
 
 
 def summary(again: Experiment) -> str:
@@ -45,7 +38,7 @@ def summary(again: Experiment) -> str:
     for each in again.hypotheses:
         apart = found.by_seed(each.arms, each.baselines)
         ends = [bootstrap_interval(apart, level=each.again, seed=seed) for seed in (0, *OTHER)]
-        sides = [side(float(low), float(high)) for low, high in ends]
+        sides = [side_of_zero(float(low), float(high)) for low, high in ends]
         shown = interval_text(*found.between(each.arms, each.baselines, each.again), sign="+")
         alike = f"{sum(one == sides[0] for one in sides[1:])} of {len(OTHER)}"
         rows.append([f"{each.name}: {each.difference}", f"{each.again:.2%}", shown, SIDES[sides[0]], alike])
@@ -54,9 +47,7 @@ def summary(again: Experiment) -> str:
 
 def main(folder: RunsFolder = HERE) -> None:
     """Print the table."""
-    again = replication(read_experiment(folder))
-    if again is None:
-        raise UserError(f"{REPLICATION} has no run of every arm yet: `dcinterp experiment run` as in protocol.md.")
+    again = required_replication(folder)
     typer.echo(summary(again))
 
 

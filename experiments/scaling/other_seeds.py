@@ -15,19 +15,14 @@ from dcinterp.evidence.compute_section import TITLE, compute_text
 from dcinterp.evidence.multiplier import fit_of
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsFolder, print_text
-from dcinterp.evidence.verdicts import replication
-from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import REPLICATION
-from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.evidence.verdicts import required_replication
 
 HERE = Path(__file__).parent
 
 
 def main(folder: RunsFolder = HERE) -> None:
     """Print the section and write it."""
-    again = replication(read_experiment(folder))
-    if again is None:
-        raise UserError(f"{REPLICATION} has no run of every arm yet: `dcinterp experiment run` as in protocol.md.")
+    again = required_replication(folder)
     place = again.replication_folder
     place.mkdir(exist_ok=True)
     print_text(f"{TITLE}\n\n{compute_text(again, fit_of(again))}", place / "more.md")

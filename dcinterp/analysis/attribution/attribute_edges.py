@@ -52,7 +52,7 @@ from dcinterp.mechanism.edge_scores import MEASURING, EdgeExplainer, EdgeMethod,
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
-from dcinterp.mechanism.objective import UNITS, Objective, explain
+from dcinterp.mechanism.objective import UNITS, Objective, explain, other_answer
 from dcinterp.mechanism.path_gradient import Integration, Metric, Path, share_missed
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.statistics import sign_test
@@ -320,12 +320,8 @@ class EdgeAttribution(Result):
 
     def warnings(self) -> list[str]:
         sentences = []
-        if not (self.answer == self.target if self.right is None else self.right):
-            same = " (another token of the same text)" if self.answer == self.target else ""
-            sentences.append(
-                f'The model answers "{self.answer}"{same}, not "{self.target}": the scores explain a logit that is '
-                "not the largest."
-            )
+        if said := other_answer(self.answer, self.target, self.right):
+            sentences.append(f"The model {said}: the scores explain a logit that is not the largest.")
         scale = float(self.heads.abs().max()) if self.heads.numel() else 0.0
         notable = max(NOTABLE_MISMATCH, ROUNDED * (self.rounding or 0.0))
         if float(self.mismatch.max()) > notable * max(scale, 1e-6):

@@ -38,7 +38,7 @@ from dcinterp.mechanism.ablation import ABLATIONS
 from dcinterp.mechanism.dataset import default_reference, prompts
 from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, intervention_hooks, references
 from dcinterp.mechanism.interventions import Intervention, Interventions, checked, read_interventions
-from dcinterp.mechanism.objective import Objective, explain
+from dcinterp.mechanism.objective import Objective, explain, other_answer
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -144,12 +144,8 @@ class InterventionEffect(Result):
 
     def warnings(self) -> list[str]:
         sentences = []
-        if not (self.answer_before == self.target if self.right_before is None else self.right_before):
-            same = " (another token of the same text)" if self.answer_before == self.target else ""
-            sentences.append(
-                f'The untouched model answers "{self.answer_before}"{same}, not "{self.target}": the effect is on a '
-                "logit that is not the largest."
-            )
+        if said := other_answer(self.answer_before, self.target, self.right_before):
+            sentences.append(f"The untouched model {said}: the effect is on a logit that is not the largest.")
         if self.metric_before == self.metric_after and bool((self.logit_before == self.logit_after).all()):
             sentences.append(
                 "The intervention changes no logit here: the part already has this value, or does not reach the answer."

@@ -391,16 +391,17 @@ def take_extra_loss(model: nn.Module, counted: Callable[[], Tensor | None] = lam
     Raises:
         UserError: it was made without gradients and is asked for with them, as reentrant checkpointing does.
     """
+    adding = [each for each in model.modules() if isinstance(each, Composer) and each.extra_loss is not None]
+    positions = counted() if adding else None
     total = None
-    for composer in model.modules():
-        if isinstance(composer, Composer) and composer.extra_loss is not None:
-            extra, with_gradients = composer.extra_loss, composer._made_with_gradients
-            composer.extra_loss = None
-            if torch.is_grad_enabled() and not with_gradients:
-                raise UserError(
-                    f"compose={composer.config.compose!r} adds to the loss, and reentrant gradient checkpointing drops "
-                    "the gradient of that; give gradient_checkpointing_kwargs={'use_reentrant': False}."
-                )
-            extra = extra(counted()) if callable(extra) else extra
-            total = extra if total is None else total + extra
+    for composer in adding:
+        extra, with_gradients = composer.extra_loss, composer._made_with_gradients
+        composer.extra_loss = None
+        if torch.is_grad_enabled() and not with_gradients:
+            raise UserError(
+                f"compose={composer.config.compose!r} adds to the loss, and reentrant gradient checkpointing drops "
+                "the gradient of that; give gradient_checkpointing_kwargs={'use_reentrant': False}."
+            )
+        extra = extra(positions) if callable(extra) else extra
+        total = extra if total is None else total + extra
     return total

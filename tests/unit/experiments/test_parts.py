@@ -9,7 +9,7 @@ from experiment_scripts import FOLDER, script
 
 import dcinterp
 from dcinterp.evidence.intervals import interval_text
-from dcinterp.evidence.verdicts import comparison, replication
+from dcinterp.evidence.verdicts import comparison, replication, side_of_zero
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment_file import read_experiment
 
@@ -34,7 +34,7 @@ def test_how_far_words_hang_on_the_draws_is_counted():
     rows = [line for line in module.summary(again).splitlines() if line.startswith("| H")]
     assert [row.split(" | ")[3] for row in rows] == ["below zero"] * 4 + ["holds zero"]
     assert all(row.endswith("0 of 40 |") or row.endswith("39 of 40 |") for row in rows)
-    assert [module.side(*ends) for ends in ((0.1, 0.2), (-0.1, 0.2), (-0.2, -0.1), (0.0, 0.2), (-0.2, 0.0))] == [
+    assert [side_of_zero(*ends) for ends in ((0.1, 0.2), (-0.1, 0.2), (-0.2, -0.1), (0.0, 0.2), (-0.2, 0.0))] == [
         1,
         0,
         -1,
