@@ -23,10 +23,10 @@ TEXT_FILE = "more.md"
 
 TEXT = """## Beside two layers
 
-Each arm minus *{baseline}*, in bits a byte (below zero is better), with two layers, as in `parts`, and with four, as
-above. The sizes also differ in the length of a row, in how many rows are a step, and in the rates tried. Nothing is
-concluded from one row of this table. The orders of the {composing} arms that compose, by these differences, have a
-Spearman correlation of {alike:.2f}.
+Each arm minus *{baseline}*, in bits a byte (below zero is better), with two layers (`parts`) and with four, each in
+the first five seeds. The sizes also differ in the length of a row, in how many rows are a step, and in the rates
+tried. Nothing is concluded from one row of this table. The orders of the {composing} arms that compose, by
+these differences, have a Spearman correlation of {alike:.2f}.
 
     python experiments/parts_four_layers/both_sizes.py
 

@@ -1,10 +1,11 @@
 """How far the words of a repetition hang on the draws of the bootstrap.
 
     python experiments/parts_longer/draws.py
-    python experiments/parts_longer/draws.py --folder experiments/another
+    python experiments/parts_longer/draws.py --folder experiments/another --first
 
-prints, of every hypothesis, its interval in the runs of other seeds at the level that decides, on which side of zero it
-lies, and how many of forty other seeds of the draws put it on the same side. It was written before any run of these.
+prints, of every hypothesis, its interval in the runs of other seeds (`--first`: of the first) at the level that decides
+again, on which side of zero it lies, and how many of forty other seeds of the draws put it on the same side. All but
+`--first` was written before any run of these.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dcinterp.evidence.verdicts import required_replication, side_of_zero, whole
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
 OTHER = range(1, 41)
@@ -45,10 +47,9 @@ def summary(again: Experiment) -> str:
     return markdown_table(["difference", "level", "interval", "it lies", "other draws alike"], rows)
 
 
-def main(folder: RunsFolder = HERE) -> None:
+def main(folder: RunsFolder = HERE, first: bool = False) -> None:
     """Print the table."""
-    again = required_replication(folder)
-    typer.echo(summary(again))
+    typer.echo(summary(read_experiment(folder) if first else required_replication(folder)))
 
 
 if __name__ == "__main__":
