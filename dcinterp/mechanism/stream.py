@@ -130,12 +130,13 @@ class Stream:
         if middle == 0 or blocks is None or len(blocks) != self.layers:
             return False
         given: list[Any] = []
-        watches = [block.register_forward_hook(lambda _, args, out: given.append(out)) for block in blocks]
-        try:
-            whole = self.bridge.run_with_hooks(self.ids, fwd_hooks=list(self.hooks))
-        finally:
-            for watch in watches:
-                watch.remove()
+        with self._alone():
+            watches = [block.register_forward_hook(lambda _, args, out: given.append(out)) for block in blocks]
+            try:
+                whole = self.bridge.run_with_hooks(self.ids, fwd_hooks=list(self.hooks))
+            finally:
+                for watch in watches:
+                    watch.remove()
         tuples = {isinstance(out, tuple) for out in given}
         plain = all(isinstance(out, Tensor) or (isinstance(out, tuple) and len(out) == 1) for out in given)
         if len(given) != self.layers or len(tuples) != 1 or not plain:
@@ -147,6 +148,10 @@ class Stream:
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
             return False  # the model wants more from a block than we know of
         return bool((part - whole).abs().max() <= SAME * whole.abs().max())
+
+    def _alone(self) -> Any:
+        """No other thread runs the model while this is open."""
+        return getattr(self.bridge, "lock", None) or nullcontext()
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
@@ -190,11 +195,11 @@ class Stream:
             for layer, block in enumerate(self.bridge.blocks)
             if (layer < first and entering is not None) or layer >= end
         ]
-        if places is not None and unembed is not None and not _listened(unembed):
-            whole = unembed.forward
-            replaced.append((unembed, lambda x, *args, **kwargs: whole(x[:, list(places)], *args, **kwargs)))
-        # Forwards of another thread must not meet the replaced blocks.
-        with getattr(self.bridge, "lock", None) or nullcontext():
+        # Forwards of another thread must not meet what is replaced here, nor this one what another has replaced.
+        with self._alone():
+            if places is not None and unembed is not None and not _listened(unembed):
+                whole = unembed.forward
+                replaced.append((unembed, lambda x, *args, **kwargs: whole(x[:, list(places)], *args, **kwargs)))
             try:
                 for module, forward in replaced:
                     # TransformerLens would set it on the component that the bridge wraps.

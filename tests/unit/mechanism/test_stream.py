@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -48,3 +50,22 @@ def test_a_model_whose_layers_share_more_than_the_stream_runs_whole(bridge, prom
     finally:
         first.remove()
         second.remove()
+
+
+def test_threads_do_not_meet_what_another_replaced():
+    import dcinterp
+
+    bridge = dcinterp.load("dcformer++")
+    questions = [
+        ("There are a sweater, an elephant, a sweater. Which is not sweater? The", "elephant", "sweater"),
+        ("There are a sweater, an apple, a sweater. Which is not sweater? The", "apple", "sweater"),
+    ]
+
+    def scores(at: int) -> torch.Tensor:
+        return dcinterp.attribute_heads(bridge, *questions[at % 2], steps=4, max_steps=8).scores
+
+    wanted = [scores(at) for at in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(scores, range(6)))
+    for at, each in enumerate(found):
+        assert torch.allclose(each, wanted[at % 2], atol=1e-5)
