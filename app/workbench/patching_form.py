@@ -27,8 +27,9 @@ def site_groups(name: str) -> dict[str, list[str]]:
     """The sites of a model's heads that can be patched, in groups by what they are."""
     from dcinterp.mechanism.head_sites import head_sites
 
-    groups = {"any attention": list(STANDARD)}
-    for site in head_sites(models.model(name)):
+    known = head_sites(models.model(name))
+    groups = {"any attention": [site for site in STANDARD if site in known]}
+    for site in known:
         if "." in site:
             stage, _, part = site.partition(".")
             groups.setdefault(f"{stage}: {'dynamic weights' if part in DYNAMIC_WEIGHTS else 'branches'}", []).append(

@@ -27,10 +27,16 @@ from torch import Tensor, einsum
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import BRANCHES, NAMES
 from dcinterp.mechanism.head_maps import branch_map, composer_of
+from dcinterp.mechanism.head_sites import read_values
 from dcinterp.model.compose.branches import ComposeWeights, beyond, beyond_labels, same_group
 from dcinterp.shapes import HeadMap
+from dcinterp.support.errors import UserError
 
 Weights = Mapping[str, Float[Tensor, "..."]]
+
+# Above this share of the largest entry, or so many times the rounding of the numbers, two tensors are not the same.
+NOTABLE = 1e-3
+ROUNDED = 16
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,11 @@ def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: s
         base, groups = composer.base_map().to(attention), composer.groups
     values = None
     if stage == "post":
-        values = cache[f"blocks.{layer}.attn.hook_v"][0]
+        values = read_values(bridge, cache[f"blocks.{layer}.attn.hook_v"][0])
         # Grouped-query models share values among heads.
         values = values.repeat_interleave(heads // values.shape[1], dim=1)
+        if not composed:
+            _require_product(attention, values, cache[site(bridge, layer, stage)][0], layer)
     weights = {name.removeprefix(prefix): cache[name][0] for name in cache if name.startswith(f"{prefix}w_")}
     own = cache[f"{prefix}o_b"][0] if composed and composer.has_bias else None
     beyond = None
@@ -103,6 +111,20 @@ def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: s
         before = f"blocks.{layer - 1}.attn.{stage}.hook_out"
         beyond = beyond.after(cache[before] if before in set(cache) else None)
     return EdgeState(stage, attention, weights, base, groups, values, own, beyond)
+
+
+def _require_product(
+    attention: Float[Tensor, "head query key"], values: Float[Tensor, "key head d_head"], z: Tensor, layer: int
+) -> None:
+    """UserError where heads of a model of others do not write their pattern times their values."""
+    z = z.view(values.shape)
+    off = einsum("hts,shd->thd", attention, values).sub(z).abs().max()
+    notable = max(NOTABLE, ROUNDED * torch.finfo(z.dtype).eps)
+    if not off <= notable * z.abs().max().clamp(min=1e-6):
+        raise UserError(
+            f"In layer {layer} what heads write is not their pattern times their values (hook_z beside hook_pattern "
+            "and hook_v): a hook changes it, or this model does something in between. So its edges cannot be told."
+        )
 
 
 def head_map(state: EdgeState, branch: str) -> Float[Tensor, "*pos head_from head_to"]:

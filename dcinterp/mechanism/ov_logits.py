@@ -6,13 +6,15 @@ r"""What a head's OV circuit writes when it reads a word, as logits over the voc
 Which layers read x(w), and which e_w alone, is `MLP0`: in a run the heads of layer 0 stand before that MLP and read e_w
 ("later"); the paper's words, with the first MLP as part of the embedding, can be taken for every layer ("always").
 
-Biases of values and outputs are the same for every word and are left out, as are positions.
+Biases of values and outputs are the same for every word and are left out, as are positions. Where a norm follows the
+attention, its gain is in ov(w) and its scale, which hangs on the other heads, is not: tokens keep their ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -20,6 +22,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.head_sites import read_values
+from dcinterp.mechanism.stream import Stream
 from dcinterp.support.errors import UserError
 
 MLP0 = Literal["later", "always", "never"]
@@ -40,28 +44,101 @@ def ov_logits(
     final_norm: bool,
     mlp0: MLP0 = "later",
 ) -> Iterator[Float[Tensor, "word d_vocab"]]:
-    """ov(w) of every word, one head after the other."""
+    """ov(w) of every word, one head after the other.
+
+    Raises:
+        UserError: blocks of this model add their parts in a way that is not known here.
+    """
     attention = bridge.blocks[layer].attn
     values, out, unembed = (weight.detach() for weight in (attention.W_V, attention.W_O, bridge.W_U))
+    gain = _gain(bridge, layer)
     x = _read(bridge, layer, ids, mlp0)
     for head in heads:
         # With grouped-query attention several heads share one W_V.
-        written = x @ values[head * len(values) // len(out)] @ out[head]
+        written = read_values(bridge, x @ values[head * len(values) // len(out)]) @ out[head] * gain
         if final_norm:
             with _lock(bridge):
                 written = bridge.ln_final(written[None])[0]
         yield (written @ unembed).float().cpu()
 
 
+def has_post_norm(bridge: Bridge, layer: int) -> bool:
+    """Whether a norm follows the attention, so that a head's size depends on what all heads write together."""
+    return hasattr(bridge.blocks[layer], "ln1_post")
+
+
 @torch.no_grad()
 def _read(bridge: Bridge, layer: int, ids: Int[Tensor, " word"], mlp0: MLP0) -> Float[Tensor, "word d_model"]:
     """norm_l(x(w)), what the heads of a layer read at a word."""
     device = next(bridge.original_model.parameters()).device
+    stream = Stream(bridge, torch.zeros(1, 1, dtype=torch.long, device=device))
     with _lock(bridge):
-        x = bridge.embed(ids.to(device)[None])
+        x = bridge.embed(ids.to(device)[:, None]) * _embedding_multiplier(bridge)
+        _require_known_block(bridge, stream, x[:1])
         if mlp0 == "always" or (layer > 0 and mlp0 == "later"):
-            x = x + bridge.blocks[0].mlp(bridge.blocks[0].ln2(x))
-        return bridge.blocks[layer].ln1(x)[0]
+            x, _ = _first_block(bridge, stream, x, "attn")
+        norm = getattr(bridge.blocks[layer], "ln1", None)
+        return (x if norm is None else norm(x))[:, 0]
+
+
+def _first_block(
+    bridge: Bridge, stream: Stream, x: Float[Tensor, "word 1 d_model"], without: str
+) -> tuple[Float[Tensor, "word 1 d_model"], Float[Tensor, "word 1 d_model"]]:
+    """What block 0 gives with one part switched off, and what its attention gave."""
+    seen: dict[str, Tensor] = {}
+
+    def nothing(tensor: Tensor, hook: Any) -> Tensor:
+        return torch.zeros_like(tensor)
+
+    def keep(tensor: Tensor, hook: Any, name: str) -> None:
+        seen[name] = tensor.detach()
+
+    attention, end = "blocks.0.attn.hook_out", "blocks.0.hook_out"
+    hooks = [("blocks.0.hook_in", lambda tensor, hook: x), (f"blocks.0.{without}.hook_out", nothing)]
+    stream.layer(0, len(x), [*hooks, *((name, partial(keep, name=name)) for name in (attention, end))])
+    return seen[end], seen[attention]
+
+
+def _require_known_block(bridge: Bridge, stream: Stream, x: Float[Tensor, "1 1 d_model"]) -> None:
+    """UserError where a block is no sum of its input, what attention adds (see `_gain`) and an MLP."""
+    if vars(bridge).get("_sums") is None:
+        known = False
+        with suppress(KeyError, RuntimeError, TypeError, ValueError, AttributeError):
+            given, attended = _first_block(bridge, stream, x, "mlp")
+            norm = getattr(bridge.blocks[0], "ln1_post", None)
+            added = (attended if norm is None else norm(attended)) * _multiplier(bridge)
+            off = (given - x - added).abs().max()
+            known = bool(off <= max(1e-3, 16 * torch.finfo(x.dtype).eps) * given.abs().max())
+        object.__setattr__(bridge, "_sums", known)
+    if not vars(bridge)["_sums"]:
+        raise UserError(
+            "OV circuits are not known for this model: its blocks are no plain sums of the residual stream, attention "
+            "and an MLP. Attribution and ablation of its heads work (`attribute_heads`)."
+        )
+
+
+def _gain(bridge: Bridge, layer: int) -> Tensor | float:
+    """What a head's output is multiplied by on its way into the stream, where no other head changes it.
+
+    A norm behind the attention (Gemma 2 and 3, OLMo 2) multiplies by its gain, and divides by the size of all heads'
+    sum, which a prompt decides; only the gain is taken.
+    """
+    if not has_post_norm(bridge, layer):
+        return _multiplier(bridge)
+    weight = bridge.blocks[layer].attn.W_O
+    with _lock(bridge):
+        ones = torch.ones(1, 1, weight.shape[-1], dtype=weight.dtype, device=weight.device)
+        return bridge.blocks[layer].ln1_post(ones)[0, 0].detach() * _multiplier(bridge)
+
+
+def _multiplier(bridge: Bridge) -> float:
+    """Of what a block adds to the stream (Granite)."""
+    return float(getattr(getattr(bridge.original_model, "config", None), "residual_multiplier", None) or 1.0)
+
+
+def _embedding_multiplier(bridge: Bridge) -> float:
+    """Of the embedding, where the model itself applies it (Granite)."""
+    return float(getattr(getattr(bridge.original_model, "config", None), "embedding_multiplier", None) or 1.0)
 
 
 def _lock(bridge: Bridge) -> Any:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.mechanism.head_sites import read_values
 from dcinterp.mechanism.stream import Stream
 
 
@@ -59,7 +60,10 @@ def upstream(bridge: Bridge, stream: Stream, layer: int) -> Upstream:
     names, written = ["embedding"], [read["blocks.0.hook_in"][0]]
     by_source = {}
     for at in below:
-        values, pattern = read[f"blocks.{at}.attn.hook_v"][0], read[f"blocks.{at}.attn.hook_pattern"][0]
+        values, pattern = (
+            read_values(bridge, read[f"blocks.{at}.attn.hook_v"][0]),
+            read[f"blocks.{at}.attn.hook_pattern"][0],
+        )
         w_o = bridge.blocks[at].attn.W_O.detach()
         values = values.repeat_interleave(len(w_o) // values.shape[1], dim=1)
         for head in range(len(w_o)):

@@ -2,13 +2,15 @@
 
     scores -> Compose_pre -> composed_scores -> mask, softmax -> weights -> Compose_post -> composed
 
-`weights` are non-negative and their rows add up to 1; `composed` is what multiplies the values: signed, with any sum.
-If a model lacks a stage, both sides of it are the same. Entries that are masked are zero everywhere
-(a score of zero has no meaning there).
+`weights` are non-negative and their rows add up to 1 (to less where heads have attention sinks, as in gpt-oss);
+`composed` is what multiplies the values: signed, with any sum. If a model lacks a stage, both sides of it are the same.
+Entries that are masked are zero everywhere (a score of zero has no meaning there). Scores are NaN where the bridge of a
+model of others does not show them, but the weights in their place (OPT, GPT-J, GPT-Neo, XGLM).
 
 It does not show what is read (the values), nor whether it matters.
 
-Identities that the tests assert: a row is that of `attention_rows`, and weights = softmax(composed_scores).
+Identities that the tests assert: a row is that of `attention_rows`, and weights = softmax(composed_scores) where there
+are no sinks.
 
     patterns = dcinterp.attention_patterns(model, prompt, layer=1)
     patterns.composed[3]         # head 3, [query, key]
@@ -24,6 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.analysis.attention.attention_rows import sink_warnings
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.prompt import Prompt, layer_number, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -49,6 +52,14 @@ class AttentionPatterns(Result):
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.tokens) if axis in ("query", "key") else None
+
+    def warnings(self) -> list[str]:
+        sentences = sink_warnings(self.weights)
+        if self.scores.isnan().any():
+            sentences.append(
+                "This model's bridge shows the weights where scores should be, so there are no scores here."
+            )
+        return sentences
 
 
 @analysis(
@@ -83,4 +94,6 @@ def attention_patterns(bridge: Bridge, prompt: Prompt, layer: int) -> AttentionP
     masked = max(-1e9, torch.finfo(cache[composed_scores].dtype).min / 2)
     allowed = (cache[composed_scores][0] > masked).cpu()
     kept = {name: cache[hook][0].float().cpu().where(allowed, torch.zeros(())) for name, hook in names.items()}
+    if not stages and torch.equal(kept["composed_scores"], kept["weights"]):
+        kept |= dict.fromkeys(("scores", "composed_scores"), torch.full_like(kept["weights"], torch.nan))
     return AttentionPatterns(tokens=str_tokens(bridge, ids), layer=layer, stages=stages, **kept)

@@ -2,12 +2,12 @@
 
     weights = softmax(composed, masked scores);   composed = Compose_post(weights)
 
-`weights` are non-negative and add up to 1; `composed` is what multiplies the values: signed, with any sum. In a model
-without composition the two are the same.
+`weights` are non-negative and add up to 1 (to less where heads have attention sinks, as in gpt-oss); `composed` is what
+multiplies the values: signed, with any sum. In a model without composition the two are the same.
 
 It does not show what is read there (the values), nor whether it matters.
 
-Identity that the tests assert: `weights` add up to 1, and z = composed @ v.
+Identity that the tests assert: `weights` add up to 1 without sinks, and z = composed @ v.
 
     rows = dcinterp.attention_rows(model, prompt, layer=1, query=-1)
     rows.composed[3]             # head 3's row, [key]
@@ -27,6 +27,20 @@ from dcinterp.mechanism.prompt import Prompt, layer_number, position, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 
+# By more than this the sum of weights differs from 1; half precision rounds by less.
+NOTABLE = 0.02
+
+
+def sink_warnings(weights: Float[Tensor, "head *query key"]) -> list[str]:
+    """What a reader has to know where heads keep a part of their attention for no token."""
+    least = float(weights.sum(-1).amin())
+    if least > 1 - NOTABLE:
+        return []
+    return [
+        f"Weights of a head add up to {least:.2f} at the least: the rest goes to an attention sink, which is no "
+        "token, and they are not the softmax of the scores alone."
+    ]
+
 
 @dataclass(frozen=True)
 class AttentionRows(Result):
@@ -42,6 +56,9 @@ class AttentionRows(Result):
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.tokens[: self.query + 1]) if axis == "key" else None
+
+    def warnings(self) -> list[str]:
+        return sink_warnings(self.weights)
 
 
 @analysis(

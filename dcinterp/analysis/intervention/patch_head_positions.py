@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.head_sites import head_index, head_sites
+from dcinterp.mechanism.head_sites import head_index, require_sites
 from dcinterp.mechanism.patching import Direction, PairPatching, Patch, read_pair, sweep
 from dcinterp.mechanism.prompt import Prompt, Token
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
-from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
@@ -88,12 +87,11 @@ def patch_head_positions(
     Raises:
         UserError: as of `patch_heads`.
     """
-    known = head_sites(bridge)
-    require_known("site", site, known)
+    hook = require_sites(bridge, (site,))[site]
     pair = read_pair(bridge, prompt, counterfactual, target, foil, change=change, at=at, direction=direction)
     layers, heads, length = int(bridge.cfg.n_layers), int(bridge.cfg.n_heads), pair.run.shape[1]
     patches = [
-        Patch(f"blocks.{layer}.attn.{known[site]}", head_index(bridge, site, head, pos))
+        Patch(f"blocks.{layer}.attn.{hook}", head_index(bridge, site, head, pos))
         for layer in range(layers)
         for head in range(heads)
         for pos in range(length)

@@ -35,11 +35,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.head_sites import head_index, head_sites
+from dcinterp.mechanism.head_sites import head_index, require_sites
 from dcinterp.mechanism.patching import Direction, PairPatching, Patch, read_pair, sweep
 from dcinterp.mechanism.prompt import Prompt, Token
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
-from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
 
@@ -107,13 +106,8 @@ def patch_heads(
         UserError: the model has no such site, the prompts differ in length or hardly in their logit difference, there
             is no counterfactual, or an argument does not fit the model.
     """
-    known = head_sites(bridge)
-    chosen = tuple(known) if sites is None else tuple(sites)
-    for site in chosen:
-        if site not in known:
-            raise UserError(f"There is no site {site!r} to patch in this model; choose from {', '.join(known)}.")
-    if not chosen:
-        raise UserError(f"There is nothing to patch; choose from {', '.join(known)}.")
+    known = require_sites(bridge, None if sites is None else tuple(sites))
+    chosen = tuple(known)
     pair = read_pair(bridge, prompt, counterfactual, target, foil, change=change, at=at, direction=direction)
     layers, heads = int(bridge.cfg.n_layers), int(bridge.cfg.n_heads)
     patches = [

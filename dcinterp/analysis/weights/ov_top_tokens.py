@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ov_logits import MLP0, ov_logits, require_tokens, token_ranks
+from dcinterp.mechanism.ov_logits import MLP0, has_post_norm, ov_logits, require_tokens, token_ranks
 from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_tokens, word_tokens
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -44,7 +44,7 @@ class OVTopTokens(Result):
     """The tokens that a head's OV circuit promotes most for each word, and the rank of the word itself.
 
     top_ids, logit [word, top]; own_rank [word] counts from 1 (1: the head copies the word). `notes` name the words
-    that were represented by their first token.
+    that were represented by their first token, and say what is left out of the logits.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -76,7 +76,7 @@ class OVTopTokens(Result):
         return frame
 
     def warnings(self) -> list[str]:
-        """The words that are represented by their first token."""
+        """The words that are represented by their first token, and what is left out of the logits."""
         return list(self.notes)
 
 
@@ -114,7 +114,8 @@ def ov_top_tokens(
     Cost: no forward pass; one MLP, one norm and an unembedding of as many vectors as there are words.
 
     Raises:
-        UserError: the layer or head does not exist, a word is unknown or several tokens, or the model has no tokens.
+        UserError: the layer or head does not exist, a word is unknown or several tokens, the model has no tokens, or
+            its blocks add their parts in a way that is not known here.
     """
     require_tokens(bridge)
     layer, head = layer_number(bridge, layer), head_number(bridge, head)
@@ -123,6 +124,11 @@ def ov_top_tokens(
     if k < 1:
         raise UserError(f"k counts tokens and must be at least 1, not {k}.")
     ids, notes = _ids_of(bridge, words, multi_token)
+    if has_post_norm(bridge, layer) and not final_norm:
+        notes.append(
+            "A norm follows the attention of this layer: its gain is in these logits and its scale, which hangs on the "
+            "other heads, is not. Tokens keep their ranks; sizes are not those in a run."
+        )
     logits = next(iter(ov_logits(bridge, layer, ids, [head], final_norm, mlp0)))
     top = logits.topk(min(k, logits.shape[1]))
     return OVTopTokens(
