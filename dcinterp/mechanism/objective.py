@@ -11,6 +11,7 @@ United States" against "the United Kingdom" is " States" against " Kingdom" behi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -59,7 +60,7 @@ class Explanation:
     metric: from logits [batch, pos, vocabulary] to [batch].
     positions: of the logits that are explained; expected: the answer's token at each.
     read: how many answer tokens `ids` ends with.
-    target, foil: as text; foil is empty without one.
+    target, foil: as text; foil is empty without one. other: the token of the foil at the first explained position.
     """
 
     ids: TokenIds
@@ -69,6 +70,7 @@ class Explanation:
     read: int
     target: str
     foil: str
+    other: int | None = None
 
     def answer(self, bridge: Bridge, logits: Tensor) -> str:
         """The model's own answer: its most likely token at every explained position, as text."""
@@ -152,6 +154,7 @@ def explain(
         read=len(read),
         target=decoded(bridge, plus if minus is None else chosen),
         foil="" if other is None else decoded(bridge, [other]),
+        other=other,
     )
 
 
@@ -162,8 +165,22 @@ def other_answer(answer: str, target: str, right: bool | None) -> str:
     """
     if answer == target if right is None else right:
         return ""
-    same = " (another token of the same text)" if answer == target else ""
-    return f'answers "{answer}"{same}, not "{target}"'
+    if answer == target:
+        return f'answers "{answer}" (another token of the same text), not "{target}"'
+    if answer.strip() == target.strip():
+        return f'answers "{answer}", not "{target}" (two tokens; to ask about the former, write its space too)'
+    return f'answers "{answer.strip()}", not "{target.strip()}"'
+
+
+def mixed_metrics(foils: Sequence[str]) -> list[str]:
+    """What to know about a mean over questions of which some have a foil and some have none."""
+    without = sum(not foil for foil in foils)
+    if without in (0, len(foils)):
+        return []
+    return [
+        f"{without} of {len(foils)} examples have no foil: what is explained is their answer alone, and in the others "
+        "its difference from a foil, so the means are of unlike numbers. Give foils to all or none."
+    ]
 
 
 def answer_tokens(bridge: Bridge, answer: Token) -> list[int]:

@@ -16,7 +16,7 @@ A run begins at the lowest layer that its batch changes; what lies below is comp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.objective import Explanation, explain
+from dcinterp.mechanism.objective import Explanation, explain, other_answer
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids, token_word
 from dcinterp.mechanism.stream import Stream, layer_of, metric_of
 from dcinterp.results.result import Result
@@ -58,7 +58,8 @@ class Pair:
     """Two prompts with as many tokens and the number that tells them apart.
 
     explanation: of the clean prompt; corrupted: ids of the counterfactual, [1, pos]. clean_value, corrupted_value: f.
-    clean_answer, corrupted_answer: the model's own answers. direction: which of the two is run.
+    clean_answer, corrupted_answer: the model's own answers; clean_right, corrupted_right: whether these are the target
+    and the foil, token by token. direction: which of the two is run.
     """
 
     explanation: Explanation
@@ -67,6 +68,8 @@ class Pair:
     corrupted_value: float
     clean_answer: str
     corrupted_answer: str
+    clean_right: bool
+    corrupted_right: bool
     direction: Direction
 
     @property
@@ -96,6 +99,8 @@ class Pair:
             "corrupted": self.corrupted_value,
             "clean_answer": self.clean_answer,
             "corrupted_answer": self.corrupted_answer,
+            "clean_right": self.clean_right,
+            "corrupted_right": self.corrupted_right,
         }
 
 
@@ -104,7 +109,8 @@ class PairPatching(Result, shared=True):
     """What results of patching have in common: the two prompts, and what each patch does.
 
     tokens, counterfactual_tokens: of the clean prompt and of the other. position: whose next token is the answer.
-    clean, corrupted: f of the two prompts; clean_answer, corrupted_answer: what the model says to them.
+    clean, corrupted: f of the two prompts; clean_answer, corrupted_answer: what the model says to them; clean_right,
+    corrupted_right: whether that is the target and the foil, token by token (None in results of earlier versions).
     logit_difference: f of the patched run; share: the same with the counterfactual at 0 and the clean prompt at 1.
     """
 
@@ -120,6 +126,8 @@ class PairPatching(Result, shared=True):
     corrupted_answer: str
     logit_difference: Tensor
     share: Tensor
+    clean_right: bool | None = field(default=None, kw_only=True)
+    corrupted_right: bool | None = field(default=None, kw_only=True)
 
     @property
     def effect(self) -> Tensor:
@@ -149,10 +157,13 @@ class PairPatching(Result, shared=True):
 
     def warnings(self) -> list[str]:
         sentences = []
-        answers = ((self.clean_answer, self.target, "prompt"), (self.corrupted_answer, self.foil, "counterfactual"))
-        for said, wanted, where in answers:
-            if said.strip() != wanted.strip():
-                sentences.append(f'To the {where} the model answers "{said.strip()}", not "{wanted.strip()}".')
+        answers = (
+            (self.clean_answer, self.target, self.clean_right, "prompt"),
+            (self.corrupted_answer, self.foil, self.corrupted_right, "counterfactual"),
+        )
+        for answer, wanted, right, where in answers:
+            if said := other_answer(answer, wanted, answer.strip() == wanted.strip() if right is None else right):
+                sentences.append(f"To the {where} the model {said}.")
         if abs(self.clean - self.corrupted) < SMALL:
             sentences.append(
                 f"The logit difference of the two prompts differs by {abs(self.clean - self.corrupted):.2f} only, so "
@@ -228,6 +239,8 @@ def read_pair(
         corrupted_value=values[1],
         clean_answer=explanation.answer(bridge, logits[0]),
         corrupted_answer=explanation.answer(bridge, logits[1]),
+        clean_right=explanation.is_right(logits[0]),
+        corrupted_right=explanation.answer_ids(logits[1]) == [explanation.other],
         direction=direction,
     )
 

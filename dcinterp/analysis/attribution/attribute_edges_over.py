@@ -42,7 +42,7 @@ from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, froze
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
-from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
+from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain, mixed_metrics
 from dcinterp.mechanism.path_gradient import Integration, Path, PathGradient, missed
 from dcinterp.mechanism.prompt import decoded, require_stage
 from dcinterp.mechanism.statistics import (
@@ -136,7 +136,8 @@ class EdgeAttributionSet(AgainstControl, Result):
         unit = UNITS[self.objective]
         scores, effects = ablated["mean"].tolist(), ablated["ablation"].tolist()
         sentences += magnitude_warnings(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
-        sentences += few_examples(self.n, self.low) + label_warnings(self.targets, self.foils, self.control)
+        sentences += mixed_metrics(self.foils) + few_examples(self.n, self.low)
+        sentences += label_warnings(self.targets, self.foils, self.control)
         return sentences
 
     def table(self) -> pd.DataFrame:

@@ -43,7 +43,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
-from dcinterp.mechanism.objective import UNITS, Objective, explain
+from dcinterp.mechanism.objective import UNITS, Objective, explain, other_answer
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, share_missed
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -148,11 +148,8 @@ class HeadAttribution(Result):
 
     def warnings(self) -> list[str]:
         sentences = []
-        if not self.right:
-            sentences.append(
-                f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": the scores explain an '
-                "answer that it does not give."
-            )
+        if said := other_answer(self.answer, self.target, self.right):
+            sentences.append(f"The model {said}: the scores explain an answer that it does not give.")
         if len(incomplete := [int(i) for i in (self.gap_share > self.tolerance).nonzero()[:, 0]]):
             layers_named = f"layer{'s' * (len(incomplete) > 1)} {', '.join(map(str, incomplete))}"
             joint = self.path == "joint"

@@ -42,7 +42,7 @@ from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompt
 from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs, outputs
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
-from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain
+from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain, mixed_metrics
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, missed
 from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.mechanism.statistics import (
@@ -158,7 +158,8 @@ class HeadAttributionSet(AgainstControl, Result):
         sentences += magnitude_warnings(
             names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective]
         )
-        sentences += few_examples(self.n, self.low) + label_warnings(self.targets, self.foils, self.control)
+        sentences += mixed_metrics(self.foils) + few_examples(self.n, self.low)
+        sentences += label_warnings(self.targets, self.foils, self.control)
         if self.skipped:
             sentences.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
         return sentences

@@ -36,7 +36,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.objective import AnswerMetric, explain
+from dcinterp.mechanism.objective import AnswerMetric, explain, other_answer
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.mechanism.readout import held_norm, require_text, unembedding
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -117,11 +117,8 @@ class DirectLogitAttribution(Result):
 
     def warnings(self) -> list[str]:
         sentences = []
-        if not self.right:
-            sentences.append(
-                f'The model answers "{self.answer.strip()}", not "{self.target.strip()}": the parts explain an answer '
-                "that it does not give."
-            )
+        if said := other_answer(self.answer, self.target, self.right):
+            sentences.append(f"The model {said}: the parts explain an answer that it does not give.")
         if abs(self.gap) > ROUNDING * max(1.0, abs(self.metric)):
             sentences.append(
                 f"The parts miss {self.gap:+.2g} logits: the model computes in low precision, or changes its logits "

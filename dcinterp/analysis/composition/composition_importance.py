@@ -39,7 +39,7 @@ from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.memory import check_fits
-from dcinterp.mechanism.objective import Explanation, Objective, explain
+from dcinterp.mechanism.objective import Explanation, Objective, explain, mixed_metrics
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, integrate, missed
 from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
@@ -117,6 +117,7 @@ class CompositionImportance(Result):
                 f"The scores of {int(gaps.sum())} of {self.n} examples miss more than "
                 f"{self.tolerance:.0%} of the metric difference somewhere: raise max_steps."
             )
+        said += mixed_metrics(self.foils)
         if self.n > 1:
             said += few_examples(self.n, self.low)
         return said
