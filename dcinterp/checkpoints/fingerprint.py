@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,36 @@ def mark_source(bridge: Bridge, source: str, dtype: torch.dtype | None, tokenize
     object.__setattr__(bridge, "source_dtype", str(dtype).removeprefix("torch.") if dtype is not None else None)
     object.__setattr__(bridge, "source_tokenizer", tokenizer)
     object.__setattr__(bridge, "source_fingerprint", fingerprint(bridge))
+    object.__setattr__(bridge, "source_hooks", hooks_on(bridge))
+
+
+def hooks_on(bridge: Bridge) -> frozenset[int]:
+    """Torch's numbers of the hooks on the forward passes of a bridge's modules and of its model's.
+
+    Without those by which transformers and TransformerLens, in the first run, begin to note what modules return.
+    """
+    from transformer_lens.hook_points import HookPoint
+
+    found = set()
+    for module in (*cast(nn.Module, bridge).modules(), *bridge.original_model.modules()):
+        for number, hook in (*module._forward_hooks.items(), *module._forward_pre_hooks.items()):
+            # What a person hangs on a hook point is wrapped by TransformerLens too.
+            home = "" if isinstance(module, HookPoint) else getattr(hook, "__module__", None) or ""
+            if home.split(".")[0] not in ("transformers", "transformer_lens"):
+                found.add(number)
+    return frozenset(found)
+
+
+def drops_out(bridge: Bridge) -> bool:
+    """Whether a module is in training mode and leaves out parts at random, so that no two runs are the same."""
+    for module in bridge.original_model.modules():
+        if module.training:
+            # Attention of transformers keeps the rate as a number and hands it on.
+            rates = [value for name, value in vars(module).items() if "drop" in name]
+            rates += [module.p] if isinstance(module, nn.modules.dropout._DropoutNd) else []
+            if any(isinstance(rate, float) and rate > 0 for rate in rates):
+                return True
+    return False
 
 
 def fingerprint(bridge: Bridge) -> str:

@@ -66,8 +66,10 @@ def load(
         tokenizer: the folder of another tokenizer than the model's own, or the name of a shipped model; also a
             tokenizer in memory. For models that come without one.
         decoder: "own" opens models of the Llama family (`model_type` llama, mistral, qwen2, qwen3) in our decoder,
-            instead of TransformerLens's bridge over that of transformers; the logits are the same. Where only a name
-            fits, "own:NAME" says so too.
+            instead of TransformerLens's bridge over that of transformers; the logits of the same token ids are the
+            same. Of a text, TransformerLens puts a BOS token in front (`cfg.default_prepend_bos`) where its tokenizer
+            has one, and our decoder only where the tokenizer itself does. Where only a name fits, "own:NAME" says so
+            too.
 
     Returns:
         A `DCBridge` for our models, TransformerLens's own bridge for any other causal language model. It remembers

@@ -49,7 +49,8 @@ def token_ids(bridge: Bridge, prompt: Prompt) -> TokenIds:
         raise UserError(
             f"The prompt is {ids.shape[1]} tokens long, but this model's context is {bridge.cfg.n_ctx}; shorten it."
         )
-    return ids.to(next(bridge.original_model.parameters()).device)
+    ids = ids.to(next(bridge.original_model.parameters()).device)
+    return ids.clone() if ids.is_inference() else ids
 
 
 def _numbers(ids: Any) -> Tensor:
@@ -67,7 +68,8 @@ def token_id(bridge: Bridge, token: Token) -> int:
     Raises:
         UserError: the word is unknown or takes several tokens, or the id is outside the vocabulary.
     """
-    if isinstance(token, int):
+    if isinstance(token, int) or hasattr(token, "__index__"):  # numpy's and torch's integers too
+        token = int(token)
         if not 0 <= token < bridge.cfg.d_vocab:
             raise UserError(f"Token id {token} is outside 0..{bridge.cfg.d_vocab - 1}, the vocabulary of this model.")
         return token

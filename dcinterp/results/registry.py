@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+import torch
+
 from dcinterp.bridge.protocol import Bridge, stages_of
-from dcinterp.checkpoints.fingerprint import fingerprint, is_unchanged, revision
+from dcinterp.checkpoints.fingerprint import drops_out, fingerprint, hooks_on, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all
 from dcinterp.results.options import parameter_types
@@ -129,6 +133,7 @@ def analysis(
                 warn_of(f"{old}=", f"{entry.former[old]}=")
             bound = _bound(entry, args, renamed(kwargs, entry.former))
             bound.apply_defaults()
+            bound.arguments.update({n: int(each) for n, each in bound.arguments.items() if _is_whole(each)})
             bridge = bound.arguments.get("bridge")
             if needs_composition and bridge is not None and not stages_of(bridge):
                 raise UserError(
@@ -142,8 +147,14 @@ def analysis(
                 )
             for name, value in bound.arguments.items():
                 require_fitting(name, value, entry.types.get(name))
+            if bridge is not None and entry.takes_model and drops_out(bridge):
+                raise UserError(
+                    "This model is in training mode, in which dropout changes every run; call eval() on it."
+                )
             call = _call(entry, bound)
-            return function(*bound.args, **bound.kwargs).with_call(call)
+            # Attributions need gradients, which inference mode would not give.
+            with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+                return function(*bound.args, **bound.kwargs).with_call(call)
 
         entry = Analysis(
             name=function.__name__,
@@ -215,6 +226,13 @@ CALLS_NOW.append(as_now)
 TYPES_NOW.append(types_of)
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number of numpy's or torch's, as an argmax gives."""
+    if isinstance(value, torch.Tensor):
+        return value.ndim == 0 and not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
+    return isinstance(value, np.integer)
+
+
 def _bound(entry: Analysis, args: Sequence[Any], named: Mapping[str, Any]) -> inspect.BoundArguments:
     """The arguments of a call; Python's own errors say neither which function it was nor what arguments there are."""
     known = entry.signature.parameters
@@ -258,6 +276,7 @@ def _obstacle(bridge: Bridge) -> str:
         return "This result cannot be made again by a snippet: its model was built in memory, not by dcinterp.load."
     if not is_unchanged(bridge):
         return "This result cannot be made again by a snippet: its model's weights were changed after loading."
-    if any(hook._forward_hooks or hook._forward_pre_hooks for hook in bridge.hook_dict.values()):
+    # TransformerLens itself hangs some on a few architectures.
+    if hooks_on(bridge) - getattr(bridge, "source_hooks", frozenset()):
         return "This result cannot be made again by a snippet: hooks were active on its model when it was made."
     return ""

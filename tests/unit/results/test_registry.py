@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -70,6 +71,46 @@ def test_edited_weights_and_active_hooks_are_no_snippet(loaded):
         loaded.blocks[1].attn.post.original_component.key.gate.weight[0, 0] += 1
     assert fingerprint(loaded) != before
     assert "weights were changed" in dcinterp.predict(loaded, PROMPT).call.python()
+
+
+def test_a_hook_of_torch_is_no_snippet_and_what_the_libraries_hang_on_is(loaded):
+    assert dcinterp.predict(loaded, PROMPT).call.reproducible
+    assert dcinterp.predict(loaded, PROMPT).call.reproducible, "transformers hangs hooks of its own on in the first run"
+    mlp = loaded.original_model.model.layers[1].mlp
+    watch = mlp.register_forward_hook(lambda module, given, out: out * 0.5)
+    assert "hooks were active" in dcinterp.predict(loaded, PROMPT).call.python()
+    watch.remove()
+    assert dcinterp.predict(loaded, PROMPT).call.reproducible
+
+
+def test_a_model_that_drops_out_is_refused():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=1, n_head=2))
+    model.config.architectures = ["GPT2LMHeadModel"]
+    bridge = dcinterp.load(model)
+    bridge.train()
+    with pytest.raises(UserError, match=r"in training mode, in which dropout changes every run; call eval\(\) on it"):
+        dcinterp.predict(bridge, [5, 7, 9])
+    bridge.eval()
+    assert dcinterp.predict(bridge, [5, 7, 9]).top_ids.numel()
+
+
+@pytest.mark.parametrize("whole", [np.int64(4), torch.tensor(4)])
+def test_whole_numbers_of_other_libraries_are_whole_numbers(loaded, whole):
+    ids = [5, 7, 9]
+    assert dcinterp.predict(loaded, ids, whole).call == dcinterp.predict(loaded, ids, 4).call
+    made, wanted = (dcinterp.attribute_heads(loaded, ids, each, method="gradient") for each in (whole, 4))
+    assert torch.equal(made.scores, wanted.scores)
+    assert made.call == wanted.call
+
+
+def test_attributions_work_in_inference_mode(loaded):
+    wanted = dcinterp.attribute_heads(loaded, [5, 7, 9], 4, 8, method="gradient")
+    with torch.inference_mode():
+        made = dcinterp.attribute_heads(loaded, torch.tensor([5, 7, 9]), 4, 8, method="gradient")
+        assert torch.is_inference_mode_enabled()
+    assert torch.allclose(made.scores, wanted.scores, atol=1e-5)
 
 
 def test_the_fingerprint_is_that_of_the_weights():
