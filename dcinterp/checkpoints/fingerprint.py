@@ -29,13 +29,12 @@ def hooks_on(bridge: Bridge) -> frozenset[int]:
 
     Without those by which transformers and TransformerLens, in the first run, begin to note what modules return.
     """
-    from transformer_lens.hook_points import HookPoint
-
+    points = {id(point) for point in bridge.hook_dict.values()}
     found = set()
     for module in (*cast(nn.Module, bridge).modules(), *bridge.original_model.modules()):
         for number, hook in (*module._forward_hooks.items(), *module._forward_pre_hooks.items()):
             # What a person hangs on a hook point is wrapped by TransformerLens too.
-            home = "" if isinstance(module, HookPoint) else getattr(hook, "__module__", None) or ""
+            home = "" if id(module) in points else getattr(hook, "__module__", None) or ""
             if home.split(".")[0] not in ("transformers", "transformer_lens"):
                 found.add(number)
     return frozenset(found)

@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.analysis.attention.attention_rows import sink_warnings
 from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.attention_sinks import sink_warnings
 from dcinterp.mechanism.prompt import Prompt, layer_number, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
