@@ -21,7 +21,7 @@ Identity that the tests assert: the loss of all tokens is cross entropy on the s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -192,7 +192,8 @@ def text_loss(
     named = documents_by_hash(text, share or (HELD_OUT if is_packages(text) else 1.0), files, pattern)
     if not named:
         raise UserError(f"No file of {text} has a hash below the share; raise share, up to 1 for all files.")
-    rows = [_rows(bridge, document, tokens) for _, document in named]
+    cut = [_rows(bridge, document, tokens) for _, document in named]
+    rows = [part for part, _ in cut]
     words = {token: bridge.tokenizer.decode([token]) for token in _tokens_of(rows).unique().tolist()}
     units = [(name, partial(_parts, bridges, each, words)) for (name, _), each in zip(named, rows, strict=True)]
     made = all_once(progress, units)
@@ -204,7 +205,7 @@ def text_loss(
         unknown=_share_of(bridge.tokenizer.unk_token_id, rows),
         nats=torch.stack([nats for nats, _ in made], -1),
         tokens=torch.stack([count for _, count in made], -1),
-        size=torch.tensor([sum(_size(bridge, row) for row in each) for each in rows]),
+        size=torch.tensor([round(size) for _, size in cut]),
     )
 
 
@@ -228,15 +229,52 @@ def _second(bridge: Bridge, other: str) -> Bridge:
     return second
 
 
-def _rows(bridge: Bridge, document: str, most: int) -> list[Int[Tensor, "row pos"]]:
-    """The first `most` tokens of a file behind the token that ends a text: full rows of the context, and the rest."""
+def _rows(bridge: Bridge, document: str, most: int) -> tuple[list[Int[Tensor, "row pos"]], float]:
+    """The first `most` tokens of a file behind the token that ends a text, and the bytes of those that are scored.
+
+    They are cut into full rows of the context, and the rest; the first token of a row is not scored.
+    """
     tokenizer, context = bridge.tokenizer, bridge.cfg.n_ctx
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.bos_token_id
     # Tokens are shorter than that, so the rest of a long file need not be read.
-    ids = tokenizer(document[: 64 * most], add_special_tokens=False, verbose=False)["input_ids"][:most]
-    ids = torch.tensor([*([] if end is None else [end]), *ids])
-    full = len(ids) // context * context
-    return [part for part in (ids[:full].reshape(-1, context), ids[None, full:]) if part.shape[1] > 1 and len(part)]
+    text, fast = document[: 64 * most], getattr(tokenizer, "is_fast", False)
+    encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=fast)
+    ids = encoded["input_ids"][:most]
+    sizes = token_bytes(text, encoded["offset_mapping"])[:most] if fast else _decoded_bytes(tokenizer, ids)
+    begins = [] if end is None else [end]
+    flat, counted = torch.tensor([*begins, *ids]), torch.tensor([*(0.0 for _ in begins), *sizes], dtype=torch.float64)
+    full = len(flat) // context * context
+
+    def cut(each: Tensor) -> list[Tensor]:
+        parts = each[:full].reshape(-1, context), each[None, full:]
+        return [part for part in parts if part.shape[1] > 1 and len(part)]
+
+    return cut(flat), float(sum(part[:, 1:].sum() for part in cut(counted)))
+
+
+def token_bytes(text: str, spans: Sequence[tuple[int, int]]) -> list[float]:
+    """The bytes of a text that each of its tokens stands for, by its span of characters.
+
+    What lies between two tokens, such as a space, is the second's. Tokens of one character, such as the bytes of an
+    umlaut, share its bytes alike.
+    """
+    sizes: list[float] = []
+    read = first = 0
+    for number, (_, end) in enumerate(spans):
+        if end > read:
+            first = number
+            sizes.append(float(len(text[read:end].encode())))
+            read = end
+        else:
+            sizes.append(0.0)
+            whole, among = sum(sizes[first:]), number + 1 - first
+            sizes[first:] = [whole / among] * among
+    return sizes
+
+
+def _decoded_bytes(tokenizer: Any, ids: Sequence[int]) -> list[float]:
+    """The same where the tokenizer does not know the places of its tokens: what they decode to one by one."""
+    return [float(len(word.encode())) for word in tokenizer.batch_decode([[token] for token in ids])]
 
 
 @torch.no_grad()
@@ -263,9 +301,3 @@ def _tokens_of(rows: list[list[Tensor]]) -> Int[Tensor, " token"]:
 
 def _share_of(token: int | None, rows: list[list[Tensor]]) -> float:
     return float((_tokens_of(rows) == token).float().mean()) if token is not None else 0.0
-
-
-def _size(bridge: Bridge, ids: Int[Tensor, "row pos"]) -> int:
-    """Bytes of the text of the tokens that are scored."""
-    rows = bridge.tokenizer.batch_decode(ids[:, 1:], clean_up_tokenization_spaces=False)
-    return sum(len(row.encode()) for row in rows)

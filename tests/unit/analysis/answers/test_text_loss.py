@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import dcinterp
+from dcinterp.analysis.answers.text_loss import _rows, token_bytes
 from dcinterp.figures.base.rows import rows
 from dcinterp.mechanism.token_kinds import KINDS, kinds_of
 from dcinterp.support.errors import UserError
 from dcinterp.train.data.files_by_hash import documents_by_hash, is_packages
 from dcinterp.train.data.text import hash_share
+from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer
 
 SENTENCES = ["Ruth has a violin. John has a pear.", "Karen has a dog. Who has the dog? Karen", "There are tea, meat."]
 
@@ -119,3 +122,21 @@ def test_a_text_of_unknown_words_is_said_to_be_one(shipped, tmp_path):
     first, second = dcinterp.text_loss(shipped, str(tmp_path)).warnings()
     assert "lacks" in first
     assert second.startswith("One file says little")
+
+
+@pytest.mark.parametrize("text", ["The cat sees the dog. ", "Кот видит собаку. ", "猫在房子里看见狗。", "a🍋é\n\t "])
+def test_tokens_have_the_bytes_that_they_stand_for(text):
+    """A byte is a byte, also where a row cuts a character; tokens of several share the bytes of the text."""
+    text *= 30
+    single = byte_tokenizer(64)(text, add_special_tokens=False, return_offsets_mapping=True)
+    assert token_bytes(text, single["offset_mapping"]) == [1.0] * len(text.encode())
+    learnt = bpe_tokenizer([text], 300, 64)(text, add_special_tokens=False, return_offsets_mapping=True)
+    sizes = token_bytes(text, learnt["offset_mapping"])
+    assert len(sizes) == len(learnt["input_ids"]) < len(text.encode())
+    assert sum(sizes) == pytest.approx(len(text.encode()))
+
+
+def test_bits_a_byte_of_a_byte_model_are_those_of_its_tokens():
+    bridge = SimpleNamespace(tokenizer=byte_tokenizer(16), cfg=SimpleNamespace(n_ctx=16))
+    rows, size = _rows(bridge, "Кот видит собаку. " * 9, 99)
+    assert size == sum(row[:, 1:].numel() for row in rows)
