@@ -33,8 +33,8 @@ def differences(old: TrainConfig, new: TrainConfig) -> dict[str, list[Any]]:
 def check_resumable(old: TrainConfig, new: TrainConfig, done: int, where: Path) -> None:
     """Refuse to continue a run of `old` after `done` steps with `new`, unless those steps would have been the same.
 
-    Free to differ are phases that have not begun, the length of the run and of the phase it is in, evaluation, saving
-    and reporting, and the schedule from here on.
+    Free to differ are phases that have not begun, the length of the run and of the phase it is in, saving and
+    reporting, the schedule from here on, and what is measured, unless the run has ended: nothing would measure it anew.
 
     Raises:
         UserError: something differs that the run has been trained under; the sentence names it.
@@ -45,6 +45,9 @@ def check_resumable(old: TrainConfig, new: TrainConfig, done: int, where: Path) 
         *_other(replace(old.data, phases=()), replace(new.data, phases=()), "data"),
     ]
     wrong += _phases(old.data, new.data, done)
+    if done >= new.steps:
+        before, after = (replace(each.evaluation, every=1, watch=False) for each in (old, new))
+        wrong += _other(before, after, "evaluation")
     if not wrong and (step := _rates_differ(old, new, done)) is not None:
         wrong = [f"the learning rate of step {step + 1} (for another length, set recipe.schedule_steps: {old.steps})"]
     if wrong:

@@ -159,6 +159,9 @@ def _run_sweep(
 ) -> pd.DataFrame:
     """As `run_sweep`, by the process that has the folder."""
     waiting = [run for run in sweep.runs if not is_finished(run)]
+    read: dict[str, tuple[Path, str]] = {}
+    for folder in sorted(sweep.output.glob("*/")):
+        require_same_text(folder, read)
     failures: dict[str, str] = {}
     done = len(sweep.runs) - len(waiting)
     table = results(sweep, failures)
@@ -189,6 +192,7 @@ def _run_sweep(
                     table = results(sweep, failures)
                     written()
                     for run in together:
+                        require_same_text(Path(run.config.output), read)
                         progress(done, len(sweep.runs), f"{run.name}: {failures.get(run.name) or 'done'}")
                 if not ended:
                     running = [run for together in pending.values() for run in together]
@@ -258,6 +262,35 @@ def is_finished(run: SweepRun) -> bool:
     if planned.recipe.bf16 is None:
         saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
     return planned == saved
+
+
+def require_same_text(folder: Path, read: dict[str, tuple[Path, str]]) -> None:
+    """Refuse runs whose configs name the same text or images, and which read others, since the files have changed.
+
+    Args:
+        folder: of a run; one that has not ended is left alone.
+        read: the first run of each such setting and the hash of what it read; this one joins it where it is the first.
+
+    Raises:
+        UserError: this run read others than the first.
+    """
+    history, config = folder / "history.jsonl", folder / "config.yaml"
+    if not (is_trained(folder / "model") and history.is_file() and config.is_file()):
+        return
+    starts = read_records(history)[0]
+    digest = str(starts[-1].get("material", "")) if starts else ""
+    if not digest:  # documents that are made
+        return
+    settings = read_config(config)
+    sources = sorted({phase.source for phase in settings.data.phases})
+    key = repr((sources, settings.data.text, settings.data.images, settings.model.start))
+    first, theirs = read.setdefault(key, (folder, digest))
+    if digest != theirs:
+        raise UserError(
+            f"{first} and {folder} were trained on different texts or images, though their settings name the same: the "
+            "files have changed in between, so the runs do not compare. Remove the folders of those of the old text, "
+            "and their rows of a table of an experiment, or give another output."
+        )
 
 
 def _without_place(config: TrainConfig) -> TrainConfig:

@@ -132,7 +132,7 @@ class DocumentTrainer(Trainer):
             arguments: those of `transformers.Trainer`.
         """
         self.recipe, self.keep_checkpoints, self.saved_tokenizer = recipe, keep_checkpoints, saved_tokenizer
-        self.on_loss, self.added = on_loss, added
+        self.on_loss, self.added, self.loss_is_mean = on_loss, added, loss_is_mean
         self._staging: Path | None = None
         self.began, self.earlier = time.monotonic(), 0.0
         super().__init__(**arguments)
@@ -188,6 +188,15 @@ class DocumentTrainer(Trainer):
         self.state.num_input_tokens_seen += tokens
         self.on_loss(float(loss))
         return loss
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        if not self.loss_is_mean:
+            return loss
+        # Parts of a batch that is not divided evenly count by their rows: transformers takes their plain mean.
+        batches: Any = self.train_dataset
+        rows = batches.draw(self.state.global_step).phase.batch_size
+        return loss * (len(inputs["pixel_values"]) * batches.parts / rows)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         logs["tokens"] = self.state.num_input_tokens_seen
@@ -252,10 +261,14 @@ class DocumentTrainer(Trainer):
             self.earlier = running.get("seconds", 0.0)  # version 0.1 did not keep it
         scheduler: Any = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         assert self.optimizer is not None
-        for group, rate, share in zip(
+        # The peaks of this config, in the order in which `create_optimizer` made the groups.
+        shares = [share for _, share, _ in optimised_groups(self.model, self.recipe)]  # type: ignore[arg-type]
+        scheduler.base_lrs = [self.args.learning_rate * share for share in shares]
+        for group, rate, schedule in zip(
             self.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True
         ):
-            group["lr"] = rate * share(scheduler.last_epoch)
+            group["initial_lr"], group["lr"] = rate, rate * schedule(scheduler.last_epoch)
+        scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]  # what the metrics tell
 
 
 def compose_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
