@@ -11,3 +11,8 @@ COMPOSITION = "composition.json"
 def is_trained(folder: Path) -> bool:
     """Whether the folder that a run writes at its end is there: a model, or a composition alone."""
     return (folder / "config.json").is_file() or (folder / COMPOSITION).is_file()
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a training run was started in the folder: both files are written before its first step."""
+    return (folder / "history.jsonl").is_file() and (folder / "config.yaml").is_file()

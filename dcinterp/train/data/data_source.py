@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError
-from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig
+from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig, require_cooldown
 from dcinterp.train.data.batches import SOURCES, Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -23,7 +24,13 @@ CONTEXT = 512
 """Tokens that a model of the tasks takes."""
 
 
+MOST_UNKNOWN = 0.5
+SOME_UNKNOWN = 0.01
+"""Shares of unknown words in a text: it is refused, and a warning is given."""
+
 Tokenizer = PreTrainedTokenizerFast | None
+
+log = logging.getLogger(__name__)
 
 
 def _tasks(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
@@ -40,12 +47,40 @@ def _tasks(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
 
 
 def _text(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
-    data_source = TextSource(section.text, words)
+    data_source = TextSource(section.text, words, output)
     assert data_source.tokenizer is not None
+    _require_words(data_source, section)
     if processes().is_main_process:
         # Beside the checkpoints, so that each of them can be read while the run goes on.
         data_source.tokenizer.save_pretrained(output / "tokenizer")
     return data_source
+
+
+def _require_words(data_source: TextSource, section: DataSection) -> None:
+    """Refuse a text that its tokenizer, that of the model which a run starts from, mostly cannot read.
+
+    A model would learn to say that a word is unknown, at a loss that says nothing of the text.
+
+    Raises:
+        UserError: more than half of the text is unknown words.
+    """
+    assert data_source.tokenizer is not None
+    if (unknown := data_source.tokenizer.unk_token_id) is None:
+        return
+    share = float((data_source.rows["train"] == unknown).mean())
+    text = section.text.path or section.text.dataset or "this text"
+    if share > MOST_UNKNOWN:
+        raise UserError(
+            f"{share:.1%} of the tokens of {text} are words that the model to start from does not know; start from a "
+            "model that reads such text (dcformer++-code reads any), or train a new one on it, without a start."
+        )
+    if share > SOME_UNKNOWN:
+        log.warning(
+            "%.1f%% of the tokens of %s are words that the model to start from does not know: losses and bits a byte "
+            "are of a text with gaps, and compare with no other tokenizer's.",
+            100 * share,
+            text,
+        )
 
 
 def _puzzle(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
@@ -102,12 +137,18 @@ def open_data_source(config: TrainConfig, output: Path, words: Tokenizer = None)
 
 
 def resolve_steps(config: TrainConfig, data_source: DataSource) -> TrainConfig:
-    """The run with every budget of tokens turned into steps."""
+    """The run with every budget of tokens turned into steps.
+
+    Raises:
+        UserError: the cooldown does not fit into them.
+    """
     phases = tuple(
         replace(phase, steps=_steps(phase, config.data.seed, data_source)) if phase.tokens else phase
         for phase in config.data.phases
     )
-    return replace(config, data=replace(config.data, phases=phases))
+    resolved = replace(config, data=replace(config.data, phases=phases))
+    require_cooldown(resolved)
+    return resolved
 
 
 def _steps(phase: Phase, seed: int, data_source: DataSource, probes: int = 20) -> int:

@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.file_names import is_run
 from dcinterp.support.paths import hidden, path_of
 from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
@@ -42,14 +43,17 @@ Documents = Callable[[], Iterable[str]]
 class TextSource:
     """Rows of a packed text. Each row is read once before any is read again, in an order that the seed gives."""
 
-    def __init__(self, section: TextSection, tokenizer: PreTrainedTokenizerFast | None = None) -> None:
+    def __init__(
+        self, section: TextSection, tokenizer: PreTrainedTokenizerFast | None = None, output: Path | None = None
+    ) -> None:
         """Prepare a text.
 
         Args:
             section: which one, and how it is cut.
             tokenizer: of the model that reads it; the one that `section` describes when None.
+            output: folder of the run that reads it, whose files are none of the text.
         """
-        folder = prepare(section, tokenizer)
+        folder = prepare(section, tokenizer, output)
         self.record: dict[str, Any] = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
         self.rows = {side: np.load(folder / f"{side}.npy", mmap_mode="r") for side in SIDES}
         self.tokenizer: PreTrainedTokenizerFast | None = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -79,17 +83,17 @@ class TextSource:
         return str(self.record["digest"])
 
 
-def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = None) -> Path:
+def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = None, output: Path | None = None) -> Path:
     """The folder with rows and tokenizer for a text, from the cache where it was prepared before.
 
     Args:
-        section, tokenizer: as of `TextSource`.
+        section, tokenizer, output: as of `TextSource`.
 
     Raises:
         UserError: there is no such file, it is not text, it is too short for its rows, or it is not the text of
             `section.digest`.
     """
-    identity, documents = find(section)
+    identity, documents = find(section, output)
     made_from = {"format": FORMAT, "text": identity, "section": asdict(replace(section, digest=""))}
     if tokenizer is not None:
         made_from["tokenizer"] = [tokenizer.backend_tokenizer.to_str(), tokenizer.eos_token_id]
@@ -103,8 +107,8 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
     return folder
 
 
-def find(section: TextSection) -> tuple[Any, Documents]:
-    """What identifies a text, and a function that reads its documents."""
+def find(section: TextSection, output: Path | None = None) -> tuple[Any, Documents]:
+    """What identifies a text, and a function that reads its documents; `output` as of `TextSource`."""
     if bool(section.path) + bool(section.dataset) + bool(section.packages) > 1:
         raise UserError("data.text has more than one of path, dataset and packages; give one of them.")
     if section.dataset:
@@ -130,9 +134,24 @@ def find(section: TextSection) -> tuple[Any, Documents]:
 
         return _columns(load_saved(path), section.column)
     files = [p for p in sorted(path.glob(section.pattern)) if p.is_file() and not hidden(p, path)]
+    files = _without_runs(files, path, output)
     if not files:
         raise UserError(f"{path} holds no file that matches {section.pattern!r}; change data.text.pattern.")
     return fingerprint_files(files, path), lambda: _readable(files, path)
+
+
+def _without_runs(files: list[Path], root: Path, output: Path | None) -> list[Path]:
+    """The files of a folder that no run below it wrote: a resumed run would read another text, a second one the first.
+
+    Args:
+        files: all of them.
+        root: the folder.
+        output: of the run that reads them, which may have written nothing yet.
+    """
+    own = output.resolve() if output is not None else None
+    folders = {folder for file in files for folder in file.relative_to(root).parents if folder.parts}
+    runs = {f for f in folders if is_run(root / f) or (root / f).resolve() == own}
+    return [file for file in files if runs.isdisjoint(file.relative_to(root).parents)]
 
 
 def pieces(text: str, size: int = PIECE) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import dcinterp
 from dcinterp.cli import verbs
 from dcinterp.support.errors import UserError
-from dcinterp.train.config.recipe import DataSection, Phase, TextSection, build_config
+from dcinterp.train.config.recipe import DataSection, Phase, TextSection, TrainConfig, build_config
 from dcinterp.train.data import cache
 from dcinterp.train.data.batches import Batches
 from dcinterp.train.data.installed import python_sources
@@ -119,6 +119,43 @@ def test_folders_skip_what_is_not_text(tmp_path, text):
     assert total == len(text.read_bytes())
 
 
+def test_what_runs_wrote_into_a_folder_is_none_of_its_text(tmp_path, text):
+    folder = tmp_path / "folder"
+    (folder / "history").mkdir(parents=True)
+    (folder / "a.txt").write_bytes(text.read_bytes())
+    (folder / "history" / "config.yaml").write_text("a file of somebody else\n")
+    section = TextSection(path=str(folder), context=16)
+    identity, documents = find(section)
+    assert len(list(documents())) == 2
+    before = TextSource(section).digest()
+    own, earlier = folder / "runs" / "own", folder / "runs" / "earlier"
+    for run in (own, earlier):
+        (run / "tokenizer").mkdir(parents=True)
+        (run / "tokenizer" / "vocab.json").write_text("{}" * 1000)
+        (run / "metrics.jsonl").write_text("{}\n" * 1000)
+    assert find(section, own)[0] != identity, "nothing says yet that the other is a run"
+    for file in ("history.jsonl", "config.yaml"):
+        (earlier / file).write_text("{}\n")
+    assert find(section, own)[0] == identity
+    assert TextSource(section, output=own).digest() == before
+    assert len(list(find(TextSection(path=str(earlier)))[1]())) == 4, "a folder of a run that is itself named is read"
+
+
+def test_a_run_into_the_folder_of_its_text_goes_on(tmp_path, text, monkeypatch):
+    small = "model.changes={num_hidden_layers: 1, hidden_size: 16, intermediate_size: 0, num_attention_heads: 2}"
+    common = ["--set", small, "--set", "evaluation.watch=false", "--set", "recipe.schedule_steps=4"]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    text.rename(folder / "my.txt")
+    monkeypatch.chdir(folder)
+    ran = CliRunner().invoke(verbs, ["train", "--text", ".", "--steps", "2", *common])
+    assert ran.exit_code == 0, ran.output
+    longer = "data.phases=[{source: text, steps: 4, batch_size: 8}]"
+    ran = CliRunner().invoke(verbs, ["train", "runs/folder/config.yaml", "--resume", "--set", longer])
+    assert ran.exit_code == 0, ran.output
+    assert "from step 2 of 4" in ran.output
+
+
 def test_the_standard_library_is_the_text_of_those_who_name_none():
     _, documents = find(TextSection())
     size = sum(len(document) for document in documents())
@@ -158,7 +195,7 @@ def test_a_binary_file_is_refused(tmp_path):
 def test_an_output_is_the_folder_that_was_typed(text, tmp_path):
     """And no YAML: `#` would end it, and a number or a date would be none."""
     small = "model.changes={num_hidden_layers: 1, hidden_size: 16, intermediate_size: 0, num_attention_heads: 2}"
-    for name in ("my #1", "2024-01-02"):
+    for name in ("my #1", "2024-01-02", "🍋 x"):
         options = ["--steps", "1", "--output", str(tmp_path / name), "--set", "evaluation.watch=false", "--set", small]
         ran = CliRunner().invoke(verbs, ["train", "--text", str(text), *options])
         assert ran.exit_code == 0, ran.output
@@ -263,3 +300,24 @@ def test_the_standard_library_is_read_without_what_is_installed_beside_it():
 def test_packages_that_cannot_be_read_are_refused(given, sentence):
     with pytest.raises(UserError, match=sentence):
         find(TextSection(**given))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [("猫 在 房子 里", r"% of the tokens of .* does not know"), ("Ruth has a car . " * 9 + "猫 ", "")],
+)
+def test_a_text_that_the_model_to_start_from_cannot_read(tmp_path, caplog, words, says):
+    from dcinterp.train.data.data_source import open_data_source
+
+    (tmp_path / "a.txt").write_text((words + "\n") * 400)
+    section = DataSection(
+        phases=(Phase(source="text", steps=1),), text=TextSection(path=str(tmp_path / "a.txt"), context=16)
+    )
+    config = TrainConfig(output=str(tmp_path / "run"), data=section)
+    tokenizer = dcinterp.load("dcformer++").tokenizer
+    if says:
+        with pytest.raises(UserError, match=says):
+            open_data_source(config, tmp_path / "run", tokenizer)
+    else:
+        open_data_source(config, tmp_path / "run", tokenizer)
+        assert "words that the model to start from does not know" in caplog.text
