@@ -86,7 +86,7 @@ def compute_text(experiment: Experiment, fit: ScalingFit) -> str:
         for at, family in enumerate(fit.families)
     )
     measure, name = next(iter(experiment.measures.items()))
-    tables = (f"experiments/{each.folder.name}/{each.table.name}" for each in series(experiment))
+    tables = (f"{each.folder_text}/{each.table.name}" for each in series(experiment))
     command = f"dcinterp scaling {' '.join(tables)} --loss {measure}"
     assert experiment.multiplier is not None
     command += "".join(f' --without "{arm}"' for arm in experiment.multiplier.without)

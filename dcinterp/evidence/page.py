@@ -126,7 +126,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
     text = HEAD.format(
         title=experiment.title,
         about="\n\n".join(experiment.about),
-        folder=f"experiments/{experiment.folder.name}",
+        folder=experiment.folder_text,
         others=experiment.fresh_seeds(),
         apart=_apart(experiment),
         again=SEARCHED if experiment.tuning_keys else "",
@@ -166,8 +166,7 @@ def more_of(experiment: Experiment) -> list[str]:
 def _apart(experiment: Experiment) -> str:
     """The command for any difference between arms; empty where there is one arm."""
     baseline, *others = map(shlex.quote, experiment.arms)
-    folder = f"experiments/{experiment.folder.name}"
-    return APART.format(folder=folder, arm=others[0], baseline=baseline) if others else ""
+    return APART.format(folder=experiment.folder_text, arm=others[0], baseline=baseline) if others else ""
 
 
 def _measured(experiment: Experiment) -> str:
@@ -268,7 +267,7 @@ def _with_other_seeds(experiment: Experiment) -> str:
     asked = {found[0].measure, again.solved_by, *(each.measure for each in again.hypotheses)}
     text = AGAIN.format(
         search=", at what the search chose" * searched,
-        folder=f"experiments/{experiment.folder.name}",
+        folder=experiment.folder_text,
         seeds=seeds_text(found[0].seeds),
         keep=" --keep-search" * searched,
         levels=LEVELS * any(each.again != LEVEL for each in experiment.hypotheses),

@@ -23,6 +23,7 @@ Identity that the tests assert: points made from two power laws give back their 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -43,6 +44,8 @@ from dcinterp.train.control.sweep import read_results
 LOSSES = ("validation_loss", "loss")
 COLUMNS = ("family", "flops")
 SEED = "recipe.seed"
+IDENTITY = ("name", "family", "flops", SEED)
+"""Columns that tell the runs of a table apart, where it has names."""
 Over = Literal["runs", "seeds"]
 Through = Literal["line", "pieces"]
 GRID = 9
@@ -150,7 +153,7 @@ def scaling_fit(
         runs: the results.csv of a sweep or an experiment (columns family, flops and a loss; the runs of an experiment's
             search are left out), several of them, or points (family, FLOPs, loss).
         base, other: the families to compare.
-        loss: column of the loss; validation_loss where every run has it, else loss.
+        loss: column of the loss; validation_loss where the table has it, else loss.
         over: what the intervals are over: "runs", one line for all of a family; or "seeds", a line for every seed, of
             which the table must have at least two with runs of both families at the same amounts of compute.
         through: what gives a seed's compute at a loss: its "line", or straight "pieces" from run to run, which a curved
@@ -327,10 +330,16 @@ def _table(runs: str | list[str] | list[tuple[str, float, float]], loss: str | N
         return _read(Path(runs), loss)
     paths = [Path(each) for each in runs if isinstance(each, str | Path)]
     if paths and len(paths) == len(runs):
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise UserError("A table is named twice, which would count its runs twice; name each table once.")
         read = [_read(path, loss) for path in paths]
         if len(columns := list(dict.fromkeys(column for _, column in read))) > 1:
             raise UserError(f"The tables have losses of different kinds ({', '.join(columns)}); name one with --loss.")
-        return pd.concat([table for table, _ in read], ignore_index=True), columns[0]
+        table = pd.concat([table for table, _ in read], ignore_index=True)
+        # Two sweeps may give runs the same names; only their losses tell them apart.
+        if (again := _repeated(table, [*IDENTITY, "at"])) is not None:
+            raise UserError(f"{again} is in more than one of the tables; take it out of all but one.")
+        return table, columns[0]
     points = [each for each in runs if not isinstance(each, str)]
     made = [(str(family), float(flops), float(value)) for family, flops, value in points]
     return pd.DataFrame(made, columns=["family", "flops", "at"]), "loss"
@@ -344,11 +353,39 @@ def _read(path: Path, loss: str | None) -> tuple[pd.DataFrame, str]:
         table = table[table["status"] == "done"]
     if "stage" in table:
         table = table[table["stage"] == FINAL]
-    usable = [c for c in LOSSES if c in table and table[c].notna().all()]
-    column = loss or (usable[0] if usable else "loss")
+    if (again := _repeated(table, IDENTITY if "name" in table else table.columns)) is not None:
+        raise UserError(f"{again} is in {path} twice; take one of its rows out, or give each run a name of its own.")
+    column = loss or _loss_column(path, table)
     if column not in table:
         raise UserError(f"{path} has no column {column!r}; {nearest(column, table.columns)}")
     return table.dropna(subset=["flops", column]).assign(at=lambda rows: rows[column].astype(float)), column
+
+
+def _repeated(table: pd.DataFrame, columns: Sequence[str]) -> str | None:
+    """The first run whose row is in a table again, by those of the columns that it has; None where none is."""
+    again = table[table.duplicated([column for column in columns if column in table])]
+    return _run_text(again.iloc[0]) if len(again) else None
+
+
+def _run_text(row: pd.Series) -> str:
+    """A run as a person finds it in the table."""
+    return f"The run {row['name']}" if "name" in row else f"A run of {row['family']} with {row['flops']} FLOPs"
+
+
+def _loss_column(path: Path, table: pd.DataFrame) -> str:
+    """The loss of a table for which none was named: the validation loss, or the one of training where it has none."""
+    there = [column for column in LOSSES if column in table]
+    if not there:
+        raise UserError(f"{path} has no column {' or '.join(map(repr, LOSSES))}; name the one of its loss with --loss.")
+    column = next((column for column in there if table[column].notna().any()), there[0])
+    if len(empty := table[table[column].isna()]):
+        # The training loss in its place would be another measure, of all runs.
+        rows = ", ".join(str(number + 2) for number in empty.index[:5]) + (", ..." if len(empty) > 5 else "")
+        raise UserError(
+            f"{path} has no {column} in {len(empty)} of its rows (line {rows}); fill it in, take the rows out, or name "
+            "the column to go by with --loss."
+        )
+    return column
 
 
 def _require_runs(family: str, chosen: list[tuple[float, float]]) -> None:

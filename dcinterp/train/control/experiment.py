@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +23,7 @@ import pandas as pd
 
 from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.train.config.recipe import own_folders
 from dcinterp.train.control.sweep import TABLE, SweepRun, file_name, make_run, read_results
 
 SEEDED = ("recipe.seed", "data.seed")
@@ -168,6 +170,13 @@ class Experiment:
         return self.table.resolve() == (self.folder / TABLE).resolve()
 
     @property
+    def folder_text(self) -> str:
+        """Its folder as commands name it: of an experiment that comes with dcinterp, as seen from the repository."""
+        if self.folder.resolve().parent in [own.resolve() for own in own_folders("experiments")]:
+            return f"experiments/{self.folder.name}"
+        return shlex.quote(str(self.folder))
+
+    @property
     def replication_folder(self) -> Path:
         """What was measured of the models of its repetition."""
         return (self.folder / REPLICATION).with_suffix("")
@@ -204,10 +213,16 @@ class Experiment:
 
         Raises:
             NoRunsYet: no run has ended.
-            UserError: a run of the search is missing, or one that counts was made with another config.
+            UserError: a run of the search is missing, one that counts was made with another config, or there is no
+                such table of a repetition.
         """
         rows = table[(table["stage"] == FINAL) & (table["status"] == "done")]
         if not len(rows):
+            if not self.has_own_table and not self.table.is_file():
+                raise UserError(
+                    f"There is no table {self.table}; `dcinterp experiment run {self.folder} --table {self.table}` "
+                    "makes it."
+                )
             raise NoRunsYet(
                 f"No run of {self.folder} has ended yet; start them with: dcinterp experiment run {self.folder}"
             )
@@ -217,6 +232,30 @@ class Experiment:
         rows = rows[rows["name"].isin(runs)]
         self.require_config([runs[name] for name in rows["name"]], rows)
         return rows
+
+    def require_rows(self, table: pd.DataFrame) -> None:
+        """Refuse a table that somebody edited: one in which a run has two rows, or a row is not what its name says.
+
+        Raises:
+            UserError: there is such a row.
+        """
+        names = table["name"].dropna()
+        if len(again := names[names.duplicated()]):
+            raise UserError(f"{self.table} has two rows of the run {again.iloc[0]!r}; take one of them out.")
+        named = {
+            self.run_name(stage, arm, values, 0).removesuffix("0"): {"stage": stage, "arm": arm} | values
+            for stage, arm, values in product((TUNING, FINAL), self.arms, self.searched())
+        }
+        for row in table.loc[names.index].to_dict("records"):
+            name, _, seed = row["name"].rpartition("=")
+            if f"{name}=" not in named or not seed.isdigit():
+                continue  # of another arm or search: it does not count
+            for column, value in (named[f"{name}="] | dict.fromkeys(SEEDED, int(seed))).items():
+                if column in row and not _is_cell(row[column], value):
+                    raise UserError(
+                        f"{self.table} has {row[column]!r} as {column} in the row of {row['name']!r}, whose name says "
+                        f"{value!r}; put the cell right, or take the row out."
+                    )
 
     def require_config(self, runs: Sequence[SweepRun], table: pd.DataFrame) -> None:
         """Refuse rows of these runs that were made with another config; rows without a digest are believed.
@@ -297,7 +336,7 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
     """The rows of the runs that are finished; no rows without a table.
 
     Raises:
-        UserError: the file is no table of runs.
+        UserError: the file is no table of runs, or as `Experiment.require_rows`.
     """
     needed = ["stage", "arm", "name", "status"]
     if not experiment.table.is_file():
@@ -305,7 +344,18 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
     # Names such as 1 or None, and digests such as 38e177, are text.
     text = dict.fromkeys(("stage", "arm", "name", "status", "family", "digest"), str)
     give = "give a table of `dcinterp experiment run`"
-    return read_results(experiment.table, needed, give, dtype=text, keep_default_na=False, na_values=[""])
+    table = read_results(experiment.table, needed, give, dtype=text, keep_default_na=False, na_values=[""])
+    experiment.require_rows(table)
+    return table
+
+
+def _is_cell(cell: Any, value: Any) -> bool:
+    """Whether a table's cell is a value, which it may have as text, or with a point where it was a whole number."""
+    if value is None:
+        return bool(pd.isna(cell))
+    with suppress(TypeError, ValueError):
+        return float(cell) == float(value)
+    return str(cell) == str(value)
 
 
 def reported_runs(experiment: Experiment) -> pd.DataFrame:

@@ -155,9 +155,11 @@ def test_arms_can_be_left_out_of_a_series(planted, parted):
 
 
 def test_the_page_of_two_experiments_names_all_sizes_and_both_tables(parted):
-    text = page_of(parted([1.5, 1.6, 1.7]), "small.svg")
+    experiment = parted([1.5, 1.6, 1.7])
+    text, beside = page_of(experiment, "small.svg"), experiment.folder.parent
     assert "transformer++ is *plain 8*, *plain 16*, *plain 24*; dcformer++ is *all 8*, *all 16*, *all 24*" in text
-    assert "dcinterp scaling experiments/small/results.csv experiments/large/results.csv --loss bits_per_byte" in text
+    tables = f"{beside}/small/results.csv {beside}/large/results.csv"
+    assert f"dcinterp scaling {tables} --loss bits_per_byte" in text, "no folder of dcinterp's own"
 
 
 @pytest.mark.parametrize("edge", ["plain 24", "all 24"])
@@ -174,7 +176,8 @@ def test_a_size_missing_in_the_other_experiment_is_no_silent_gap(parted):
     table = pd.read_csv(file)
     table[table["arm"] != "all 24"].to_csv(file, index=False)
     assert "No run of all 24 has ended" in verdict_lines(experiment)[0]
-    pd.concat([table, table.iloc[:1].assign(name="final,plain-24,seed=9")]).to_csv(file, index=False)
+    other = table.iloc[:1].assign(name="final,plain-24,seed=9", **{"recipe.seed": 9})
+    pd.concat([table, other]).to_csv(file, index=False)
     assert "has 1 runs of other seeds" in verdict_lines(experiment)[0]
 
 

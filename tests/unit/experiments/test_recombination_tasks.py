@@ -204,7 +204,7 @@ def test_runs_of_another_experiment_are_runs_of_this_one_too(tmp_path, source, f
     refused(whole.assign(status=[*whole["status"][:-1], "failed"]), "lacks 'final,DCMHA")
     refused(whole[whole["recipe.seed"] != theirs.seeds[0]], "lacks seeds: it has 9 of 10")
     refused(whole.assign(digest=[*whole["digest"][:-1], None]), "without a digest")
-    refused(pd.concat([whole, whole[-1:]]), "or twice")
+    refused(pd.concat([whole, whole[-1:]]), "has two rows of the run")
     refused(whole.assign(digest=[*whole["digest"][:-1], "0000"]), "made with another config")
 
 

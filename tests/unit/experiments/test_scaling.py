@@ -15,9 +15,8 @@ def test_the_multiplier_of_other_seeds_is_that_of_their_table(tmp_path):
     copy = shutil.copytree(folder, tmp_path / "scaling")
     (copy / "replication" / "more.md").unlink()
     module.main(copy)
-    assert (copy / "replication" / "more.md").read_text(encoding="utf-8") == (
-        folder / "replication" / "more.md"
-    ).read_text(encoding="utf-8")
+    made, kept = ((place / "replication" / "more.md").read_text(encoding="utf-8") for place in (copy, folder))
+    assert made.replace(str(copy), "experiments/scaling") == kept
     (copy / "replication.csv").unlink()
     with pytest.raises(UserError, match=r"replication\.csv has no run of every arm yet"):
         module.main(copy)

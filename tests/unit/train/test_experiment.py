@@ -116,7 +116,7 @@ def test_a_repetition_keeps_the_search_when_told_to(folder, launched):
     with pytest.raises(UserError, match="--keep-search fills another table"):
         run_experiment(read_experiment(folder), keep_search=True)
     page = page_of(read_experiment(folder), "picture.svg")
-    assert "--seeds 7-8 --keep-search --table experiments/small/replication.csv" in page
+    assert f"--seeds 7-8 --keep-search --table {folder}/replication.csv" in page
     assert page.count("## With other seeds") == 1
     (folder / "replication.csv").unlink()
     assert "With other seeds" not in page_of(read_experiment(folder), "picture.svg")

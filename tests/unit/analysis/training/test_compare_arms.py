@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,6 +84,61 @@ def test_runs_of_another_config_are_not_compared(tmp_path, write_experiment):
     file.write_text(file.read_text().replace("steps: 2", "steps: 500"))
     with pytest.raises(UserError, match="was made with another config"):
         dcinterp.compare_arms(str(folder))
+
+
+def test_a_run_with_two_rows_is_no_mean_of_them(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.41]})
+    table = pd.read_csv(folder / "results.csv")
+    again = table.iloc[:1].assign(**{"accuracy 1 held-out": 0.9})
+    for edited in (table, table.assign(digest="x")):
+        pd.concat([edited, again]).to_csv(folder / "results.csv", index=False)
+        with pytest.raises(UserError, match=r"has two rows of the run 'final,plain,learning_rate=0\.001,seed=0'"):
+            dcinterp.compare_arms(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("arm", "composed", "has 'composed' as arm in the row of 'final,plain,.*whose name says 'plain'; put"),
+        ("arm", " plain", "has ' plain' as arm"),
+        ("stage", "tuning", "has 'tuning' as stage"),
+        ("recipe.seed", 1, "has 1 as recipe.seed .* says 0"),
+        ("recipe.learning_rate", 0.002, "has 0.002 as recipe.learning_rate .* says 0.001"),
+        ("recipe.learning_rate", None, "has nan as recipe.learning_rate"),
+    ],
+)
+def test_a_row_is_what_its_name_says(tmp_path, write_experiment, column, value, says):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.41]})
+    table = pd.read_csv(folder / "results.csv")
+    table.loc[0, column] = value
+    table.to_csv(folder / "results.csv", index=False)
+    with pytest.raises(UserError, match=says):
+        dcinterp.compare_arms(str(folder))
+
+
+def test_a_row_of_an_arm_that_the_file_no_longer_has_is_left_alone(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.41]})
+    table = pd.read_csv(folder / "results.csv")
+    former = table.iloc[:1].assign(name="final,former,learning_rate=0.001,seed=0", arm="former")
+    pd.concat([table, former]).to_csv(folder / "results.csv", index=False)
+    assert dcinterp.compare_arms(str(folder)).arms == ("plain", "composed")
+
+
+def test_a_page_names_the_folder_as_it_was_given(tmp_path, write_experiment):
+    folder = write_experiment(tmp_path / "my e", {"plain": [0.1, 0.2], "composed": [0.3, 0.41]})
+    shutil.copy(folder / "results.csv", folder / "replication.csv")
+    table = pd.read_csv(folder / "replication.csv")
+    final = table["stage"] == "final"
+    table["recipe.seed"] += 10 * final
+    table["name"] = [
+        name.replace("seed=", "seed=1") if own else name for name, own in zip(table["name"], final, strict=True)
+    ]
+    table.to_csv(folder / "replication.csv", index=False)
+    page = page_of(read_experiment(folder), "picture.svg")
+    assert f"dcinterp experiment run '{folder}'\n" in page
+    assert f"dcinterp experiment show '{folder}' --arm" in page
+    assert f"--table '{folder}'/replication.csv" in page
+    assert "experiments/" not in page
 
 
 def test_what_is_the_same_in_all_seeds_has_no_verdict(tmp_path, write_experiment):
@@ -271,7 +328,7 @@ def test_a_page_shows_what_the_search_saw_at_every_value(tmp_path, write_experim
     [
         ({"measure": "accuracy 1 held"}, "accuracy 1 held-out"),
         ({"baseline": "plan"}, "plain"),
-        ({"table": "nowhere.csv"}, "No run"),
+        ({"table": "nowhere.csv"}, r"There is no table nowhere\.csv; `dcinterp experiment run .* makes it"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path, write_experiment, arguments, says):

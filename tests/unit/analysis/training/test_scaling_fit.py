@@ -158,16 +158,63 @@ def test_refuses_with_the_reason(points, message):
         dcinterp.scaling_fit(points)
 
 
-def test_from_the_table_of_a_sweep(tmp_path):
+def sweep_table(path, points):
+    """The results.csv of a sweep; the validation loss is that of the points."""
     rows = [{"name": f"run {i}", "status": "done", "family": f, "flops": c, "loss": 9.0, "validation_loss": value}
-            for i, (f, c, value) in enumerate(planted(1.7))]  # fmt: skip
-    rows.append({"name": "bad", "status": "failed", "family": "dcformer++"})
-    pd.DataFrame(rows).to_csv(tmp_path / "results.csv", index=False)
+            for i, (f, c, value) in enumerate(points)]  # fmt: skip
+    table = pd.DataFrame(rows)
+    table.to_csv(path, index=False)
+    return table
+
+
+def test_from_the_table_of_a_sweep(tmp_path):
+    table = sweep_table(tmp_path / "results.csv", planted(1.7))
+    bad = pd.DataFrame([{"name": "bad", "status": "failed", "family": "dcformer++"}])
+    pd.concat([table, bad]).to_csv(tmp_path / "results.csv", index=False)
     figure = tmp_path / "figure.html"
     ran = CliRunner().invoke(verbs, ["scaling", str(tmp_path / "results.csv"), "--figure", str(figure)])
     assert ran.exit_code == 0, ran.output
     assert "1.70 times the compute of" in ran.output
     assert "plotly" in figure.read_text()
+
+
+def test_a_run_counts_once(tmp_path):
+    path, other = tmp_path / "a.csv", tmp_path / "b.csv"
+    table = sweep_table(path, planted(1.7))
+    again = table.iloc[:1]
+    for row in (again, again.assign(validation_loss=1.0)):
+        pd.concat([table, row]).to_csv(other, index=False)
+        with pytest.raises(UserError, match=r"The run run 0 is in .*b\.csv twice; take one of its rows out"):
+            dcinterp.scaling_fit(str(other))
+    nameless = table.drop(columns="name")
+    pd.concat([nameless, nameless.iloc[:1]]).to_csv(other, index=False)
+    with pytest.raises(UserError, match=r"A run of transformer\+\+ with 1000000000000000.0 FLOPs is in .* twice"):
+        dcinterp.scaling_fit(str(other))
+    with pytest.raises(UserError, match="A table is named twice"):
+        dcinterp.scaling_fit([str(path), str(tmp_path / "." / "a.csv")])
+    again.to_csv(other, index=False)
+    with pytest.raises(UserError, match="The run run 0 is in more than one of the tables"):
+        dcinterp.scaling_fit([str(path), str(other)])
+    sweep_table(other, planted(1.7, noise=0.01))
+    fit = dcinterp.scaling_fit([str(path), str(other)])
+    assert len(fit.points) == 20, "of two sweeps runs may have the same names"
+
+
+def test_a_validation_loss_that_is_missing_is_not_made_up_by_another_loss(tmp_path):
+    path = tmp_path / "a.csv"
+    table = sweep_table(path, planted(1.7))
+    table.loc[[1, 3], "validation_loss"] = float("nan")
+    table.to_csv(path, index=False)
+    with pytest.raises(UserError, match=r"a\.csv has no validation_loss in 2 of its rows \(line 3, 5\)"):
+        dcinterp.scaling_fit(str(path))
+    assert len(dcinterp.scaling_fit(str(path), loss="validation_loss").points) == 8, "by a column that was named"
+    losses = table["loss"].to_numpy() * [value for _, _, value in planted(1.7)]
+    for without in (table.assign(validation_loss=float("nan")), table.drop(columns="validation_loss")):
+        without.assign(loss=losses).to_csv(path, index=False)
+        assert dcinterp.scaling_fit(str(path)).measure == "loss"
+    table.drop(columns=["loss", "validation_loss"]).to_csv(path, index=False)
+    with pytest.raises(UserError, match="has no column 'validation_loss' or 'loss'; name the one"):
+        dcinterp.scaling_fit(str(path))
 
 
 @pytest.mark.parametrize(
