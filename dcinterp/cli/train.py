@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from contextlib import nullcontext
@@ -69,7 +68,7 @@ def command(
     """
     from dcinterp.support.errors import UserError
     from dcinterp.train.config.default_run import apply_data_flags
-    from dcinterp.train.config.recipe import build_config, read_tree, require_ranges
+    from dcinterp.train.config.recipe import apply_override, build_config, read_tree, require_ranges, set_key
 
     for flag, path in (("text", text), ("images", images)):
         if path is not None and not path.strip():
@@ -86,13 +85,17 @@ def command(
         if config is not None:
             raise UserError("--steps is for runs without a file; write the steps into the phases of the file.")
         tree["data"]["phases"][0]["steps"] = steps
-    # Flags come last: they win over the file and over --set.
-    overrides = [
-        *(override or []),
-        *(f"{key}={json.dumps(str(value))}" for key, value in flags.items() if value is not None),
-    ]
-    resolved = build_config(tree, overrides)
+    said = tree.get("output")
+    for each in override or []:
+        apply_override(tree, each)
+    # Flags come last: they win over the file and over --set. They are texts as they are, and no YAML.
+    for key, value in flags.items():
+        if value is not None:
+            set_key(tree, key, str(value))
+    resolved = build_config(tree)
     require_ranges(resolved.recipe)
+    if resume and config is not None and resolved.output == said:
+        _require_not_moved(config, Path(resolved.output))
 
     # Only now, since these take seconds to import: what is wrong with a config is said before.
     from dcinterp.checkpoints.composition import open_start
@@ -132,3 +135,17 @@ def command(
         typer.echo(f"Look inside:   python -c 'import dcinterp; dcinterp.load(\"{folder}\")'")
         return
     typer.echo(f"Look inside:   dcinterp app {shlex.quote(str(folder))}")
+
+
+def _require_not_moved(config: Path, output: Path) -> None:
+    """Refuse to start from nothing in `output` where the config lies in the folder of a run that could go on."""
+    from dcinterp.support.errors import UserError
+    from dcinterp.support.paths import path_of
+    from dcinterp.train.loop.checkpoints import steps_in
+
+    own = path_of(config).parent
+    if steps_in(own / "checkpoints") and not steps_in(output / "checkpoints"):
+        raise UserError(
+            f"{config} lies beside the checkpoints of a run, but its output is {output}, which has none: the run was "
+            f"moved, or started from another folder. To go on with it, give --output {shlex.quote(str(own))} as well."
+        )

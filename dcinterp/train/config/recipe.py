@@ -172,12 +172,14 @@ class RecipeSection:
     warmup_steps: the same in steps; replaces `warmup_fraction` when it is not 0.
     schedule_steps: length of the cosine, in steps; 0 for the length of the run. A run may be shorter than its cosine
         and end with a cooldown instead, so that a long schedule can be cut without starting again.
-    cooldown_steps: last steps, over which the rate falls in a straight line to its final value.
+    cooldown_steps: last steps, over which the rate falls in a straight line to its final value; at most those after
+        the warmup.
     reduction_step: from this step on, the rate is multiplied by `reduction_factor`; 0 for never. To go on from a
         checkpoint of a run whose loss diverged later.
     reduction_factor: what the rate is multiplied by from `reduction_step` on.
     beta1, beta2: AdamW's decay of its two moments.
-    weight_decay: of matrices; biases and norms have none.
+    weight_decay: of matrices, and of the vectors lambda_q1, lambda_k1, lambda_q2 and lambda_k2 of the composition
+        "differential"; biases and norms have none.
     clip: largest norm of the gradient; 0 for any.
     seed: of the initial weights.
     bf16: mixed precision; null for wherever a GPU has it. A CPU takes it too when it is true, with gain
@@ -213,9 +215,12 @@ class RecipeSection:
         reduced = self.reduction_step and step >= self.reduction_step
         return self._scheduled_share(step, steps) * (self.reduction_factor if reduced else 1.0)
 
+    def warmup(self, steps: int) -> int:
+        """The steps of warmup, of a run of `steps`."""
+        return self.warmup_steps or max(1, round(self.warmup_fraction * (self.schedule_steps or steps)))
+
     def _scheduled_share(self, step: int, steps: int) -> float:
-        horizon = self.schedule_steps or steps
-        warmup = self.warmup_steps or max(1, round(self.warmup_fraction * horizon))
+        horizon, warmup = self.schedule_steps or steps, self.warmup(steps)
         final = self.final_learning_rate_fraction
 
         def cosine(at: int) -> float:
@@ -468,6 +473,23 @@ def require_ranges(recipe: RecipeSection) -> None:
     """
     for name, kind in _hints(RecipeSection).items():
         require_in_range(f"recipe.{name}", getattr(recipe, name), kind)
+
+
+def require_cooldown(config: TrainConfig) -> None:
+    """Refuse a cooldown that begins before the warmup has ended: it falls from a rate that no step had.
+
+    Args:
+        config: a run whose budgets of tokens have been turned into steps.
+
+    Raises:
+        UserError: the message names the most steps that it may have.
+    """
+    cooldown, warmup = config.recipe.cooldown_steps, config.recipe.warmup(config.steps)
+    if cooldown and cooldown > config.steps - warmup:
+        raise UserError(
+            f"recipe.cooldown_steps is {cooldown}; it must be at most {max(0, config.steps - warmup)}: the run has "
+            f"{config.steps} steps, of which the first {warmup} are its warmup."
+        )
 
 
 def _scalar(kind: type, value: Any, where: str) -> Any:

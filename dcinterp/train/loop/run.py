@@ -25,7 +25,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.memory import keep_freed_memory
 from dcinterp.support.progress import Progress, silent, without_bars
-from dcinterp.train.config.recipe import TrainConfig, read_config, require_ranges, write_config
+from dcinterp.train.config.recipe import TrainConfig, read_config, require_cooldown, require_ranges, write_config
 from dcinterp.train.control.resume import check_resumable, differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.data.batches import Batches, DataSource, TaskSource, is_no_padding
@@ -81,6 +81,8 @@ def train(
     try:
         require_ranges(config.recipe)
         config = resolve(config)
+        if not any(phase.tokens for phase in config.data.phases):  # else it is known when the data are open
+            require_cooldown(config)
         make_folder(output, resume)
         lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
         with lock as publish, keep_freed_memory():
@@ -214,7 +216,7 @@ def resolve(config: TrainConfig) -> TrainConfig:
     many = {"evaluation.examples": (config.evaluation.examples, 1)}
     from_zero = {"data.seed": config.data.seed, "recipe.seed": config.recipe.seed}
     for number, phase in enumerate(config.data.phases):
-        from_zero[f"data.phases[{number}].asked"] = phase.asked
+        from_zero |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("asked", "tokens")}
         many |= {f"data.phases[{number}].{key}": (getattr(phase, key), n) for key, n in (("examples", 1), ("gaps", 0))}
         counts |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("steps", "batch_size")}
     for key, (values, least) in many.items():

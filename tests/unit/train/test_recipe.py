@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from dcinterp.support.errors import UserError
-from dcinterp.train.config.recipe import Phase, TrainConfig, read_config, require_ranges, write_config
+from dcinterp.train.config.recipe import (
+    Phase,
+    TrainConfig,
+    read_config,
+    require_cooldown,
+    require_ranges,
+    write_config,
+)
 from dcinterp.train.control.sweep import read_sweep
 from dcinterp.train.loop.run import train
 from dcinterp.train.loop.stacked import train_stacked
@@ -90,6 +97,32 @@ def test_what_makes_no_sense_is_not_run_and_can_be_read(tmp_path, text, message)
         read_sweep(write(tmp_path, f"runs: [{{name: a}}]\nconfig: {{recipe: {{{text}}}}}"))
     assert not (tmp_path / "run").exists(), "nothing is written"
     require_ranges(read_config(write(tmp_path, "recipe: {clip: .inf, learning_rate: 0}")).recipe)
+
+
+def test_a_cooldown_begins_after_the_warmup(tmp_path):
+    """Before, it would fall from what the cosine is before its start."""
+    common = (
+        f"output: {tmp_path / 'run'}\ndata: {{phases: [{{source: pairs, steps: 12}}]}}\nevaluation: {{watch: false}}"
+    )
+    config = read_config(write(tmp_path, f"{common}\nrecipe: {{warmup_steps: 4, cooldown_steps: 9}}"))
+    says = (
+        r"recipe\.cooldown_steps is 9; it must be at most 8: the run has 12 steps, of which the first 4 are its warmup"
+    )
+    with pytest.raises(UserError, match=says):
+        train(config)
+    assert not (tmp_path / "run").exists(), "nothing is written"
+    with pytest.raises(UserError, match=says):
+        train_stacked([config])
+    fits = read_config(write(tmp_path, f"{common}\nrecipe: {{warmup_steps: 4, cooldown_steps: 8}}"))
+    require_cooldown(fits)
+    rates = [fits.recipe.learning_rate_share(step, 12) for step in range(13)]
+    assert max(rates) == rates[4] == 1.0
+
+
+def test_a_cooldown_is_held_against_the_steps_that_tokens_come_to(tmp_path):
+    text = "output: {}\ndata: {{phases: [{{source: pairs, tokens: 2000}}]}}\nrecipe: {{cooldown_steps: 500}}"
+    with pytest.raises(UserError, match=r"recipe\.cooldown_steps is 500; it must be at most \d:"):
+        train(read_config(write(tmp_path, text.format(tmp_path / "run"))))
 
 
 def test_missing_file_and_bad_override(tmp_path):

@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import dcinterp
+from dcinterp.cli import verbs
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
 from dcinterp.train.config.recipe import (
@@ -22,6 +24,7 @@ from dcinterp.train.config.recipe import (
     TextSection,
     TrainConfig,
     read_config,
+    write_config,
 )
 from dcinterp.train.control import run_lock
 from dcinterp.train.control.run_lock import lock_holder, lock_run
@@ -200,6 +203,20 @@ def test_a_trained_model_is_not_overwritten(whole, tmp_path):
             train(tiny(tmp_path / "run"), resume=resume)
 
 
+def test_a_run_that_was_moved_does_not_start_again_elsewhere(whole, tmp_path):
+    moved, left = tmp_path / "moved", tmp_path / "left"
+    shutil.copytree(whole[0], moved)
+    write_config(replace(read_config(moved / "config.yaml"), output=str(left)), moved / "config.yaml")
+    command = ["train", str(moved / "config.yaml"), "--resume"]
+    ran = CliRunner().invoke(verbs, command)
+    assert isinstance(ran.exception, UserError)
+    assert f"To go on with it, give --output {moved} as well" in str(ran.exception)
+    assert not left.exists()
+    assert CliRunner().invoke(verbs, [*command, "--output", str(moved)]).exit_code == 0
+    shutil.copytree(moved, left)
+    assert CliRunner().invoke(verbs, command).exit_code == 0, "a copy of the folder leaves the run where it was"
+
+
 def test_refuses_to_overwrite_or_to_resume_another_run(whole):
     output = whole[0]
     with pytest.raises(UserError, match="already holds a run"):
@@ -270,6 +287,7 @@ def test_gradients_reach_every_parameter_at_the_papers_initialisation():
         ("recipe", {"seed": -1}, r"recipe\.seed is -1; it must be 0 or more"),
         ("data", {"seed": -2}, r"data\.seed is -2; it must be 0 or more"),
         ("phase", {"asked": -1}, r"data\.phases\[0\]\.asked is -1"),
+        ("phase", {"tokens": -5}, r"data\.phases\[0\]\.tokens is -5; it must be 0 or more"),
         ("phase", {"examples": ()}, r"data\.phases\[0\]\.examples is \[\]; it must be numbers of at least 1"),
         ("phase", {"gaps": (-1,)}, r"data\.phases\[0\]\.gaps is \[-1\]; it must be numbers of at least 0"),
     ],
