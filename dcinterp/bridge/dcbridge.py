@@ -11,23 +11,18 @@ import torch
 from torch import Tensor, nn
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components.base import alias_generation
 
 from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
-from dcinterp.bridge.lock import RunLock
+from dcinterp.bridge.lock import LockedBridge, RunLock
 from dcinterp.model.build import build_model
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
 
 
-class DCBridge(TransformerBridge):
-    """A `TransformerBridge` over one of our models.
-
-    Runs hold `lock`, because hooks belong to the model and those of two threads would mix. Hold it yourself around
-    several calls that belong together (`with bridge.lock:`).
-    """
+class DCBridge(LockedBridge):
+    """A `TransformerBridge` over one of our models; its runs hold `lock`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -108,16 +103,6 @@ class DCBridge(TransformerBridge):
             raise UserError(f"This model does not know {unknown_clause(words)}; use words of its tasks.")
         return super().to_single_token(string)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, one thread at a time."""
-        with self.lock:
-            return super().forward(*args, **kwargs)
-
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, one thread at a time."""
-        with self.lock:
-            return super().generate(*args, **kwargs)
-
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens; a name in `names_filter` that is no hook is an error, also beside right ones.
 
@@ -131,8 +116,7 @@ class DCBridge(TransformerBridge):
         self._check_names(names)
         # TransformerLens asks for attention matrices of all layers, which would take the model off its fast path.
         kwargs.setdefault("output_attentions", False)
-        with self.lock:
-            output, cache = super().run_with_cache(*args, **kwargs)
+        output, cache = super().run_with_cache(*args, **kwargs)
         if isinstance(cache, ActivationCache):
             cache = DCActivationCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
         return output, cache
@@ -140,14 +124,13 @@ class DCBridge(TransformerBridge):
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
         self._check_hooks(kwargs)
-        with self.lock:
-            return super().run_with_hooks(*args, **kwargs)
+        return super().run_with_hooks(*args, **kwargs)
 
     @contextmanager
     def hooks(self, *args: Any, **kwargs: Any) -> Iterator[DCBridge]:
         """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
         self._check_hooks(dict(zip(("fwd_hooks", "bwd_hooks"), args, strict=False)) | kwargs)
-        with self.lock, super().hooks(*args, **kwargs):
+        with super().hooks(*args, **kwargs):
             yield self
 
     def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:

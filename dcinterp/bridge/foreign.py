@@ -9,6 +9,8 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
 
+from dcinterp.bridge.lock import LockedBridge, RunLock
+
 
 class GainWarning(UserWarning):
     """A tool of the cache leaves out the gain of a norm that is not folded into the weights behind it."""
@@ -38,8 +40,8 @@ class ForeignActivationCache(ActivationCache):
         return super()._get_cached_ln_scale(layer, mlp_input, *args, **kwargs)
 
 
-class ForeignBridge(TransformerBridge):
-    """A `TransformerBridge` whose caches are `ForeignActivationCache`s."""
+class ForeignBridge(LockedBridge):
+    """A `TransformerBridge` whose caches are `ForeignActivationCache`s; its runs hold `lock`."""
 
     _weights_processed: bool
 
@@ -54,6 +56,7 @@ class ForeignBridge(TransformerBridge):
 def guarded(bridge: TransformerBridge) -> ForeignBridge:
     """The same bridge, as one that warns."""
     bridge.__class__ = ForeignBridge
+    object.__setattr__(bridge, "lock", RunLock())
     return bridge  # type: ignore[return-value]
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from transformer_lens.model_bridge import TransformerBridge
 
 
 class RunLock:
@@ -20,3 +24,39 @@ class RunLock:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RunLock:
         return RunLock()
+
+
+class LockedBridge(TransformerBridge):
+    """A `TransformerBridge` that runs for one thread at a time.
+
+    Runs hold `lock`, because hooks belong to the model and those of two threads would mix. Hold it yourself around
+    several calls that belong together (`with bridge.lock:`).
+    """
+
+    lock: RunLock
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, one thread at a time."""
+        with self.lock:
+            return super().forward(*args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, one thread at a time."""
+        with self.lock:
+            return super().generate(*args, **kwargs)
+
+    def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, one thread at a time."""
+        with self.lock:
+            return super().run_with_cache(*args, **kwargs)
+
+    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens, one thread at a time."""
+        with self.lock:
+            return super().run_with_hooks(*args, **kwargs)
+
+    @contextmanager
+    def hooks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As in TransformerLens, one thread at a time."""
+        with self.lock, super().hooks(*args, **kwargs) as hooked:
+            yield hooked

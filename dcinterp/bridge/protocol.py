@@ -7,6 +7,7 @@ without transformer_lens being imported.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 
@@ -38,6 +39,14 @@ class Bridge(Protocol):
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def hooks(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def alone(bridge: object) -> AbstractContextManager[Any]:
+    """While it is open no other thread runs the model: parts of a bridge may carry the hooks of another one's run.
+
+    A bridge of TransformerLens's own, which `dcinterp.load` did not make, has no lock; there it does nothing.
+    """
+    return getattr(bridge, "lock", None) or nullcontext()
 
 
 def stages_of(bridge: object) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
-from dcinterp.bridge.protocol import Bridge
+from dcinterp.bridge.protocol import Bridge, alone
 from dcinterp.mechanism.circuit_graph import AROUND, CircuitGraph, ComposeEdges, bare, decoder_of
 from dcinterp.model.compose.branches import ComposeWeights, compose, low_rank_map, neighbours
 from dcinterp.model.mask import Sight, mask_scores
@@ -126,7 +125,7 @@ class CircuitRun:
         their norms; memory: writers * batch * pos * d_model numbers.
         """
         # Forwards of another thread must not change the model in between.
-        with getattr(self.bridge, "lock", None) or nullcontext():
+        with alone(self.bridge):
             return self._run(ids, switch, embedded)
 
     def embed(self, ids: TokenIds) -> Float[Tensor, "batch pos d_model"]:

@@ -28,15 +28,12 @@ from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.branches import BRANCHES, NAMES
 from dcinterp.mechanism.head_maps import branch_map, composer_of
 from dcinterp.mechanism.head_sites import read_values
+from dcinterp.mechanism.rounding import alike
 from dcinterp.model.compose.branches import ComposeWeights, beyond, beyond_labels, same_group
 from dcinterp.shapes import HeadMap
 from dcinterp.support.errors import UserError
 
 Weights = Mapping[str, Float[Tensor, "..."]]
-
-# Above this share of the largest entry, or so many times the rounding of the numbers, two tensors are not the same.
-NOTABLE = 1e-3
-ROUNDED = 16
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,7 @@ def edge_state(bridge: Bridge, cache: Mapping[str, Tensor], layer: int, stage: s
         values = read_values(bridge, cache[f"blocks.{layer}.attn.hook_v"][0])
         # Grouped-query models share values among heads.
         values = values.repeat_interleave(heads // values.shape[1], dim=1)
+        attention = attention.to(values.dtype)  # in half precision some models keep their pattern in float32
         if not composed:
             _require_product(attention, values, cache[site(bridge, layer, stage)][0], layer)
     weights = {name.removeprefix(prefix): cache[name][0] for name in cache if name.startswith(f"{prefix}w_")}
@@ -118,9 +116,7 @@ def _require_product(
 ) -> None:
     """UserError where heads of a model of others do not write their pattern times their values."""
     z = z.view(values.shape)
-    off = einsum("hts,shd->thd", attention, values).sub(z).abs().max()
-    notable = max(NOTABLE, ROUNDED * torch.finfo(z.dtype).eps)
-    if not off <= notable * z.abs().max().clamp(min=1e-6):
+    if not alike(einsum("hts,shd->thd", attention, values), z):
         raise UserError(
             f"In layer {layer} what heads write is not their pattern times their values (hook_z beside hook_pattern "
             "and hook_v): a hook changes it, or this model does something in between. So its edges cannot be told."

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.bridge.protocol import Bridge, alone, stages_of
 from dcinterp.mechanism.branches import BRANCHES, DYNAMIC_WEIGHTS
 from dcinterp.support.errors import UserError
 
@@ -56,27 +55,25 @@ def require_sites(bridge: Bridge, sites: tuple[str, ...] | None) -> dict[str, st
 
 @torch.no_grad()
 def pattern_acts(bridge: Bridge) -> bool:
-    """Whether heads read what a hook puts in the place of their pattern; tried once, on two tokens.
+    """Whether heads read what a hook puts in the place of their pattern; tried on two tokens.
 
     In some architectures of others (OPT, GPT-J, GPT-Neo, XGLM) TransformerLens shows a copy.
     """
-    if stages_of(bridge):
+    if stages_of(bridge) or getattr(bridge.cfg, "is_visual_model", False) or vars(bridge).get("_pattern_acts"):
         return True
-    known: bool | None = vars(bridge).get("_pattern_acts")
-    if known is None:
-        attention = f"blocks.{bridge.cfg.n_layers - 1}.attn."
-        seen: list[Tensor] = []
-        ids = torch.zeros(1, 2, dtype=torch.long, device=next(bridge.original_model.parameters()).device)
-        hooks = [
-            (f"{attention}hook_pattern", lambda pattern, hook: torch.zeros_like(pattern)),
-            (f"{attention}hook_z", lambda z, hook: seen.append(z.detach())),
-        ]
-        with getattr(bridge, "lock", None) or nullcontext(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the edit is discarded is what is asked here
-            bridge.run_with_hooks(ids, fwd_hooks=hooks)
-        known = bool((seen[0] == 0).all())
-        object.__setattr__(bridge, "_pattern_acts", known)
-    return known
+    attention = f"blocks.{bridge.cfg.n_layers - 1}.attn."
+    seen: list[Tensor] = []
+    ids = torch.zeros(1, 2, dtype=torch.long, device=next(bridge.original_model.parameters()).device)
+    hooks = [
+        (f"{attention}hook_pattern", lambda pattern, hook: torch.zeros_like(pattern)),
+        (f"{attention}hook_z", lambda z, hook: seen.append(z.detach())),
+    ]
+    with alone(bridge), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the edit is discarded is what is asked here
+        bridge.run_with_hooks(ids, fwd_hooks=hooks)
+    # No is not kept: a hook of somebody's may be why.
+    object.__setattr__(bridge, "_pattern_acts", bool((seen[0] == 0).all()))
+    return bool(vars(bridge)["_pattern_acts"])
 
 
 def read_values(bridge: Bridge, values: Tensor) -> Tensor:

@@ -168,7 +168,8 @@ def other_answer(answer: str, target: str, right: bool | None) -> str:
     if answer == target:
         return f'answers "{answer}" (another token of the same text), not "{target}"'
     if answer.strip() == target.strip():
-        return f'answers "{answer}", not "{target}" (two tokens; to ask about the former, write its space too)'
+        how = "two tokens that differ in their spaces; write it as the model does, or give its id"
+        return f'answers "{answer}", not "{target}" ({how})'
     return f'answers "{answer.strip()}", not "{target.strip()}"'
 
 

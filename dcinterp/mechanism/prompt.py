@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,8 +69,11 @@ def token_id(bridge: Bridge, token: Token) -> int:
     Raises:
         UserError: the word is unknown or takes several tokens, or the id is outside the vocabulary.
     """
-    if isinstance(token, int) or hasattr(token, "__index__"):  # numpy's and torch's integers too
-        token = int(token)
+    if not isinstance(token, str):
+        try:
+            token = operator.index(token)  # numpy's and torch's integers too
+        except TypeError as error:
+            raise UserError(f"A token is a word or its id; this is {shown(token)}.") from error
         if not 0 <= token < bridge.cfg.d_vocab:
             raise UserError(f"Token id {token} is outside 0..{bridge.cfg.d_vocab - 1}, the vocabulary of this model.")
         return token

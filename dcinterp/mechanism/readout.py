@@ -8,7 +8,6 @@ part of the stream adds to them can be said.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge
+from dcinterp.bridge.protocol import Bridge, alone
 from dcinterp.mechanism.prompt import str_tokens
 from dcinterp.support.errors import UserError
 
@@ -75,7 +74,7 @@ def held_norm(bridge: Bridge, x: Float[Tensor, "place d_model"], norm: Any = Non
 @torch.no_grad()
 def read_out(bridge: Bridge, x: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos vocab"]:
     """The logits that the end of the model makes of a stream, on the CPU."""
-    with _lock(bridge):
+    with alone(bridge):
         logits: Tensor = bridge.unembed(bridge.ln_final(x[None]))[0]  # type: ignore[attr-defined]
     return logits.detach().float().cpu() if logits.dtype != torch.float64 else logits.detach().cpu()
 
@@ -129,11 +128,6 @@ def token_words(bridge: Bridge, ids: Int[Tensor, "depth pos top"]) -> tuple[tupl
 
 def _normed(bridge: Bridge, norm: Any, x: Float[Tensor, "place d_model"]) -> Float[Tensor, "place d_model"]:
     """What a norm makes of these vectors, in float64 on the CPU."""
-    with _lock(bridge):
+    with alone(bridge):
         normed: Tensor = norm(x[None])[0]
     return normed.double().cpu()
-
-
-def _lock(bridge: Bridge) -> Any:
-    """Parts of a bridge may carry the hooks of another thread's run, except while its lock is held."""
-    return getattr(bridge, "lock", None) or nullcontext()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge
+from dcinterp.bridge.protocol import Bridge, alone
 from dcinterp.shapes import Residual, TokenIds
 
 Hooks = Sequence[tuple[str, Callable[..., Any]]]
@@ -130,7 +130,7 @@ class Stream:
         if middle == 0 or blocks is None or len(blocks) != self.layers:
             return False
         given: list[Any] = []
-        with self._alone():
+        with alone(self.bridge):
             watches = [block.register_forward_hook(lambda _, args, out: given.append(out)) for block in blocks]
             try:
                 whole = self.bridge.run_with_hooks(self.ids, fwd_hooks=list(self.hooks))
@@ -148,10 +148,6 @@ class Stream:
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError):
             return False  # the model wants more from a block than we know of
         return bool((part - whole).abs().max() <= SAME * whole.abs().max())
-
-    def _alone(self) -> Any:
-        """No other thread runs the model while this is open."""
-        return getattr(self.bridge, "lock", None) or nullcontext()
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
@@ -196,7 +192,7 @@ class Stream:
             if (layer < first and entering is not None) or layer >= end
         ]
         # Forwards of another thread must not meet what is replaced here, nor this one what another has replaced.
-        with self._alone():
+        with alone(self.bridge):
             if places is not None and unembed is not None and not _listened(unembed):
                 whole = unembed.forward
                 replaced.append((unembed, lambda x, *args, **kwargs: whole(x[:, list(places)], *args, **kwargs)))

@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.bridge.protocol import Bridge, alone, stages_of
 from dcinterp.checkpoints.fingerprint import drops_out, fingerprint, hooks_on, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all
@@ -247,7 +247,10 @@ def _bound(entry: Analysis, args: Sequence[Any], named: Mapping[str, Any]) -> in
 def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:
     """The record of this run; what stands in the way of repeating it becomes its `obstacle`."""
     bridge = bound.arguments.get("bridge")
-    arguments, obstacle = {}, _obstacle(bridge) if bridge is not None else ""
+    arguments, obstacle = {}, ""
+    if bridge is not None:
+        with alone(bridge):  # hooks of another thread's run are none of this result's
+            obstacle = _obstacle(bridge)
     for name in entry.parameters:
         try:
             arguments[name] = plain(bound.arguments[name])

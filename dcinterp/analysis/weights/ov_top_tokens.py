@@ -111,7 +111,8 @@ def ov_top_tokens(
         mlp0: which layers read a word through the first MLP: "later" ones, as in a run; "always", also layer 0, the
             other reading of the paper's words; or "never".
 
-    Cost: no forward pass; one MLP, one norm and an unembedding of as many vectors as there are words.
+    Cost: one MLP (of models of others, a run of block 0), one norm and an unembedding of as many vectors as there are
+    words.
 
     Raises:
         UserError: the layer or head does not exist, a word is unknown or several tokens, the model has no tokens, or

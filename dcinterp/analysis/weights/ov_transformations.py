@@ -165,7 +165,7 @@ def ov_transformations(
         seed: seed of the pairings.
         progress: called after each layer.
 
-    Cost: no forward pass; per head one unembedding of all the words (about 300), [word, d_vocab] at a time.
+    Cost: as of `ov_top_tokens`; per head one unembedding of all the words (about 300), [word, d_vocab] at a time.
 
     Raises:
         UserError: a relation is unknown, no pair of it fits the tokenizer, or as `ov_top_tokens` raises.

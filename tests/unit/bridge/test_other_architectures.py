@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -30,6 +31,7 @@ CONFIGS: dict[str, Any] = {
     "phi": lambda: hf.PhiConfig(**(SHARED | {"num_key_value_heads": 4}), partial_rotary_factor=0.5),
     "olmo2": lambda: hf.Olmo2Config(**SHARED),
     "bloom": lambda: hf.BloomConfig(**WORDS, hidden_size=32, n_layer=2, n_head=4),
+    "mpt": lambda: hf.MptConfig(vocab_size=64, d_model=32, n_layers=2, n_heads=4, max_seq_len=64),
     "gptoss": lambda: hf.GptOssConfig(**GEMMA, num_local_experts=4, num_experts_per_tok=2),
     "llama": lambda: hf.LlamaConfig(**SHARED),
 }
@@ -137,9 +139,48 @@ def test_an_ov_circuit_is_what_the_head_adds_in_a_run_on_the_word(name):
         assert torch.allclose(found, expected * multiplier, atol=1e-4 * float(expected.abs().max()))
 
 
-def test_an_ov_circuit_through_blocks_of_another_make_is_refused():
-    with pytest.raises(UserError, match="its blocks are no plain sums"):
-        dcinterp.ov_top_tokens(bridge_of("bloom"), 1, 2, [7])
+def test_an_ov_circuit_through_parts_of_another_make_is_refused():
+    with pytest.raises(UserError, match="it does more than look words up"):
+        dcinterp.ov_top_tokens(bridge_of("bloom"), 0, 2, [7])
+    bridge = bridge_of("mpt")
+    with pytest.raises(UserError, match="give the residual stream back, and not what they add"):
+        dcinterp.ov_top_tokens(bridge, 1, 2, [7])
+    assert dcinterp.ov_top_tokens(bridge, 0, 2, [7]).top_ids.numel()
+    assert dcinterp.ov_top_tokens(bridge, 1, 2, [7], mlp0="never").top_ids.numel()
+
+
+def test_a_verdict_under_a_hook_is_not_kept():
+    bridge = dcinterp.load(model_of("llama"))
+    with (
+        bridge.hooks(fwd_hooks=[("blocks.0.hook_out", lambda x, hook: x * 0.5)]),
+        pytest.raises(UserError, match="OV circuits behind the first block are not known"),
+    ):
+        dcinterp.ov_top_tokens(bridge, 1, 2, [7])
+    assert dcinterp.ov_top_tokens(bridge, 1, 2, [7]).top_ids.numel()
+    last = f"blocks.{bridge.cfg.n_layers - 1}.attn.hook_z"
+    with bridge.hooks(fwd_hooks=[(last, lambda z, hook: z + 1)]):
+        assert "pattern" not in head_sites(bridge)
+    assert "pattern" in head_sites(bridge)
+
+
+def test_threads_share_a_bridge_of_another_make():
+    bridge, questions = bridge_of("llama"), [(IDS, 4, 37), (OTHER, 9, 21)]
+
+    def scores(at: int) -> Any:
+        return dcinterp.attribute_heads(bridge, *questions[at % 2], steps=4, max_steps=8)
+
+    wanted = [scores(at).scores for at in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(scores, range(6)))
+    for at, each in enumerate(found):
+        assert torch.allclose(each.scores, wanted[at % 2], atol=1e-5)
+
+
+def test_edges_in_half_precision():
+    bridge = dcinterp.load(model_of("olmo"), dtype=torch.bfloat16)
+    found = dcinterp.attribute_edges(bridge, IDS, 4, 37, method="ablation")
+    exact = dcinterp.attribute_edges(bridge_of("olmo"), IDS, 4, 37, method="ablation")
+    assert torch.allclose(found.scores, exact.scores, atol=0.1 * float(exact.scores.abs().max()))
 
 
 def test_attention_sinks_are_named():

@@ -14,7 +14,8 @@ from dcinterp.mechanism.objective import mixed_metrics, other_answer
         ("food", "food", None, ""),
         ("food", "drink", None, 'answers "food", not "drink"'),
         (" food", " drink", False, 'answers "food", not "drink"'),
-        (" food", "food", False, "write its space too"),
+        (" food", "food", False, "two tokens that differ in their spaces"),
+        ("food", " food", False, "two tokens that differ in their spaces"),
         ("food", "food", False, "another token of the same text"),
     ],
 )
