@@ -68,7 +68,7 @@ def command(
     """
     from dcinterp.support.errors import UserError
     from dcinterp.train.config.default_run import apply_data_flags
-    from dcinterp.train.config.recipe import apply_override, build_config, read_tree, require_ranges, set_key
+    from dcinterp.train.config.recipe import apply_override, build_config, read_tree, require_ranges, set_key, unshared
 
     for flag, path in (("text", text), ("images", images)):
         if path is not None and not path.strip():
@@ -85,6 +85,7 @@ def command(
         if config is not None:
             raise UserError("--steps is for runs without a file; write the steps into the phases of the file.")
         tree["data"]["phases"][0]["steps"] = steps
+    tree = unshared(tree)
     said = tree.get("output")
     for each in override or []:
         apply_override(tree, each)
@@ -94,7 +95,7 @@ def command(
             set_key(tree, key, str(value))
     resolved = build_config(tree)
     require_ranges(resolved.recipe)
-    if resume and config is not None and resolved.output == said:
+    if resume and config is not None and config.name == "config.yaml" and resolved.output == said:
         _require_not_moved(config, Path(resolved.output))
 
     # Only now, since these take seconds to import: what is wrong with a config is said before.

@@ -14,5 +14,9 @@ def is_trained(folder: Path) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a training run was started in the folder: both files are written before its first step."""
-    return (folder / "history.jsonl").is_file() and (folder / "config.yaml").is_file()
+    """Whether a training run, a sweep or the runs of an experiment are in the folder.
+
+    The two files of a run are written before its first step, the others keep sweeps out of each other's way.
+    """
+    started = (folder / "history.jsonl").is_file() and (folder / "config.yaml").is_file()
+    return started or any((folder / name).is_file() for name in (".sweep", ".experiment", ".training"))

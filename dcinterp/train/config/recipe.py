@@ -484,7 +484,8 @@ def require_cooldown(config: TrainConfig) -> None:
     Raises:
         UserError: the message names the most steps that it may have.
     """
-    cooldown, warmup = config.recipe.cooldown_steps, config.recipe.warmup(config.steps)
+    cooldown, asked = config.recipe.cooldown_steps, config.recipe.warmup_steps or config.recipe.warmup_fraction
+    warmup = config.recipe.warmup(config.steps) if asked else 0
     if cooldown and cooldown > config.steps - warmup:
         raise UserError(
             f"recipe.cooldown_steps is {cooldown}; it must be at most {max(0, config.steps - warmup)}: the run has "

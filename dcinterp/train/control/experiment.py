@@ -220,8 +220,8 @@ class Experiment:
         if not len(rows):
             if not self.has_own_table and not self.table.is_file():
                 raise UserError(
-                    f"There is no table {self.table}; `dcinterp experiment run {self.folder} --table {self.table}` "
-                    "makes it."
+                    f"There is no table {self.table}; `dcinterp experiment run {self.folder_text} --seeds ... --table "
+                    f"{shlex.quote(str(self.table))}` makes it."
                 )
             raise NoRunsYet(
                 f"No run of {self.folder} has ended yet; start them with: dcinterp experiment run {self.folder}"

@@ -127,7 +127,15 @@ def _run_missing(
     if missing:
         place = experiment.output / stage
         join = partial(_join, experiment, stage, missing)
-        rows = run_sweep(Sweep(place, missing, jobs), progress=progress, engine=engine, blind=blind, written=join)
+        known = [run for run in (*experiment.tuning_runs(), *runs) if run.name in done]
+        rows = run_sweep(
+            Sweep(place, missing, jobs),
+            progress=progress,
+            engine=engine,
+            blind=blind,
+            written=join,
+            beside=[Path(run.config.output) for run in known],
+        )
         require_ended(rows, experiment.table, place)
     return read_table(experiment)
 

@@ -135,6 +135,7 @@ def run_sweep(
     engine: str = LOCAL,
     blind: bool = False,
     written: Callable[[], None] = lambda: None,
+    beside: Sequence[Path] = (),
 ) -> pd.DataFrame:
     """Run what is not finished yet, and return the table, which is also in `output`/results.csv.
 
@@ -145,22 +146,29 @@ def run_sweep(
         engine: where they run: "local", "stacked:cuda", "dask", or "dask:ADDRESS" (dcinterp.train.control.engines).
         blind: tell of running ones their steps alone, and no loss.
         written: called whenever the table has been written: before the first run, and as runs end.
+        beside: folders of further runs that these are compared with.
 
     Raises:
         UserError: there is no such engine, it does not answer, or another process runs a sweep in this folder.
     """
     sweep.output.mkdir(parents=True, exist_ok=True)
     with lock_run(sweep.output, file=LOCK, way_out="give another output"), interrupt_on_signals():
-        return _run_sweep(sweep, jobs or sweep.jobs, progress or silent, engine, blind, written)
+        return _run_sweep(sweep, jobs or sweep.jobs, progress or silent, engine, blind, written, beside)
 
 
 def _run_sweep(
-    sweep: Sweep, jobs: int, progress: Progress, engine: str, blind: bool, written: Callable[[], None]
+    sweep: Sweep,
+    jobs: int,
+    progress: Progress,
+    engine: str,
+    blind: bool,
+    written: Callable[[], None],
+    beside: Sequence[Path],
 ) -> pd.DataFrame:
     """As `run_sweep`, by the process that has the folder."""
     waiting = [run for run in sweep.runs if not is_finished(run)]
     read: dict[str, tuple[Path, str]] = {}
-    for folder in sorted(sweep.output.glob("*/")):
+    for folder in (*beside, *(Path(run.config.output) for run in sweep.runs)):
         require_same_text(folder, read)
     failures: dict[str, str] = {}
     done = len(sweep.runs) - len(waiting)
@@ -281,7 +289,10 @@ def require_same_text(folder: Path, read: dict[str, tuple[Path, str]]) -> None:
     digest = str(starts[-1].get("material", "")) if starts else ""
     if not digest:  # documents that are made
         return
-    settings = read_config(config)
+    try:
+        settings = read_config(config)
+    except UserError:  # of another version, whose settings are not ours to compare
+        return
     sources = sorted({phase.source for phase in settings.data.phases})
     key = repr((sources, settings.data.text, settings.data.images, settings.model.start))
     first, theirs = read.setdefault(key, (folder, digest))

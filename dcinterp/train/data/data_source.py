@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError
-from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig, require_cooldown
+from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig
 from dcinterp.train.data.batches import SOURCES, Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -64,9 +64,11 @@ def _require_words(data_source: TextSource, section: DataSection) -> None:
     Raises:
         UserError: more than half of the text is unknown words.
     """
-    assert data_source.tokenizer is not None
-    if (unknown := data_source.tokenizer.unk_token_id) is None:
-        return
+    tokenizer = data_source.tokenizer
+    assert tokenizer is not None
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        return  # GPT-2's is the end of a text, too, and its bytes read everything
     share = float((data_source.rows["train"] == unknown).mean())
     text = section.text.path or section.text.dataset or "this text"
     if share > MOST_UNKNOWN:
@@ -137,18 +139,12 @@ def open_data_source(config: TrainConfig, output: Path, words: Tokenizer = None)
 
 
 def resolve_steps(config: TrainConfig, data_source: DataSource) -> TrainConfig:
-    """The run with every budget of tokens turned into steps.
-
-    Raises:
-        UserError: the cooldown does not fit into them.
-    """
+    """The run with every budget of tokens turned into steps."""
     phases = tuple(
         replace(phase, steps=_steps(phase, config.data.seed, data_source)) if phase.tokens else phase
         for phase in config.data.phases
     )
-    resolved = replace(config, data=replace(config.data, phases=phases))
-    require_cooldown(resolved)
-    return resolved
+    return replace(config, data=replace(config.data, phases=phases))
 
 
 def _steps(phase: Phase, seed: int, data_source: DataSource, probes: int = 20) -> int:

@@ -134,6 +134,8 @@ def find(section: TextSection, output: Path | None = None) -> tuple[Any, Documen
 
         return _columns(load_saved(path), section.column)
     files = [p for p in sorted(path.glob(section.pattern)) if p.is_file() and not hidden(p, path)]
+    if output is not None and output.resolve() == path.resolve():
+        raise UserError(f"The run would write into the folder of its text, {path}; give another --output.")
     files = _without_runs(files, path, output)
     if not files:
         raise UserError(f"{path} holds no file that matches {section.pattern!r}; change data.text.pattern.")

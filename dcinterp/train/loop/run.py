@@ -82,7 +82,7 @@ def train(
         require_ranges(config.recipe)
         config = resolve(config)
         if not any(phase.tokens for phase in config.data.phases):  # else it is known when the data are open
-            require_cooldown(config)
+            require_cooldown_of_start(config, output)
         make_folder(output, resume)
         lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
         with lock as publish, keep_freed_memory():
@@ -111,6 +111,7 @@ def _train(
     with main.main_process_first():
         data_source = open_data_source(config, output, start.tokenizer if start else None)
     config = resolve_steps(config, data_source)
+    require_cooldown_of_start(config, output)
     checkpoint = None
     with main.main_process_first():
         checkpoint = _prepare(output, config, data_source) if main.is_main_process else _last(output)
@@ -229,6 +230,12 @@ def resolve(config: TrainConfig) -> TrainConfig:
         if value < 0:
             raise UserError(f"{key} is {value}; it must be 0 or more.")
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
+
+
+def require_cooldown_of_start(config: TrainConfig, output: Path) -> None:
+    """`require_cooldown` of a run that begins: one that earlier versions began goes on as it was."""
+    if not checkpoints.steps_in(output / "checkpoints"):
+        require_cooldown(config)
 
 
 def make_folder(output: Path, resuming: bool) -> None:

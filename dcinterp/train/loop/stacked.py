@@ -46,7 +46,14 @@ from dcinterp.train.data.made_documents import open_made
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import Metrics
 from dcinterp.train.loop.divergence import TrainingDiverged
-from dcinterp.train.loop.run import evaluation_callback, join, make_folder, model_config, resolve
+from dcinterp.train.loop.run import (
+    evaluation_callback,
+    join,
+    make_folder,
+    model_config,
+    require_cooldown_of_start,
+    resolve,
+)
 from dcinterp.train.loop.stacked_model import StackedAdamW, StackedBatch, StackedBatches, StackedModel
 
 log = logging.getLogger(__name__)
@@ -177,6 +184,7 @@ class Stack:
             output = Path(config.output)
             data_source = open_data_source(config, output)
             config = resolve_steps(config, data_source)
+            require_cooldown_of_start(config, Path(config.output))
             metrics = Metrics(output / "metrics.jsonl")
             if self.runs:  # what is held out is the same for all of them
                 evaluation = copy.copy(self.runs[0].evaluation)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 import dcinterp
 from dcinterp.support.errors import UserError
@@ -20,12 +19,11 @@ from dcinterp.train.config.recipe import (
     Phase,
     RecipeSection,
     TrainConfig,
-    read_config,
     write_config,
 )
 from dcinterp.train.control.resume import check_resumable
-from dcinterp.train.control.sweep import require_same_text
-from dcinterp.train.loop.run import train
+from dcinterp.train.control.sweep import read_sweep, require_same_text, run_sweep
+from dcinterp.train.loop.run import require_cooldown_of_start, train
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
 
@@ -101,5 +99,33 @@ def test_runs_of_two_texts_under_one_name_are_not_one_table(tmp_path):
     require_same_text(tmp_path / "not there", read)
     with pytest.raises(UserError, match=r"a and .*c were trained on different texts or images"):
         require_same_text(run("c", "2"), read)
-    assert yaml.safe_load((tmp_path / "c" / "config.yaml").read_text())
-    assert read_config(tmp_path / "c" / "config.yaml").data.text.path == "text.txt"
+
+
+def test_a_folder_that_a_sweep_does_not_name_is_not_compared(tmp_path):
+    """Of an earlier sweep, say, whose text has changed since."""
+    text = tmp_path / "text.txt"
+    text.write_text("The first text has words. " * 400)
+    base = config_of(tmp_path / "base", "text", 2)
+    data = dataclasses.replace(base.data, text=dataclasses.replace(base.data.text, path=str(text), context=16))
+    write_config(dataclasses.replace(base, data=data), tmp_path / "base.yaml")
+    sweep = tmp_path / "sweep.yaml"
+
+    def run(name: str) -> list[str]:
+        sweep.write_text(f"output: {tmp_path / 'out'}\nconfig: base.yaml\nruns: [{name}]\n")
+        return list(run_sweep(read_sweep(sweep))["status"])
+
+    assert run("{name: old}") == ["done"]
+    text.write_text("The second text has other words. " * 400)
+    assert run("{name: new}") == ["done"]
+    with pytest.raises(UserError, match="were trained on different texts or images"):
+        run("{name: old}, {name: new}")
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_with_its_cooldown(tmp_path):
+    (tmp_path / "checkpoints" / "checkpoint-3").mkdir(parents=True)
+    long = config_of(tmp_path, cooldown_steps=6)
+    require_cooldown_of_start(long, tmp_path)
+    with pytest.raises(UserError, match="must be at most 2"):
+        require_cooldown_of_start(long, tmp_path / "another")
+    smooth = config_of(tmp_path, cooldown_steps=6, warmup_steps=0, warmup_fraction=0.0)
+    require_cooldown_of_start(smooth, tmp_path / "another")

@@ -328,7 +328,10 @@ def test_a_page_shows_what_the_search_saw_at_every_value(tmp_path, write_experim
     [
         ({"measure": "accuracy 1 held"}, "accuracy 1 held-out"),
         ({"baseline": "plan"}, "plain"),
-        ({"table": "nowhere.csv"}, r"There is no table nowhere\.csv; `dcinterp experiment run .* makes it"),
+        (
+            {"table": "nowhere.csv"},
+            r"There is no table nowhere\.csv; `dcinterp experiment run .* --seeds \.\.\. .* makes it",
+        ),
     ],
 )
 def test_what_is_missing_is_named(tmp_path, write_experiment, arguments, says):
