@@ -1,4 +1,7 @@
-"""Where a model came from, and whether its weights are still those: what a result has to know to be made again."""
+"""Where a model came from, whether its weights are still those, and what else acts on its runs.
+
+That is what a result has to know to be made again.
+"""
 
 from __future__ import annotations
 

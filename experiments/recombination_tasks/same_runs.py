@@ -30,11 +30,11 @@ def shared_rows(theirs: Experiment, ours: Experiment) -> pd.DataFrame:
     """The rows of an experiment's table that are runs of another one too, once all of its runs have ended.
 
     Raises:
-        UserError: a run is missing or failed, has no digest or stands there twice, or is of another config in ours.
+        UserError: a run is missing or failed, has no digest, or is of another config in ours.
     """
     rows = read_table(theirs)
-    if "digest" not in rows or rows["digest"].isna().any() or rows["name"].duplicated().any():
-        raise UserError(f"{theirs.table} has runs without a digest, or twice, so that they cannot be told apart.")
+    if "digest" not in rows or rows["digest"].isna().any():
+        raise UserError(f"{theirs.table} has runs without a digest, so that they cannot be told apart.")
     seeds = tuple(sorted(set(rows.loc[rows["stage"] == FINAL, SEEDED[0]].astype(int))))
     ended = set(rows.loc[rows["status"] == "done", "name"])
     missing = [run.name for run in replace(theirs, seeds=seeds).final_runs(rows) if run.name not in ended]
