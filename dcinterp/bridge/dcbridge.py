@@ -14,7 +14,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components.base import alias_generation
 
 from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
-from dcinterp.bridge.lock import LockedBridge, RunLock
+from dcinterp.bridge.lock import LockedBridge
 from dcinterp.model.build import build_model
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
@@ -23,10 +23,6 @@ from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_wor
 
 class DCBridge(LockedBridge):
     """A `TransformerBridge` over one of our models; its runs hold `lock`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        object.__setattr__(self, "lock", RunLock())
 
     @property
     def hook_dict(self) -> dict[str, HookPoint]:

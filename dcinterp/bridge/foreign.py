@@ -9,7 +9,7 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
 
-from dcinterp.bridge.lock import LockedBridge, RunLock
+from dcinterp.bridge.lock import LockedBridge
 
 
 class GainWarning(UserWarning):
@@ -56,8 +56,9 @@ class ForeignBridge(LockedBridge):
 def guarded(bridge: TransformerBridge) -> ForeignBridge:
     """The same bridge, as one that warns."""
     bridge.__class__ = ForeignBridge
-    object.__setattr__(bridge, "lock", RunLock())
-    return bridge  # type: ignore[return-value]
+    assert isinstance(bridge, ForeignBridge)
+    bridge.take_lock()
+    return bridge
 
 
 def has_gain(norm: Any) -> bool:

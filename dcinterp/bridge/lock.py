@@ -35,6 +35,14 @@ class LockedBridge(TransformerBridge):
 
     lock: RunLock
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.take_lock()
+
+    def take_lock(self) -> None:
+        """Give the bridge a lock of its own, past nn.Module's bookkeeping."""
+        object.__setattr__(self, "lock", RunLock())
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, one thread at a time."""
         with self.lock:

@@ -79,7 +79,7 @@ def _read(bridge: Bridge, layer: int, ids: Int[Tensor, " word"], mlp0: MLP0) -> 
     device = next(bridge.original_model.parameters()).device
     through = mlp0 == "always" or (layer > 0 and mlp0 == "later")
     with alone(bridge):
-        x = bridge.embed(ids.to(device)[:, None]) * _embedding_multiplier(bridge)
+        x = bridge.embed(ids.to(device)[:, None]) * _multiplier(bridge, "embedding")
         if isinstance(getattr(bridge.original_model, "config", None), DCFormerConfig):
             x = x + bridge.blocks[0].mlp(bridge.blocks[0].ln2(x)) if through else x
         else:
@@ -120,7 +120,7 @@ def _require_known_embedding(bridge: Bridge, device: torch.device) -> None:
         return
     ids = torch.tensor([[0], [1]], device=device)
     entering = bridge.run_with_cache(ids, names_filter=["blocks.0.hook_in"])[1]["blocks.0.hook_in"]
-    words = bridge.embed(ids) * _embedding_multiplier(bridge)
+    words = bridge.embed(ids) * _multiplier(bridge, "embedding")
     if not alike(entering[0] - words[0] + words[1], entering[1]):
         raise UserError(f"OV circuits are not known for this model: it does more than look words up, at first. {ELSE}")
     object.__setattr__(bridge, "_embeds", True)
@@ -134,7 +134,7 @@ def _require_known_block(bridge: Bridge, stream: Stream, x: Float[Tensor, "1 1 d
     try:
         given, attended = _first_block(bridge, stream, x, "mlp")
         norm = getattr(bridge.blocks[0], "ln1_post", None)
-        known = alike(x + (attended if norm is None else norm(attended)) * _multiplier(bridge), given)
+        known = alike(x + (attended if norm is None else norm(attended)) * _multiplier(bridge, "residual"), given)
     except torch.OutOfMemoryError:
         raise
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError):
@@ -154,21 +154,16 @@ def _gain(bridge: Bridge, layer: int) -> Tensor | float:
     sum, which a prompt decides; only the gain is taken.
     """
     if not has_post_norm(bridge, layer):
-        return _multiplier(bridge)
+        return _multiplier(bridge, "residual")
     weight = bridge.blocks[layer].attn.W_O
     with alone(bridge):
         ones = torch.ones(1, 1, weight.shape[-1], dtype=weight.dtype, device=weight.device)
-        return bridge.blocks[layer].ln1_post(ones)[0, 0].detach() * _multiplier(bridge)
+        return bridge.blocks[layer].ln1_post(ones)[0, 0].detach() * _multiplier(bridge, "residual")
 
 
-def _multiplier(bridge: Bridge) -> float:
-    """Of what a block adds to the stream (Granite)."""
-    return float(getattr(getattr(bridge.original_model, "config", None), "residual_multiplier", None) or 1.0)
-
-
-def _embedding_multiplier(bridge: Bridge) -> float:
-    """Of the embedding, where the model itself applies it (Granite)."""
-    return float(getattr(getattr(bridge.original_model, "config", None), "embedding_multiplier", None) or 1.0)
+def _multiplier(bridge: Bridge, of: Literal["embedding", "residual"]) -> float:
+    """Of the embedding, where the model itself applies it, or of what a block adds to the stream (Granite)."""
+    return float(getattr(getattr(bridge.original_model, "config", None), f"{of}_multiplier", None) or 1.0)
 
 
 def token_ranks(logits: Float[Tensor, "word d_vocab"], tokens: Int[Tensor, "word some"]) -> Int[Tensor, "word some"]:

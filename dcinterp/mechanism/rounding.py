@@ -10,7 +10,12 @@ ROUNDED = 16
 """Above this share of the largest entry, or so many times the rounding of the numbers, two tensors are not the same."""
 
 
+def notable(rounding: float) -> float:
+    """The share of the largest entry above which two tensors are not the same, by the rounding of their numbers."""
+    return max(NOTABLE, ROUNDED * rounding)
+
+
 def alike(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one shape are the same but for the rounding of their numbers; NaN is not."""
-    notable = max(NOTABLE, ROUNDED * torch.finfo(other.dtype).eps)
-    return bool((one - other).abs().max() <= notable * other.abs().max().clamp(min=1e-6))
+    share = notable(torch.finfo(other.dtype).eps)
+    return bool((one - other).abs().max() <= share * other.abs().max().clamp(min=1e-6))

@@ -16,6 +16,11 @@ def has_unknown(tokenizer: Any, ids: Tensor) -> bool:
     return unknown is not None and bool((ids == unknown).any())
 
 
+def ends_texts(tokenizer: Any) -> bool:
+    """Whether the unknown token is that of the beginning or the end of a text, too."""
+    return tokenizer.unk_token_id in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+
+
 def unknown_words(tokenizer: Any, text: str) -> list[str]:
     """Each of them once, in the order of the text. It reads the text again: ask `has_unknown` first."""
     unknown = tokenizer.unk_token_id
@@ -27,7 +32,7 @@ def unknown_words(tokenizer: Any, text: str) -> list[str]:
     pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
     words = (text[start:end] for token, (start, end) in pairs if token == unknown)
     # Where the token has another meaning too, one that was typed is meant.
-    ends = unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    ends = ends_texts(tokenizer)
     return list(dict.fromkeys(word for word in words if not (ends and word == tokenizer.unk_token)))
 
 

@@ -55,6 +55,7 @@ from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain, other_answer
 from dcinterp.mechanism.path_gradient import Integration, Metric, Path, share_missed
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
+from dcinterp.mechanism.rounding import notable
 from dcinterp.mechanism.statistics import sign_test
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -64,10 +65,6 @@ from dcinterp.support.former_names import warn_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Number, Tolerance
 
-# Above this share of the largest head score, the branches of a layer do not add up to its composed attention.
-NOTABLE_MISMATCH = 1e-3
-# Or this many times the rounding of the model's numbers: in bfloat16 sums of a layer are off by more.
-ROUNDED = 16
 NOTABLE_GAP = 0.05
 # Edges below this share of the largest are zero but for rounding.
 ROUNDING = 1e-6
@@ -323,8 +320,7 @@ class EdgeAttribution(Result):
         if said := other_answer(self.answer, self.target, self.right):
             sentences.append(f"The model {said}: the scores explain a logit that is not the largest.")
         scale = float(self.heads.abs().max()) if self.heads.numel() else 0.0
-        notable = max(NOTABLE_MISMATCH, ROUNDED * (self.rounding or 0.0))
-        if float(self.mismatch.max()) > notable * max(scale, 1e-6):
+        if float(self.mismatch.max()) > notable(self.rounding or 0.0) * max(scale, 1e-6):
             sentences.append(
                 f"The edges do not add up to the scores of their heads (difference {float(self.mismatch.max()):.2g}): "
                 "a hook changed the composition, or the model has a branch that is not known here."

@@ -58,7 +58,7 @@ from dcinterp.train.control.engines import (
 )
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.control.signals import interrupt_on_signals
-from dcinterp.train.loop.metrics_file import read_records
+from dcinterp.train.loop.metrics_file import data_digest, read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
@@ -285,8 +285,7 @@ def require_same_text(folder: Path, read: dict[str, tuple[Path, str]]) -> None:
     history, config = folder / "history.jsonl", folder / "config.yaml"
     if not (is_trained(folder / "model") and history.is_file() and config.is_file()):
         return
-    starts = read_records(history)[0]
-    digest = str(starts[-1].get("material", "")) if starts else ""
+    digest = data_digest(read_records(history)[0])
     if not digest:  # documents that are made
         return
     try:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError
+from dcinterp.support.vocabulary import ends_texts
 from dcinterp.train.config.recipe import DataSection, Phase, TrainConfig
 from dcinterp.train.data.batches import SOURCES, Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.images import ImageSource
@@ -67,7 +68,7 @@ def _require_words(data_source: TextSource, section: DataSection) -> None:
     tokenizer = data_source.tokenizer
     assert tokenizer is not None
     unknown = tokenizer.unk_token_id
-    if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+    if unknown is None or ends_texts(tokenizer):
         return  # GPT-2's is the end of a text, too, and its bytes read everything
     share = float((data_source.rows["train"] == unknown).mean())
     text = section.text.path or section.text.dataset or "this text"

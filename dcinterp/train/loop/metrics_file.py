@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,11 @@ def read_records(path: Path, *, needed: tuple[str, ...] = ("step",)) -> tuple[li
     if (record := parse_record(last, needed)) is not None:
         records.append(record)
     return records, wrong
+
+
+def data_digest(starts: Sequence[dict[str, Any]]) -> str:
+    """The hash of the data that a run read when it was last started, by its history; empty for what is generated."""
+    return str(starts[-1].get("material", "")) if starts else ""  # a key that is older than the name
 
 
 def parse_record(line: str, needed: tuple[str, ...]) -> dict[str, Any] | None:

@@ -37,7 +37,7 @@ from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutPuzzle, HeldOutText, Metrics, Reporter
 from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
 from dcinterp.train.loop.mechanism_log import MechanismLog
-from dcinterp.train.loop.metrics_file import read_records
+from dcinterp.train.loop.metrics_file import data_digest, read_records
 from dcinterp.train.loop.run_summary import RunSummary, resume_command, time_step
 from dcinterp.train.loop.start import OpenStart, open_model
 from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, processes
@@ -315,7 +315,7 @@ def _digest(history: Path) -> str:
     starts, wrong = read_records(history)
     for number in wrong:
         log.warning("Line %d of %s is not the start of a run and is ignored.", number, history)
-    return str(starts[-1].get("material", "")) if starts else ""
+    return data_digest(starts)
 
 
 def _probe(batches: Batches, data_source: DataSource, rows: int = 8) -> dict[str, torch.Tensor]:

@@ -184,7 +184,7 @@ class Stack:
             output = Path(config.output)
             data_source = open_data_source(config, output)
             config = resolve_steps(config, data_source)
-            require_cooldown_of_start(config, Path(config.output))
+            require_cooldown_of_start(config, output)
             metrics = Metrics(output / "metrics.jsonl")
             if self.runs:  # what is held out is the same for all of them
                 evaluation = copy.copy(self.runs[0].evaluation)
