@@ -29,7 +29,7 @@ from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.errors import UserError
-from dcinterp.support.pretrained import read_pretrained
+from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
 
 ARCHITECTURES = {DCFormerForCausalLM: "DCFormerForCausalLM", DCViTForImageClassification: "DCViTForImageClassification"}
 
@@ -74,7 +74,7 @@ def _configured(tokenizer: Any, cfg: Any) -> Any:
         tokenizer.pad_token = tokenizer.eos_token
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        return configure_tokenizer(AutoTokenizer.from_pretrained(folder), cfg)
+        return configure_tokenizer(AutoTokenizer.from_pretrained(folder, **WITHOUT_CODE), cfg)
 
 
 def boot(
@@ -119,7 +119,7 @@ def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
         with TemporaryDirectory() as folder:
             if tokenizer is not None:  # TransformerLens reads it again: from here, where it surely is
                 tokenizer.save_pretrained(folder)
-                tokenizer = AutoTokenizer.from_pretrained(folder)
+                tokenizer = AutoTokenizer.from_pretrained(folder, **WITHOUT_CODE)
             bridge = build_bridge_from_module(
                 model, architecture, hf_config=config, tokenizer=tokenizer, model_name=name
             )

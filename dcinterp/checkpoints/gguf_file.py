@@ -15,7 +15,7 @@ import torch
 from dcinterp.checkpoints.gguf_header import require_header
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
-from dcinterp.support.pretrained import read_pretrained
+from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
 from dcinterp.support.progress import without_bars
 
 
@@ -76,7 +76,7 @@ def read_gguf_tokenizer(file: Path) -> Any:
 
     require_gguf(file)
     try:
-        return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+        return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **WITHOUT_CODE)
     except Exception:  # as above
         return None
 

@@ -34,7 +34,7 @@ from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, 
 from dcinterp.support.errors import UserError, nearest, reason, require_known
 from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.paths import path_of
-from dcinterp.support.pretrained import read_pretrained
+from dcinterp.support.pretrained import read_pretrained, require_no_code
 from dcinterp.support.progress import without_bars
 from dcinterp.support.text import shown
 
@@ -166,6 +166,7 @@ def _load_foreign(folder: Path, kind: str, device: Any, dtype: torch.dtype | Non
     """A model of others, read by transformers; its files are looked at first, for transformers believes them."""
     from dcinterp.bridge import boot, wrap_foreign
 
+    require_no_code(folder)
     require_counts(folder / "config.json", read_config_file(folder), count_tensors(folder))
     try:
         if words is None and not has_tokenizer(folder):
@@ -248,12 +249,19 @@ def _wrap_ours(model: Any, folder: Path, name: str, words: Any) -> TransformerBr
         words = read_tokenizer(folder)  # of other files, such as vocab.json and merges.txt
     if words is None:
         return wrap(model, None, name)
-    opened = words.bos_token_id is not None and words("a").input_ids[:1] == [words.bos_token_id]
+    try:
+        opened = _begins_with_bos(words)
+    except Exception as error:  # as above
+        raise UserError(f"The tokenizer in {folder} is damaged ({reason(error)}); copy its files again.") from error
     if words.bos_token is None:
         words.bos_token = words.eos_token  # Qwen's has none; this one no text begins with either
     bridge = wrap(model, words, name)
     bridge.cfg.default_prepend_bos = opened
     return bridge
+
+
+def _begins_with_bos(words: Any) -> bool:
+    return words.bos_token_id is not None and words("a").input_ids[:1] == [words.bos_token_id]
 
 
 def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:

@@ -10,6 +10,7 @@ from dcinterp.checkpoints.gguf_file import read_gguf_tokenizer
 from dcinterp.checkpoints.names import folder_of, gguf_file
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
+from dcinterp.support.pretrained import WITHOUT_CODE
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 """Any of these makes a folder one with a tokenizer."""
@@ -57,7 +58,7 @@ def read_tokenizer(given: str | Path) -> Any:
     if not has_tokenizer(folder):
         raise UserError(f"{folder} has no tokenizer; give a folder with a tokenizer.json.")
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, **WITHOUT_CODE)
     except Exception as error:  # the tokenizers library raises bare exceptions
         raise UserError(f"The tokenizer in {folder} is damaged ({reason(error)}); copy its files again.") from error
 

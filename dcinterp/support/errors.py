@@ -53,7 +53,7 @@ def shortened(text: str, width: int = 300) -> str:
     return f"{text[:first]} ... {text[first + 5 - width :]}"
 
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 _FILE_PROBLEMS = {
     errno.ENOENT: "There is no file or folder {}; check the path.",

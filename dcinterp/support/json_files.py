@@ -44,8 +44,9 @@ def parse_json(text: str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it gives {shown(next(name for name in names if names.count(name) > 1), 40)} twice")
+        seen = set[str]()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"it gives {shown(twice, 40)} twice")
     return found
 
 

@@ -8,11 +8,40 @@ from pathlib import Path
 from typing import Any
 
 from dcinterp.support.errors import UserError, shortened
+from dcinterp.support.json_files import read_json_object
 
 LAYER = re.compile(r"(?:.*\.)?((?:layers|h|blocks)\.\d+)\.")
 """The layer that a tensor belongs to, by its name."""
 
 WEIGHTS = (".safetensors", ".bin", ".gguf")
+
+WITHOUT_CODE = {"trust_remote_code": False}
+"""For all that transformers reads: unless told, it asks a person at the terminal whether to run the files' own code."""
+
+
+def require_no_code(folder: Path) -> None:
+    """Refuse a model that takes Python code which lies beside it, before any library looks at it.
+
+    Where transformers has a class of its own for the kind of model, that is used, and the code is left alone.
+
+    Raises:
+        UserError: its config names code, and transformers has no class for it.
+    """
+    path = folder / "config.json"
+    fields = read_json_object(path) if path.is_file() else {}
+    if not isinstance(code := fields.get("auto_map"), dict):
+        return
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind, registered = fields.get("model_type"), set(CONFIG_MAPPING.keys()) - set(CONFIG_MAPPING_NAMES)
+    known = {"AutoConfig": CONFIG_MAPPING_NAMES, "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+    for name, own in known.items():
+        if name in code and (not isinstance(kind, str) or kind not in (*own, *registered)):
+            raise UserError(
+                f"{shortened(str(folder), 120)} brings code of its own (auto_map in its config.json), which dcinterp "
+                "does not run; give a conversion of the model to a kind that transformers knows."
+            )
 
 
 def read_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
@@ -29,8 +58,9 @@ def read_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
         UserError: a weight is missing, or the config asks for a model much larger than its files.
     """
     if Path(name).is_dir():
+        require_no_code(Path(name))
         _require_size(kind, Path(name), options)
-    model, report = kind.from_pretrained(name, output_loading_info=True, **options)
+    model, report = kind.from_pretrained(name, output_loading_info=True, **(options | WITHOUT_CODE))
     missing = sorted(map(str, report.get("missing_keys") or ()))
     if missing:
         raise UserError(
@@ -56,7 +86,7 @@ def _require_size(kind: Any, folder: Path, options: dict[str, Any]) -> None:
     count = 0
     with suppress(Exception), torch.device("meta"):  # what cannot be made without memory is not refused for it
         config = options.get("config") or AutoConfig.from_pretrained(
-            folder, local_files_only=True, **{k: v for k, v in options.items() if k == "gguf_file"}
+            folder, local_files_only=True, **WITHOUT_CODE, **{k: v for k, v in options.items() if k == "gguf_file"}
         )
         model = (kind if hasattr(kind, "from_config") else AutoModelForCausalLM).from_config(config)
         count = sum(each.numel() for each in (*model.parameters(), *model.buffers()))

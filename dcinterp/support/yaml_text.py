@@ -45,6 +45,11 @@ def read_yaml(text: str, where: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice in one mapping; PyYAML would drop the first without a word."""
 
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > LARGEST:  # before the next one takes this one several times
+            raise ValueError(f"its merges (<<) come to more than {LARGEST:,} values")
+
     def compose_mapping_node(self, anchor: Any) -> Any:
         # Here, before `<<` is written out, after which keys may well stand there twice.
         node = super().compose_mapping_node(anchor)

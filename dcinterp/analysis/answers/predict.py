@@ -25,6 +25,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.prompt import Prompt, Token, position, spaced_token_id, str_tokens, token_id, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
+from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
 
 
@@ -82,12 +83,14 @@ def predict(bridge: Bridge, prompt: Prompt, answer: Token | None = None, *, at: 
     Cost: one forward pass.
 
     Raises:
-        UserError: the prompt, the answer or the position does not fit the model.
+        UserError: the prompt, the answer or the position does not fit the model, or its logits are NaN.
     """
     ids = token_ids(bridge, prompt)
     at = position(at, ids.shape[1], "Position")
     with torch.no_grad():
         logits = bridge(ids)[0, at].float().cpu()
+    if logits.isnan().any():
+        raise UserError("This model's logits are not numbers (NaN); its weights or its config.json are damaged.")
     probability = logits.softmax(-1)
     top = probability.topk(min(k, len(probability)))
     chosen = token_id(bridge, answer) if answer is not None else -1

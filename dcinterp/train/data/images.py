@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.paths import hidden, path_of
 from dcinterp.train.config.recipe import ImageSection
 from dcinterp.train.data.batches import Draw, shuffle_index
@@ -151,20 +152,28 @@ def _resized(pixels: np.ndarray, size: int) -> np.ndarray:
 
 
 def _file(path: Path, size: int) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
+    require_plain_file(path)
     try:
         with Image.open(path) as image:
             return _colours(image, size)
-    except (OSError, UnidentifiedImageError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of as many classes as there are kinds of images; a bomb has its own
         raise UserError(f"{path} cannot be read as an image; convert it, or take it out of the folder.") from error
 
 
 def _colours(image: Any, size: int) -> np.ndarray:
-    if image.mode.startswith("I;16"):  # 16 bits of grey, of which RGB takes the highest 8 and not the lowest
-        from PIL import Image
+    from PIL import Image, ImageOps
 
+    deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
+    image = ImageOps.exif_transpose(image)
+    # 16 bits of grey, of which RGB takes the highest 8 and not the lowest; PNM files have them as whole numbers.
+    if deep:
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
+    if image.has_transparency_data:  # what shines through is white, as on paper, and not what the file hides
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return np.asarray(image.convert("RGB").resize((size, size))).transpose(2, 0, 1)
 
 

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -405,3 +406,37 @@ def test_a_gguf_header_is_held_against_its_file(tmp_path):
     said(lambda: require_gguf(path), "no model has a tensor 'blk.0.attn_x.weight'")
     path.write_bytes(whole.replace(struct.pack("<f", 10000.0), struct.pack("<f", math.nan)))
     said(lambda: require_gguf(path), "'llama.rope.freq_base' is nan")
+
+
+def test_code_beside_a_model_is_never_run(folders, tmp_path, monkeypatch):
+    """Nor is anybody asked at the terminal, as transformers would."""
+    folder = tmp_path / "strange"
+    shutil.copytree(folders / "foreign", folder)
+    fields = json.loads((folder / "config.json").read_text())
+    fields |= {"model_type": "strange", "auto_map": {"AutoConfig": "strange.C", "AutoModelForCausalLM": "strange.M"}}
+    (folder / "config.json").write_text(json.dumps(fields))
+    (folder / "strange.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    said(lambda: dcinterp.load(folder), str(folder), "auto_map", "does not run")
+    assert not (tmp_path / "ran").exists()
+    # A kind that transformers has itself is read by its own class.
+    (folder / "config.json").write_text(json.dumps(fields | {"model_type": "gpt2"}))
+    assert dcinterp.load(folder).cfg.n_layers > 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_whose_logits_are_nan_answers_nothing(folders):
+    bridge = dcinterp.load(folders / "ours")
+    with torch.no_grad():
+        for name, weight in bridge.original_model.named_parameters():
+            if "embed" in name:
+                weight.fill_(torch.nan)
+    said(lambda: dcinterp.predict(bridge, [1, 2, 3]), "NaN")
+
+
+def test_a_key_that_stands_twice_is_found_at_once(tmp_path):
+    names = ", ".join(f'"k{number}": 1' for number in range(60_000))
+    (tmp_path / "many.json").write_text(f'{{{names}, "k59999": 2}}')
+    began = time.process_time()
+    said(lambda: read_json_object(tmp_path / "many.json", ours=True), "twice")
+    assert time.process_time() - began < 3

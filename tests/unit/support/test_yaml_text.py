@@ -32,3 +32,10 @@ def test_the_same_key_in_two_places_and_a_merge_are_read():
         1: {"x": 2},
         "1": 0,
     }
+
+
+def test_merges_of_merges_are_refused_before_they_are_written_out():
+    lines = ["k0: &k0 {a0: 1, a1: 1, a2: 1}"]
+    lines += [f"k{n}: &k{n} {{<<: [{', '.join([f'*k{n - 1}'] * 9)}]}}" for n in range(1, 12)]
+    with pytest.raises(UserError, match="merges"):
+        read_yaml("\n".join(lines), "It")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import zlib
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from dcinterp.train.config.default_run import image_run
 from dcinterp.train.config.recipe import DataSection, ImageSection, Phase, build_config
 from dcinterp.train.data import cache
 from dcinterp.train.data.batches import Batches
-from dcinterp.train.data.images import ImageSource, scale_pixels
+from dcinterp.train.data.images import ImageSource, _file, scale_pixels
 from dcinterp.train.loop.run import train
 
 
@@ -63,6 +65,36 @@ def test_a_folder_of_classes(folder):
     assert data_source.pixels["train"].shape[1:] == (3, 16, 16)
     assert data_source.record["classes"] == ["cat", "dog"]
     assert set(data_source.labels["train"].tolist()) == {0, 1}
+
+
+def test_a_pipe_and_a_bomb_are_named(folder):
+    (folder / "cat" / "z.png").unlink(missing_ok=True)
+    os.mkfifo(folder / "cat" / "z.png")
+    with pytest.raises(UserError, match=r"z\.png is a device or a pipe"):
+        ImageSource(ImageSection(path=str(folder), size=9))
+    (folder / "cat" / "z.png").unlink()
+    shape = (60_000).to_bytes(4, "big") * 2
+    header = b"IHDR" + shape + bytes([8, 2, 0, 0, 0])
+    bomb = b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + header + zlib.crc32(header).to_bytes(4, "big")
+    for broken in (bomb, bomb[:20]):
+        (folder / "cat" / "z.png").write_bytes(broken)
+        with pytest.raises(UserError, match=r"z\.png cannot be read as an image"):
+            ImageSource(ImageSection(path=str(folder), size=9))
+
+
+def test_pictures_are_read_as_they_are_seen(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    ramp = np.linspace(0, 65535, 81).reshape(9, 9).astype(">u2")
+    (tmp_path / "deep.pgm").write_bytes(b"P5 9 9 65535\n" + ramp.tobytes())
+    assert set(_file(tmp_path / "deep.pgm", 9)[0].flat) == set((ramp / 257).round().astype(np.uint8).flat)
+    clear = image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    clear.save(tmp_path / "clear.png")
+    assert (_file(tmp_path / "clear.png", 4) == 255).all()
+    turned, exif = image.new("RGB", (4, 4)), image.Exif()
+    turned.putpixel((0, 0), (255, 255, 255))
+    exif[0x0112] = 3  # half a turn
+    turned.save(tmp_path / "turned.png", exif=exif)
+    assert _file(tmp_path / "turned.png", 4)[0].argmax() == 15
 
 
 def test_what_is_hidden_is_no_class_and_16_bits_are_not_cut(folder):
