@@ -62,5 +62,21 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
 def kinds() -> dict[tuple[str, str], ModuleType]:
     """The modules that draw, by the result and the kind of figure."""
     names = (info.name for info in walk_packages(__path__, f"{__name__}.") if not info.ispkg)
-    modules = (import_module(name) for name in names)
-    return {(module.RESULT, module.KIND): module for module in modules if hasattr(module, "RESULT")}
+    found: dict[tuple[str, str], ModuleType] = {}
+    for name in names:
+        try:
+            module = import_module(name)
+        except SyntaxError as error:
+            raise UserError(f"The figure in {name} does not load (line {error.lineno}: {error.msg}).") from error
+        if not hasattr(module, "RESULT"):
+            continue
+        drawn = (module.RESULT, getattr(module, "KIND", None))
+        if not all(isinstance(each, str) for each in drawn) or not callable(getattr(module, "plot", None)):
+            raise UserError(f"The figure in {name} needs RESULT and KIND, two texts, and plot(result, *, theme).")
+        if drawn in found:
+            raise UserError(
+                f"{name} and {found[drawn].__name__} draw the same figure, KIND {drawn[1]!r} of a {drawn[0]}; give one "
+                "another KIND."
+            )
+        found[drawn] = module
+    return found

@@ -13,6 +13,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
@@ -217,6 +218,8 @@ def source_text(value: Any) -> str:
         return f"[{', '.join(source_text(each) for each in value)}]"
     if isinstance(value, Mapping) and set(value) != {EXAMPLE}:
         return "{" + ", ".join(f"{key!r}: {source_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, float) and not isfinite(value):
+        return f'float("{value}")'
     # JSON writes texts as Python reads them, in double quotes.
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(from_plain(value))
 

@@ -14,6 +14,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from dcinterp.support.errors import UserError, reason
+
 PACKAGE = "dcinterp.analysis"
 FOLDER = Path(__file__).parents[1] / "analysis"
 DECORATOR = "analysis"
@@ -23,7 +25,13 @@ DECORATOR = "analysis"
 def homes() -> dict[str, str]:
     """The module of every analysis, by the name of its function. Cost: reads some forty small files, once."""
     files = (path for path in FOLDER.glob("*/*.py") if f"\n@{DECORATOR}(" in path.read_text(encoding="utf-8"))
-    return {path.stem: f"{PACKAGE}.{path.parent.name}.{path.stem}" for path in sorted(files, key=lambda p: p.stem)}
+    found: dict[str, str] = {}
+    for path in sorted(files, key=lambda p: (p.stem, str(p))):
+        module = f"{PACKAGE}.{path.parent.name}.{path.stem}"
+        if path.stem in found:
+            raise UserError(f"Two analyses are called {path.stem}, {found[path.stem]} and {module}; rename one.")
+        found[path.stem] = module
+    return found
 
 
 @cache
@@ -35,14 +43,36 @@ def titles() -> dict[str, str]:
 def import_all() -> None:
     """Import every analysis, so that the registry and the kinds of result are complete."""
     for module in homes().values():
+        import_analysis(module)
+
+
+def import_analysis(module: str) -> None:
+    """Import the file of an analysis, or say which one it is that does not load.
+
+    Raises:
+        UserError: the file cannot be imported.
+    """
+    try:
         import_module(module)
+    except ImportError:
+        raise  # a library that is missing says so better itself
+    except Exception as error:
+        path = f"{module.replace('.', '/')}.py"
+        raise UserError(f"The analysis in {path} does not load ({type(error).__name__}: {reason(error)}).") from error
 
 
 def _title(name: str) -> str:
     path = FOLDER / homes()[name].split(".")[2] / f"{name}.py"
-    functions = (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef))
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+    except SyntaxError as error:
+        raise UserError(f"The analysis in {path} does not load (line {error.lineno}: {error.msg}).") from error
+    functions = (node for node in body if isinstance(node, ast.FunctionDef))
     for function in functions:
         for call in (each for each in function.decorator_list if isinstance(each, ast.Call)):
             if function.name == name and isinstance(call.func, ast.Name) and call.func.id == DECORATOR:
-                return next(str(ast.literal_eval(each.value)) for each in call.keywords if each.arg == "title")
-    raise AssertionError(f"{path} has a decorated function, but none called {name}")
+                given = [each.value for each in call.keywords if each.arg == "title"]
+                if given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str):
+                    return given[0].value
+                raise UserError(f"The analysis in {path} needs title=, written out as a text, in @{DECORATOR}(...).")
+    raise UserError(f"{path} has no function called {name} under @{DECORATOR}(...); call the file as the function is.")

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
-from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -27,7 +26,7 @@ import torch
 from dcinterp.bridge.protocol import Bridge, alone, stages_of
 from dcinterp.checkpoints.fingerprint import drops_out, fingerprint, hooks_on, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
-from dcinterp.results.catalogue import homes, import_all
+from dcinterp.results.catalogue import homes, import_all, import_analysis
 from dcinterp.results.options import parameter_types
 from dcinterp.results.result import CALLS_NOW, TYPES_NOW, Result
 from dcinterp.support.arguments import require_fitting
@@ -187,7 +186,7 @@ class _Analyses(Mapping[str, Analysis]):
 
     def __getitem__(self, name: str) -> Analysis:
         if name not in _registered and name in homes():
-            import_module(homes()[name])
+            import_analysis(homes()[name])
         if name not in _registered:
             raise UserError(f"There is no analysis {name!r}; {nearest(name, self._all())}")
         return _registered[name]
@@ -207,9 +206,12 @@ ANALYSES: Mapping[str, Analysis] = _Analyses()
 
 def as_now(call: Call) -> Call:
     """A recorded call whose code, written by this version, makes the same result: it names what is no default now."""
-    if call.analysis not in homes():
-        return call
-    entry = ANALYSES[call.analysis]
+    entry = _registered.get(call.analysis)
+    if call.analysis not in homes():  # one of a program that uses ours, if any: no code is written from a file's words
+        own = entry is not None and inspect.unwrap(entry.function).__module__ == call.home
+        strange = f"This result says that it was made by {call.analysis} of {call.home}, which is no analysis here."
+        return replace(call, public=False, obstacle=call.obstacle or ("" if own else strange))
+    entry, call = ANALYSES[call.analysis], replace(call, home=homes()[call.analysis], public=True)
     arguments = entry.arguments_now(call.arguments)
     defaults = {name: parameter.default for name, parameter in entry.parameters.items()}
     shown = tuple(dict.fromkeys(entry.former.get(name, name) for name in call.shown))

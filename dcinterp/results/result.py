@@ -65,6 +65,10 @@ class Result:
         """`shared`: a base of several kinds, which is no kind of result itself."""
         super().__init_subclass__(**kwargs)
         if not shared:
+            other = Result.kinds.get(cls.__name__, cls)
+            # A dataclass with slots makes its class twice, and a cell of a notebook is run again.
+            if (cls.__module__, cls.__qualname__) != (other.__module__, other.__qualname__):
+                raise TypeError(f"{other.__module__} has a kind of result {cls.__name__} already; name this one else.")
             Result.kinds[cls.__name__] = cls
         # A dataclass would write its own, which print every number and cannot compare tensors, but keeps what is there.
         for name in ("__repr__", "__eq__", "__hash__"):
@@ -284,6 +288,7 @@ def load_result(folder: str | Path) -> Result:
         raise UserError(f"There is no result at {folder}; give a folder that `save` wrote.")
     way = "compute and save it again"
     record = read_json_object(path, what="a result", way=way, ours=True)
+    import_all()  # here, where a broken file of an analysis is not taken for a broken result
     try:
         check_record(record)
         kind = _kind(record["kind"])

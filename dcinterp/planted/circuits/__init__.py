@@ -9,6 +9,8 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from dcinterp.support.errors import UserError
+
 if TYPE_CHECKING:
     from dcinterp.planted.circuit import Circuit
 
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
 def circuits() -> Mapping[str, Circuit]:
     """All kinds of circuit by name."""
     modules: list[Any] = [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
-    return MappingProxyType({module.NAME: module for module in modules if hasattr(module, "NAME")})
+    found: dict[str, Circuit] = {}
+    for module in (each for each in modules if hasattr(each, "NAME")):
+        if module.NAME in found:
+            raise UserError(f"Two planted circuits are called {module.NAME!r}; rename the one in {module.__name__}.")
+        found[module.NAME] = module
+    return MappingProxyType(found)
 
 
 def together() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import dcinterp
 from dcinterp import UserError
 from dcinterp.mechanism.interventions import read_interventions
-from dcinterp.results.call import EXAMPLE, Call, from_plain
+from dcinterp.results.call import EXAMPLE, Call, from_plain, source_text
 from dcinterp.results.result import RECORD, TENSORS, Result, load_result
 from dcinterp.results.stored import check_fields, check_words
 
@@ -57,6 +57,7 @@ CHANGES: list[tuple[tuple[str, ...], Any, str]] = [
     (("call", "analysis"), "predict; import os", "call.analysis"),
     (("call", "home"), "os;x", "call.home"),
     (("call", "dtype"), "load", "call.dtype"),
+    (("call", "obstacle"), "x\nimport os; os.remove('x')", "call.obstacle"),
     (("call", "arguments"), {"x) or (y": 1}, "call.arguments"),
     (("call", "arguments"), None, "call.arguments"),
     (("call", "shown"), ["nothing"], "call.shown"),
@@ -228,3 +229,42 @@ def test_a_save_that_fails_leaves_what_was_there(folder):
     new.mkdir()
     (new / f".{TENSORS}.123.part").write_bytes(b"")
     assert load_result(other.save(new)) == other
+
+
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize(("home", "name"), [("os", "system"), ("dcinterp", "load")])
+def test_no_code_is_written_for_what_is_no_analysis(folder, home, name, public):
+    record = json.loads((folder / RECORD).read_text())
+    strange = {"home": home, "analysis": name, "model": None, "arguments": {"command": "x"}, "shown": ["command"]}
+    record["call"] |= strange | {"public": public}
+    (folder / RECORD).write_text(json.dumps(record))
+    call = load_result(folder).call
+    assert not call.reproducible
+    for code in (call.python(), call.command()):
+        assert code.startswith("# ")
+        assert "\n" not in code
+
+
+def test_an_analysis_of_ours_is_called_where_it_is_now(folder):
+    record = json.loads((folder / RECORD).read_text())
+    record["call"] |= {"home": "os.path", "public": False}
+    (folder / RECORD).write_text(json.dumps(record))
+    assert "os.path" not in load_result(folder).call.python()
+
+
+def test_numbers_that_are_not_finite_are_code():
+    assert eval(source_text([float("inf"), -float("inf")])) == [float("inf"), -float("inf")]
+
+
+def test_a_broken_analysis_does_not_make_a_result_broken(folder, monkeypatch):
+    def broken() -> None:
+        raise UserError("The analysis in mine.py does not load.")
+
+    monkeypatch.setattr("dcinterp.results.result.import_all", broken)
+    with pytest.raises(UserError, match=r"^The analysis in mine\.py does not load\.$"):
+        load_result(folder)
+
+
+def test_a_second_kind_of_result_of_one_name_is_refused():
+    with pytest.raises(TypeError, match="has a kind of result Prediction already"):
+        type("Prediction", (Result,), {"__module__": "mine"})
