@@ -33,6 +33,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.text import shown
 from dcinterp.train.control.experiment import Experiment, NoRunsYet, reported_runs, values_text
 from dcinterp.train.control.experiment_file import read_experiment
 
@@ -143,6 +144,20 @@ def compare_arms(
     return arms_of(read_experiment(experiment, table=table), measure, baseline)
 
 
+def _require_numbers(experiment: Experiment, rows: pd.DataFrame, measure: str) -> None:
+    """Refuse a row whose measure was edited to what no run writes.
+
+    Raises:
+        UserError: it is no number, not finite, or a share outside 0 to 1; the message names the row.
+    """
+    for name, value in zip(rows["name"], rows[measure], strict=True):
+        number = pd.to_numeric(value, errors="coerce")
+        if pd.isna(value) or (math.isfinite(number) and (not is_share(measure) or 0 <= number <= 1)):
+            continue
+        kind = "a share from 0 to 1" if is_share(measure) else "a number"
+        raise UserError(f"{measure!r} of the run {name} in {experiment.table} is {shown(value)}; it must be {kind}.")
+
+
 def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | None = None) -> ArmComparison:
     """As `compare_arms`, of an experiment that was read; without a record of the call.
 
@@ -154,6 +169,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
     if baseline not in experiment.arms:
         raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, experiment.arms)}")
     arms, rows = list(experiment.arms), _finished(experiment, measure)
+    _require_numbers(experiment, rows, measure)
     wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms).dropna(axis=1)
     if not wide.shape[1]:
         raise NoRunsYet(

@@ -200,6 +200,8 @@ class Experiment:
         """Seeds of the runs in the tables of the experiments beside this one; a file that is no such table has none."""
         found = set[int]()
         for file in (*self.folder.parent.glob(f"*/{TABLE}"), *self.folder.parent.glob(f"*/{REPLICATION}")):
+            if not file.is_file():  # a pipe would be waited for without end
+                continue
             with file.open(encoding="utf-8", newline="") as text, suppress(ValueError, IndexError, csv.Error):
                 rows = csv.reader(text)
                 column = next(rows, []).index(SEEDED[0])

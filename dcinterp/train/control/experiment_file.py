@@ -35,15 +35,18 @@ The file is `experiment.yaml` in a folder of `experiments/`, beside `protocol.md
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.train.config.recipe import find_config, own_folders, read_tree
+from dcinterp.train.config.recipe import TrainConfig, find_config, own_folders, read_tree
 from dcinterp.train.control.experiment import FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
 from dcinterp.train.control.sweep import TABLE, file_name
+from dcinterp.train.data.puzzles import open_puzzle
 
 FILE = "experiment.yaml"
 KEYS = (
@@ -65,6 +68,8 @@ KEYS = (
 TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best", "at_an_edge")
 EDGE_RULES = ("open", "marked")
 AS = "tuned_as"
+MOST_RUNS = 100_000
+"""Of a search; a few lists of values come to billions, all of which would be made to be checked."""
 
 
 def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Experiment:
@@ -99,6 +104,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     for key in ("best", "measure_best"):
         if tuning.get(key, "lowest") not in ("lowest", "highest"):
             raise UserError(f"`{key}` of {file} is {tuning[key]!r}; it is lowest or highest.")
+    if str(tuning.get("by", "loss")).startswith("accuracy") and "best" not in tuning:
+        raise UserError(f"`tuning` of {file} goes by {tuning['by']!r} and has no `best`; add `best: highest`.")
     if tuning.get("keys") and not tuning.get("seeds"):
         raise UserError(f"`tuning` of {file} has keys and no seeds; give it seeds that are not reported.")
     if tuning.get("at_an_edge", "open") not in EDGE_RULES:
@@ -119,6 +126,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     for key, values in searched_values.items():
         if twice := [value for value in values if values.count(value) > 1]:
             raise UserError(f"The search of {file} has {twice[0]!r} of {key} twice; name each value once.")
+    if (count := math.prod(map(len, searched_values.values())) * len(arms) * len(searched)) > MOST_RUNS:
+        raise UserError(f"The search of {file} comes to {count:,} runs; name fewer values, arms or seeds.")
     made = Experiment(
         folder=file.parent,
         title=str(tree.get("title", file.parent.name)),
@@ -148,8 +157,21 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         made = replace(made, output=made.output / _mark(made.table))
     made.tuning_runs()
     for arm in made.arms:
-        made.run(FINAL, arm, {}, seeds[0])
+        _require_model(file, arm, made.run(FINAL, arm, {}, seeds[0]).config)
     return made
+
+
+def _require_model(file: Path, arm: str, config: TrainConfig) -> None:
+    """Refuse an arm whose model cannot be made, before its runs begin; the vocabulary comes with the text."""
+    sources = {phase.source for phase in config.data.phases}
+    try:
+        if not config.model.start:
+            kind = DCViTConfig if "images" in sources else DCFormerConfig
+            kind.preset(config.model.preset, **config.model.changes)
+        if "puzzle" in sources:
+            open_puzzle(config.data.puzzle)
+    except UserError as error:
+        raise UserError(f"The arm {arm!r} of {file}: {error}") from error
 
 
 def find_experiments() -> dict[str, Path]:

@@ -37,6 +37,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.table_files import write_table
+from dcinterp.support.text import shown
 from dcinterp.train.config.recipe import (
     TrainConfig,
     build_config,
@@ -356,6 +357,7 @@ def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any
     # Copies that share nothing: a later key may go into an earlier one's value, and YAML's aliases are one object.
     tree = unshared(base)
     for key, value in keys.items():
+        require_no_section(tree, key, value)
         set_key(tree, key, unshared(value))
     try:
         config = build_config(tree)
@@ -363,6 +365,25 @@ def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any
     except UserError as error:
         raise UserError(f"The run {name}: {error}") from error
     return SweepRun(name, keys, replace(config, output=str(folder / name)))
+
+
+def require_no_section(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Refuse keys and values in place of a section that holds others already: those would be dropped without a word.
+
+    Raises:
+        UserError: the message gives the key to write.
+    """
+    inside: Any = tree
+    for part in key.split("."):
+        inside = inside.get(part) if isinstance(inside, dict) else None
+    if not isinstance(inside, dict) or not isinstance(value, dict):
+        return
+    if lost := [each for each in inside if each not in value]:
+        inner = f"{key}.{next(iter(value))}" if value else key
+        raise UserError(
+            f"{key} would take the place of a section that also has {shown(lost[0])}; write its keys one by one, as in "
+            f"`{inner}: ...`."
+        )
 
 
 def file_name(title: str) -> str:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def steps_in(checkpoints: Path) -> list[int]:
     """Steps of the checkpoints in a folder, oldest first."""
     names = [p.name.removeprefix(PREFIX) for p in checkpoints.glob(f"{PREFIX}*") if p.is_dir()]
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def seal(folder: Path) -> None:

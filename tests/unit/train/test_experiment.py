@@ -250,6 +250,19 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"claim": {"says": "it helps", "needs": "H1"}}, "must be a list such as"),
         ({"claim": {"says": "it helps", "needs": ["H7"]}}, "names the hypothesis 'H7'"),
         ({"arms": [{"name": "plain", "recipe.learning_rat": 8}]}, "learning_rate"),
+        ({"arms": [{"name": "a", "model": {"changes": {"compose": "static"}}}]}, "also has 'preset'.*model.changes: "),
+        ({"arms": [{"name": "a", "model.changes": {"compose": "static"}}]}, "as in `model.changes.compose"),
+        ({"arms": [{"name": "a", "model.changes.compose": "statik"}]}, "The arm 'a' of .*static"),
+        ({"arms": [{"name": "a", "model.changes.hidden_sizes": 8}]}, "The arm 'a' of .*hidden_size"),
+        ({"arms": [{"name": "a", "model.changes.num_attention_heads": 3}]}, "The arm 'a' of .*3"),
+        ({"arms": [{"name": "a", "data.puzzle.name": "recombinatoin"}]}, "The arm 'a' of .*recombination"),
+        ({"arms": [{"name": "a", "data.puzzle.options.questoins": 1}]}, "The arm 'a' of .*questions"),
+        ({"tuning": TREE["tuning"] | {"by": "accuracy 1 seen", "best": None}}, "lowest or highest"),
+        ({"tuning": {"keys": {"recipe.learning_rate": [1.0]}, "seeds": [100], "by": "accuracy 1 seen"}}, "best: high"),
+        (
+            {"tuning": {"keys": {f"recipe.k{n}": [*range(10)] for n in range(8)}, "seeds": [100]}},
+            "comes to 200,000,000 runs",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_file_is_named(folder, change, says):
@@ -336,6 +349,35 @@ def test_what_is_no_table_of_runs_is_refused(folder, text, says):
     (folder / "results.csv").write_text(text)
     with pytest.raises(UserError, match=says):
         read_table(read_experiment(folder))
+
+
+@pytest.mark.parametrize("value", ["high", "0,5", "=1+1", "5", "-0.1", "inf"])
+def test_what_no_run_measures_is_named(folder, value):
+    (folder / "experiment.yaml").write_text(yaml.safe_dump({k: v for k, v in TREE.items() if k != "tuning"}))
+    runs = [read_experiment(folder).run("final", arm, {}, 0) for arm in ("plain", "talking heads")]
+    rows = [
+        {
+            "stage": "final",
+            "arm": arm,
+            "name": run.name,
+            "status": "done",
+            "recipe.seed": 0,
+            "data.seed": 0,
+            "digest": experiment_module.digest(run),
+            "accuracy 1 held-out": each,
+        }
+        for arm, run, each in zip(("plain", "talking heads"), runs, ("0.5", value), strict=True)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
+    with pytest.raises(UserError, match=r"held-out' of the run .*talking-heads.* must be a share from 0 to 1"):
+        dcinterp.compare_arms(str(folder))
+
+
+def test_a_pipe_beside_an_experiment_keeps_nobody_waiting(folder):
+    other = folder.parent / "other"
+    other.mkdir()
+    os.mkfifo(other / "results.csv")
+    assert read_experiment(folder).fresh_seeds() == "1-1"
 
 
 def test_runs_that_fail_are_named_and_the_others_kept(folder, monkeypatch):

@@ -221,7 +221,7 @@ def test_a_page_says_what_sets_the_runs_of_the_search_apart(tmp_path, write_expe
     [
         (0.4, 0.0, "**made**."),
         (0.0, 0.0, "**not made** (H1 is open)."),
-        (-0.4, 0.0, "**not made** (H1 is refuted)."),
+        (-0.2, 0.0, "**not made** (H1 is refuted)."),
         (0.4, 0.05, "**not made** (the interval of H2 ends at +0."),
         (0.4, -0.2, "**not made** (H2 is refuted, so H1 may only say what was learnt)."),
         (0.4, None, "**not made** (H2 has no interval)."),
