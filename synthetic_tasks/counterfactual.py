@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, get_args
 
-from synthetic_tasks.catalogue import compositions, find
+from synthetic_tasks.catalogue import EXTRA_TASKS, TASKS, compositions, find
 from synthetic_tasks.domain import Scope
 from synthetic_tasks.example import Example, Fact
 from synthetic_tasks.lexicon import FEMALE_NAMES, MALE_NAMES
@@ -197,7 +197,10 @@ def frame(grammar: Grammar, fact: Fact) -> str:
 
 def change_relation(example: Example, rng: Random) -> Iterator[Example]:
     task = find(example.task_id)
-    for other in shuffled(rng, compositions()):
+    # A relation that somebody adds has words that the models of these tasks do not know.
+    known = {each.relation for each in (*TASKS.values(), *EXTRA_TASKS.values())}
+    offered = [each for each in compositions() if task.relation not in known or each.relation in known]
+    for other in shuffled(rng, offered):
         alike = (other.qk, other.domain, other.surface) == (task.qk, task.domain, task.surface)
         if alike and other.relation != task.relation:
             yield from changed(example, other.grammar, example.facts, example.asked, example.predicate)

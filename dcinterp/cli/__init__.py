@@ -23,7 +23,7 @@ import typer
 
 from dcinterp.cli._help import Verbs
 from dcinterp.support.errors import UserError, file_sentence, reason, shortened
-from dcinterp.support.text import shown
+from dcinterp.support.text import printable, shown
 
 # Not named `app`: importing the verb of that name would put its module in the name's place.
 verbs = Verbs(
@@ -181,5 +181,6 @@ def _require_text(arguments: list[str]) -> None:
 
 def _end(message: str, code: int) -> None:
     # Of the paragraphs that a library may write, the first says what is wrong.
-    print(f"dcinterp: {shortened(' '.join(message.strip().split(chr(10) * 2)[0].split()))}", file=sys.stderr)
+    said = shortened(" ".join(printable(message).strip().split(chr(10) * 2)[0].split()))
+    print(f"dcinterp: {said}", file=sys.stderr)
     sys.exit(code)

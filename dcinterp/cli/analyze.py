@@ -21,6 +21,7 @@ from dcinterp.cli._outputs import (
     write_figure,
 )
 from dcinterp.cli._screen import cell, print_table, screen
+from dcinterp.support.text import printable
 from dcinterp.support.whole_files import whole
 
 if TYPE_CHECKING:
@@ -339,9 +340,9 @@ def _show(entry: Analysis, result: Result) -> None:
     console = screen()
     console.print(entry.title, style="bold", highlight=False)
     for sentence in result.warnings():
-        console.print(f"! {sentence}", style="yellow", highlight=False, markup=False)
+        console.print(printable(f"! {sentence}"), style="yellow", highlight=False, markup=False)
     for sentence in result.sentences():
-        console.print(sentence, highlight=False, markup=False)
+        console.print(printable(sentence), highlight=False, markup=False)
     frame = result.table()
     table = Table(box=None)
     for column in frame.columns:

@@ -9,6 +9,7 @@ import typer
 
 from dcinterp.cli._models import MODEL, TOKENIZER
 from dcinterp.cli._outputs import print_json
+from dcinterp.support.text import printable
 
 
 def command(
@@ -42,7 +43,7 @@ def command(
 
     if files_only:
         described = describe(model)
-        print_json(described.record()) if as_json else typer.echo("\n".join(described.sentences()))
+        print_json(described.record()) if as_json else typer.echo(printable("\n".join(described.sentences())))
         return
     from dcinterp.checkpoints.load import load
 
@@ -54,7 +55,7 @@ def command(
     if as_json:
         print_json(described.record() | {"hooks": hooks, "seconds": round(seconds, 3)})
         return
-    typer.echo("\n".join(described.sentences()))
+    typer.echo(printable("\n".join(described.sentences())))
     typer.echo(f"hooks: {hooks} in {layers} layers; list them with: dcinterp hooks {shlex.quote(model)}")
     typer.echo(f"loaded in {seconds:.1f} s, at most {size(resident_bytes())} in memory meanwhile")
 

@@ -78,7 +78,8 @@ def list_tasks(
 
     from synthetic_tasks import EXTRA_TASKS, generate
 
-    listed = chosen(tasks) + (list(EXTRA_TASKS.values()) if extra else [])
+    named = chosen(tasks)
+    listed = named + [task for task in EXTRA_TASKS.values() if extra and task not in named]
     fields = [
         {
             "id": task.id,

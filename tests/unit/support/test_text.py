@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dcinterp.support.text import readable
+from dcinterp.support.text import printable, readable
 
 WORDS = ("thousand", "million", "billion")
 
@@ -22,3 +22,7 @@ WORDS = ("thousand", "million", "billion")
 )
 def test_the_unit_is_that_of_the_rounded_number(count, said):
     assert readable(count, WORDS) == said
+
+
+def test_signs_that_steer_a_terminal_are_written_out():
+    assert printable("a \x1b[31mred\x9b\x07 word\nand é 中\t.") == "a \\x1b[31mred\\x9b\\x07 word\nand é 中\t."

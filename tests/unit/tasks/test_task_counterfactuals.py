@@ -1,5 +1,7 @@
 """Counterfactual prompts: one thing changes, the solver confirms the new answer, and the token counts agree."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,3 +161,13 @@ def test_tokenizers_of_both_libraries_count_alike() -> None:
             assert lengths[0] == lengths[1]
             assert corrupt(clean, kind, tokenizer=wrapped) == other
     assert made > 150
+
+
+def test_a_relation_that_somebody_adds_changes_none_of_the_74_tasks(monkeypatch):
+    import synthetic_tasks.counterfactual as module
+
+    example = one_example("task48", 0)
+    before, real = str(counterfactuals(example)), module.compositions
+    added = [replace(each, relation="mine") for each in real()]  # there is none, so that asking it anything fails
+    monkeypatch.setattr(module, "compositions", lambda: (*added, *real()))
+    assert str(counterfactuals(example)) == before
