@@ -8,6 +8,7 @@ import synthetic_tasks
 from dcinterp.support.errors import UserError
 from workbench import analyses, circuit_view, examples, inputs, links, patching_form
 from workbench.glossary import tip
+from workbench.markdown import escape
 from workbench.task_tables import COUNTERFACTUAL_KINDS
 from workbench.theme import theme
 from workbench.view import file_name, footer, show_warnings, view
@@ -111,7 +112,7 @@ from dcinterp.mechanism.faithfulness import FRACTIONS, edges_kept  # noqa: E402
 offered = [edges_kept(fraction, len(scores.edges)) for fraction in FRACTIONS]
 # One of a file or of a link may be any other.
 wanted = (links.asked_for("edges_kept"), st.session_state.get("edges_kept"), links.last("edges_kept"))
-offered += [int(each) for each in wanted if str(each).isdecimal()]
+offered += [int(each) for each in wanted if str(each).isdecimal() and len(str(each)) < 10]
 nodes = all_nodes(scores.edge_list)
 
 
@@ -173,7 +174,7 @@ with slot:
         does = "kept" if bool(kept[scores.edges.index(edge)]) else "taken out"
         st.markdown(f"With `{edge}` {does}, f goes from {before:.2f} to **{f:.2f}**.")
     st.session_state["_circuit_f"] = f
-    st.markdown(found.sentence())
+    st.markdown(escape(found.sentence()))
     show_warnings(found)
 with left:
     chosen = st.session_state.get("node")

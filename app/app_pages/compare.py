@@ -35,7 +35,7 @@ def side_by_side(draw):
     places = st.grid(2, min_column_width=420)
     for number, each in enumerate(both):
         with places.container():
-            st.markdown(f"**{models.short(each)}**")
+            st.markdown(f"**{escape(models.short(each))}**")
             try:
                 draw(each, number)
             except UserError as problem:

@@ -5,6 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models
 from workbench.glossary import tip
+from workbench.markdown import escape
 from workbench.view import view
 
 COLOURS = {
@@ -48,7 +49,7 @@ def follow_part(row, column):
 
 
 st.subheader("What each part adds", anchor=False, help=tip("logit attribution"))
-st.markdown(parts.sentence())
+st.markdown(escape(parts.sentence()))
 slot = st.container()
 cell = inputs.cell(name, "Head", default=parts.best, help=tip("head"))
 layer, head = map(int, cell[1:].split("H"))
@@ -91,7 +92,7 @@ def follow_place(row, column):
     st.session_state.depth, st.session_state.place = depths[row], column
 
 
-st.markdown(lens.sentence())
+st.markdown(escape(lens.sentence()))
 slot = st.container()
 across = st.columns(2)
 depth = links.choose("Stream", depths, key="depth", help=tip("logit lens"), where=across[0])
@@ -149,7 +150,7 @@ def follow_step(row, column):
     st.session_state.step_depth, st.session_state.step = stack[row], labels[column]
 
 
-st.markdown(written.sentence())
+st.markdown(escape(written.sentence()))
 if len(written.expected) > 1:
     parts = zip(written.expected, written.answer_probability.tolist(), strict=True)
     st.markdown("By token: " + ", ".join(f"`{inputs.shown(token)}` {chance:.1%}" for token, chance in parts) + ".")

@@ -88,7 +88,8 @@ wanted = typed.strip() or chosen
 if wanted and models.needs_hub(wanted) and wanted != st.session_state.get("_looked_up"):
     # A link may fill the field in, and nobody but the person at the keyboard may make the network be asked.
     st.info(
-        f"{wanted} is not on this machine: press Enter in the field to look it up on the hub.", icon=":material/info:"
+        f"{escape(wanted)} is not on this machine: press Enter in the field to look it up on the hub.",
+        icon=":material/info:",
     )
     links.end_page()
 if wanted:

@@ -6,7 +6,7 @@ from dcinterp.mechanism.patching import NothingToRestore
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models, patching_form
 from workbench.glossary import tip
-from workbench.markdown import sentence
+from workbench.markdown import escape, sentence
 from workbench.view import view
 
 SITES = {"resid_pre": "residual stream", "attn_out": "attention output", "mlp_out": "MLP output"}
@@ -58,7 +58,7 @@ except NothingToRestore as problem:
 except UserError as problem:
     inputs.refuse(problem)
 if stream is not None:
-    st.markdown(stream.sentence(), help=tip("logit difference", "target", "foil"))
+    st.markdown(escape(stream.sentence()), help=tip("logit difference", "target", "foil"))
     site = links.choose("Site", SITES, key="site", format=SITES.__getitem__, style="segmented_control")
     effect = stream.effect[stream.sites.index(site)]
     best_layer, best_place = divmod(int(effect.argmax()), effect.shape[1])

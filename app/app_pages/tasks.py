@@ -6,6 +6,7 @@ import synthetic_tasks
 from dcinterp.support.errors import UserError
 from workbench import analyses, examples, inputs, links, task_tables
 from workbench.glossary import tip
+from workbench.markdown import escape
 from workbench.view import footer, show_warnings, view
 
 SHOWN = ("all", "right", "wrong")
@@ -93,7 +94,7 @@ else:
         st.info(str(problem), icon=":material/info:")
         found = None
     if found is not None:
-        st.markdown(found.sentence())
+        st.markdown(escape(found.sentence()))
         if len(numbers) < many:
             st.caption(f"{many - len(numbers)} of the first {many} examples repeat an earlier one and are left out.")
         show_warnings(found)

@@ -118,7 +118,7 @@ def state(now: training.Run) -> None:
     """Where the run stands, and the button for what can be done about it."""
     st.progress(now.share, text=now.words())
     if now.state == "failed":
-        st.error(now.message, icon=":material/error:")
+        st.error(sentence(now.message), icon=":material/error:")
     if now.host:
         st.caption(f"It runs on {escape(now.host)}, where it can be stopped.")
     elif now.state in ("starting", "running"):

@@ -40,7 +40,7 @@ def _read(_folders: dict[str, Path], where: tuple[str, ...]) -> dict[str, Experi
         try:
             read[name] = read_experiment(folder)
         except UserError as problem:
-            st.warning(str(problem), icon=":material/warning:")
+            st.warning(sentence(problem), icon=":material/warning:")
     return dict(sorted(read.items(), key=lambda item: (not item[1].table.is_file(), item[0] != FIRST, item[0])))
 
 
@@ -132,7 +132,7 @@ def curves(experiment: Experiment) -> dict[int, Any]:
             try:
                 starts = analyses.fresh("edge_starts", experiment=str(folder))
             except UserError as problem:
-                st.warning(str(problem), icon=":material/warning:")
+                st.warning(sentence(problem), icon=":material/warning:")
             else:
                 found |= dict.fromkeys(starts.seeds, starts)
     return found

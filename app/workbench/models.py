@@ -158,7 +158,7 @@ def require(name: str) -> Any:
     """The model; where it cannot be loaded, one sentence that says why, and the end of the page."""
     try:
         return model(name)
-    except (ValueError, OSError) as problem:
+    except (ValueError, OSError, ImportError, TypeError) as problem:
         reason = sentence(problem)
         st.error(
             f"{escape(name)} does not load: {reason} Choose another model in the sidebar.", icon=":material/error:"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.inputs import shown
+from workbench.markdown import escape
 
 
 def explained(scores: Any) -> str:
     """What scores explain: the logit difference between two tokens, or the logit of one."""
-    target, foil = (f'"{shown(token).strip()}"' for token in (scores.target, scores.foil))
+    target, foil = (f'"{escape(shown(token).strip())}"' for token in (scores.target, scores.foil))
     return f"the logit difference between {target} and {foil}" if scores.foil else f"the logit of {target}"
 
 

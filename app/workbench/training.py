@@ -7,6 +7,7 @@ started in a terminal, or by another app, are seen and can be stopped here too: 
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import math
 import os
@@ -190,6 +191,8 @@ def _launch(folder: Path, arguments: list[str]) -> None:
     # Resuming takes the first run's own folder, whatever it was called then.
     command = [sys.executable, "-m", "dcinterp", "train", *arguments, "--output", str(folder)]
     environment = os.environ | {PARENT: str(os.getpid())}
+    if (folder / LOG).is_symlink():
+        raise OSError(errno.ELOOP, "its log is a link to another file", str(folder / LOG))
     with (folder / LOG).open("ab") as log:
         _processes[str(folder)] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
@@ -333,7 +336,7 @@ def _last_line(path: Path) -> str:
 def checkpoints(folder: Path) -> dict[int, str]:
     """{step: folder of a model} of the checkpoints, earliest first; of the last step the finished model."""
     places = [p for p in (folder / "checkpoints").glob("checkpoint-*") if any(p.glob("*.safetensors"))]
-    found = {int(p.name.rsplit("-", 1)[1]): str(p) for p in places if p.name.rsplit("-", 1)[1].isdigit()}
+    found = {int(p.name.rsplit("-", 1)[1]): str(p) for p in places if p.name.rsplit("-", 1)[1].isdecimal()}
     if is_trained(folder / "model"):
         found[_config(folder).get("steps", 0)] = str(folder / "model")
     return dict(sorted(found.items()))

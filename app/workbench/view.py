@@ -16,6 +16,7 @@ from workbench import links
 from workbench.drawings import drawn
 from workbench.glossary import tip
 from workbench.heatmap import Picked, heatmap, is_heatmap
+from workbench.markdown import escape
 from workbench.theme import theme
 
 QUIET = re.compile(r"Attribution (and ablation disagree in sign|gives \S+ -?\d)")
@@ -82,10 +83,10 @@ def show_warnings(result: Any) -> None:
     found = getattr(result, "warnings", list)()
     loud = [sentence for sentence in found if not QUIET.match(sentence)]
     if loud:
-        text = loud[0] if len(loud) == 1 else "\n".join(f"- {sentence}" for sentence in loud)
+        text = escape(loud[0]) if len(loud) == 1 else "\n".join(f"- {escape(sentence)}" for sentence in loud)
         st.warning(text, icon=":material/warning:")
     if quiet := [sentence for sentence in found if QUIET.match(sentence)]:
-        st.caption(f":material/info: {' '.join(quiet)}")
+        st.caption(f":material/info: {escape(' '.join(quiet))}")
 
 
 def footer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,3 +97,20 @@ def test_training_opens_on_the_shipped_models_and_not_on_a_folder_that_lies_abou
     open_page(app, "training")
     assert app.selectbox(key="run").value == "the shipped models"
     assert any(option.endswith("of-somebody-else") for option in app.selectbox(key="run").options)
+
+
+def test_words_of_a_model_are_no_markup(monkeypatch):
+    """A token may be a picture somewhere in the network, which the browser would fetch."""
+    monkeypatch.syspath_prepend(str(APP))
+    import streamlit as st
+
+    from workbench import sentences, view
+
+    token, seen = "![x](https:evil.example/p.png)", []
+    for name in ("warning", "caption"):
+        monkeypatch.setattr(st, name, lambda text, **_: seen.append(text))
+    result = SimpleNamespace(warnings=lambda: [f"The model answers {token}."])
+    view.show_warnings(result)
+    seen.append(sentences.explained(SimpleNamespace(target=token, foil=token)))
+    assert len(seen) == 2
+    assert all("![x](" not in each and "!\\[x\\](" in each for each in seen)
