@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from socket import gethostname
@@ -95,10 +95,23 @@ def lock_holder(folder: Path) -> LockHolder | None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _read(file.read(WIDTH))
+            found = _read(file.read(WIDTH))
+            return found if found.elsewhere or _has_open(found.process, folder / FILE) else replace(found, process=0)
         except OSError:  # a file system without locks
             return None
     return None
+
+
+def _has_open(process: int, file: Path) -> bool:
+    """Whether a process has the lock's file open, so that its number is not one which somebody wrote there."""
+    if not Path("/proc/self/fd").is_dir():  # no way to tell
+        return True
+    with suppress(OSError):
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):
+                if link.samefile(file):
+                    return True
+    return False
 
 
 def _take(handle: int, folder: Path, way_out: str) -> None:
@@ -126,6 +139,9 @@ def _written(holder: LockHolder) -> bytes:
 
 def _read(text: bytes) -> LockHolder:
     try:
-        return LockHolder(**json.loads(text))
+        found = LockHolder(**json.loads(text))
     except (ValueError, TypeError):  # taken this instant, and nothing written yet
         return LockHolder(0)
+    numbers, words = (found.process, found.step, found.steps), (found.message, found.host)
+    whole = all(type(each) is int for each in numbers) and all(isinstance(each, str) for each in words)
+    return found if whole else LockHolder(0)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
+from socket import gethostname
 
 import pytest
 import torch
@@ -27,7 +31,7 @@ from dcinterp.train.config.recipe import (
     write_config,
 )
 from dcinterp.train.control import run_lock
-from dcinterp.train.control.run_lock import lock_holder, lock_run
+from dcinterp.train.control.run_lock import FILE, lock_holder, lock_run
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.run import resolve, train
 from dcinterp.train.loop.run_summary import describe_data
@@ -301,3 +305,15 @@ def test_what_no_run_could_be_made_of_is_refused_before_it_begins(tmp_path, sect
         config = replace(config, **{section: replace(getattr(config, section), **changes)})
     with pytest.raises(UserError, match=says):
         resolve(config)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no way to see what a process has open")
+@pytest.mark.parametrize("written", ["process of another program", "words"])
+def test_a_number_that_somebody_wrote_into_a_lock_is_no_process_of_ours(tmp_path, written):
+    with subprocess.Popen(["sleep", "60"]) as other:
+        process = other.pid if written != "words" else "1"
+        (tmp_path / FILE).write_text(json.dumps({"process": process, "step": 3, "host": gethostname()}))
+        with (tmp_path / FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert lock_holder(tmp_path).process == 0
+        other.kill()
