@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -29,6 +29,7 @@ from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all, import_analysis
 from dcinterp.results.options import parameter_types
 from dcinterp.results.result import CALLS_NOW, TYPES_NOW, Result
+from dcinterp.results.stored import check_fields
 from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import renamed, warn_of
@@ -153,7 +154,9 @@ def analysis(
             call = _call(entry, bound)
             # Attributions need gradients, which inference mode would not give.
             with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-                return function(*bound.args, **bound.kwargs).with_call(call)
+                made = function(*bound.args, **bound.kwargs)
+            require_result(entry.name, made)
+            return made.with_call(call)
 
         entry = Analysis(
             name=function.__name__,
@@ -172,6 +175,24 @@ def analysis(
         return run
 
     return register
+
+
+def require_result(name: str, made: Any) -> None:
+    """Refuse what an analysis returns and cannot be saved, where it is made and not when it is read.
+
+    Raises:
+        TypeError: it is no `Result`, or a field does not fit its type or `AXES`.
+    """
+    if not isinstance(made, Result):
+        raise TypeError(f"{name} returned a {type(made).__name__}; an analysis returns a Result.")
+    if lost := [each for each in made.tensors() if each not in made.AXES]:
+        raise TypeError(f"{name} returned a {type(made).__name__} whose tensor {lost[0]!r} has no place in AXES.")
+    try:
+        check_fields(type(made), {each.name: getattr(made, each.name) for each in fields(made) if each.name != "call"})
+    except UserError as error:
+        raise TypeError(
+            f"{name} returned a {type(made).__name__} that does not fit its own fields: {error}."
+        ) from error
 
 
 _registered: dict[str, Analysis] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,7 +19,8 @@ from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.cli import verbs
 from dcinterp.results.call import Call, from_plain, plain
 from dcinterp.results.options import parameter_types, parse
-from dcinterp.results.registry import ANALYSES
+from dcinterp.results.registry import ANALYSES, require_result
+from dcinterp.results.result import Result
 from synthetic_tasks import generate
 
 PROMPT = "There are a sweater, an elephant, a sweater. Which is not sweater? The"
@@ -206,3 +209,27 @@ def test_a_path_is_written_as_its_text():
     found = dcinterp.loss_curves(SHIPPED / "dcformer++-code")
     assert not found.call.obstacle
     assert f"--run {shlex.quote(str(SHIPPED / 'dcformer++-code'))}" in found.call.command()
+
+
+@dataclass(frozen=True)
+class Made(Result, shared=True):
+    AXES: ClassVar[dict[str, tuple[str, ...]]] = {"norm": ("layer", "head")}
+
+    norm: torch.Tensor
+    said: str = ""
+    more: Any = None
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ({"norm": 3}, "returned a dict; an analysis returns a Result"),
+        (Made(torch.zeros(3)), "norm is of shape"),
+        (Made(torch.zeros(2, 3), said=3), "said is 3"),  # type: ignore[arg-type]
+        (Made(torch.zeros(2, 3), more=torch.zeros(2)), "tensor 'more' has no place in AXES"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_where_it_is_made(made, says):
+    with pytest.raises(TypeError, match=f"^mine returned a .*{says}|^mine {says}"):
+        require_result("mine", made)
+    require_result("mine", Made(torch.zeros(2, 3), said="fine"))
