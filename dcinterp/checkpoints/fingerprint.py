@@ -28,14 +28,16 @@ def mark_source(bridge: Bridge, source: str, dtype: torch.dtype | None, tokenize
 
 
 def hooks_on(bridge: Bridge) -> frozenset[int]:
-    """Torch's numbers of the hooks on the forward passes of a bridge's modules and of its model's.
+    """Torch's numbers of the hooks on the passes, forward and backward, of a bridge's modules and of its model's.
 
     Without those by which transformers and TransformerLens, in the first run, begin to note what modules return.
     """
     points = {id(point) for point in bridge.hook_dict.values()}
     found = set()
     for module in (*cast(nn.Module, bridge).modules(), *bridge.original_model.modules()):
-        for number, hook in (*module._forward_hooks.items(), *module._forward_pre_hooks.items()):
+        forward = (module._forward_hooks, module._forward_pre_hooks)
+        backward = (module._backward_hooks, module._backward_pre_hooks)
+        for number, hook in (pair for hooks in (*forward, *backward) for pair in hooks.items()):
             # What a person hangs on a hook point is wrapped by TransformerLens too.
             home = "" if id(module) in points else getattr(hook, "__module__", None) or ""
             if home.split(".")[0] not in ("transformers", "transformer_lens"):

@@ -24,11 +24,13 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge, alone
+from dcinterp.checkpoints.fingerprint import hooks_on
 from dcinterp.mechanism.circuit_graph import AROUND, CircuitGraph, ComposeEdges, bare, decoder_of
 from dcinterp.model.compose.branches import ComposeWeights, compose, low_rank_map, neighbours
 from dcinterp.model.mask import Sight, mask_scores
 from dcinterp.model.rotary import Rotation, rotate, rotation
 from dcinterp.shapes import Attention, Mask, TokenIds
+from dcinterp.support.errors import UserError
 
 Gates = Float[Tensor, "batch edge"]
 Streams = Float[Tensor, "reader batch pos d_model"]
@@ -99,7 +101,8 @@ class CircuitRun:
         bridge: over a decoder of ours.
 
     Raises:
-        UserError: the model is not one, or a composer of it does not keep the heads (see `CircuitGraph.of`).
+        UserError: the model is not one, or a composer of it does not keep the heads (see `CircuitGraph.of`); a run
+            raises it too where hooks are active.
     """
 
     def __init__(self, bridge: Bridge) -> None:
@@ -126,6 +129,11 @@ class CircuitRun:
         """
         # Forwards of another thread must not change the model in between.
         with alone(self.bridge):
+            if hooks_on(self.bridge) - getattr(self.bridge, "source_hooks", frozenset()):
+                raise UserError(
+                    "Hooks are active on this model, and a circuit's runs go past them; remove them (reset_hooks), or "
+                    "leave the `with` block that adds them."
+                )
             return self._run(ids, switch, embedded)
 
     def embed(self, ids: TokenIds) -> Float[Tensor, "batch pos d_model"]:

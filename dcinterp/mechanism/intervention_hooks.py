@@ -154,14 +154,20 @@ def applied(
     """The bridge with the interventions in force for runs of this one prompt; no hook is left behind.
 
     Raises:
-        UserError: as `intervene`.
+        UserError: as `intervene`; a run is of several prompts at once.
     """
     ids = token_ids(bridge, prompt)
     ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, ids.shape[1])]
     values = references(bridge, ones, ids.shape[1], counterfactual, reference, ids=ids)
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
-    with bridge.hooks(fwd_hooks=list(intervention_hooks(bridge, [ones], values, frozen=frozen))):
+    guard = [("embed.hook_in", _require_one)] if "embed.hook_in" in bridge.hook_dict else []
+    with bridge.hooks(fwd_hooks=[*guard, *intervention_hooks(bridge, [ones], values, frozen=frozen)]):
         yield bridge
+
+
+def _require_one(ids: Tensor, hook: Any) -> None:
+    if len(ids) != 1:
+        raise UserError(f"The interventions are of one prompt, and this run is of {len(ids)}; run them one by one.")
 
 
 def measure_effects(

@@ -300,7 +300,7 @@ def load_result(folder: str | Path) -> Result:
         found = renamed(plain | parts | _read_tensors(folder / TENSORS), kind.FORMER)
         check_fields(kind, found)
         for types_of in TYPES_NOW if call is not None else ():
-            check_words(found, types_of(call.analysis))
+            check_words(found, types_of(call.analysis), kind)
         result = kind(**found, call=call)
         _check_words(result)
         return result

@@ -100,17 +100,19 @@ def check_fields(kind: Any, given: Mapping[str, Any]) -> None:
     _check_axes(kind, given)
 
 
-def check_words(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+def check_words(given: Mapping[str, Any], parameters: Mapping[str, Any], kind: Any = None) -> None:
     """Refuse a field that repeats an argument of the analysis, and holds a word that the argument cannot be.
 
     Args:
         given: the fields of a result.
         parameters: the types of the parameters of the analysis that made it.
+        kind: of result; a field with words of its own may hold these.
 
     Raises:
         UserError: the message names the field.
     """
-    for name in given.keys() & parameters.keys():
+    own = {name for name, each in (_types(kind) if kind is not None else {}).items() if _has_words(each)}
+    for name in (given.keys() & parameters.keys()) - own:  # those were held against their own words
         allowed = alternatives(parameters[name])
         words = [get_args(each)[0] for each in allowed if get_origin(each) is Literal]
         if words and str not in allowed and isinstance(given[name], str):
@@ -180,6 +182,10 @@ def _plain_type(annotation: Any) -> Any:
 def _is_object(annotation: Any) -> bool:
     plain = (int, float, str, bool, NoneType)
     return isinstance(annotation, type) and get_origin(annotation) is None and annotation not in plain
+
+
+def _has_words(annotation: Any) -> bool:
+    return any(get_origin(each) is Literal for each in alternatives(annotation))
 
 
 def _is_name(value: Any) -> bool:

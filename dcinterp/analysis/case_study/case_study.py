@@ -67,7 +67,7 @@ from dcinterp.analysis.case_study.following import (
     silenced,
     source_positions,
 )
-from dcinterp.analysis.case_study.question import Contrast, ask
+from dcinterp.analysis.case_study.question import Contrast, Told, ask
 from dcinterp.analysis.case_study.summary import summarize
 from dcinterp.analysis.case_study.wording import FORMER_STEPS, PROMOTED, Step, Words
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, compose_breakdown
@@ -148,7 +148,7 @@ class CaseStudy(Result):
     key_gate: Float[Tensor, "layer head"]
     after: Float[Tensor, "layer head"]
     kind: str = "zero"
-    contrast: str | None = None
+    contrast: Told | None = None
     reference: str | None = None
     at_zero: tuple[tuple[str, float], ...] | None = None
     other_head: tuple[int, int] | None = None

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from synthetic_tasks import Example
 
 Contrast = Literal["facts", "runner-up"]
+Told = Literal["facts", "runner-up", "no facts", "given"]
+"""What a foil turned out to be."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Asked:
     tokens: tuple[int, ...]
     place: int
     foil: int
-    contrast: str
+    contrast: Told
     other: int | None
     probability: float
     written: bool
@@ -85,7 +87,8 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
     # Where the model would write another token; its first token if it writes them all.
     turn = next((n for n, top in enumerate(ranked) if top[0] != tokens[n]), 0)
     runner_up = next(token for token in ranked[turn] if token != tokens[turn])
-    choices = {"runner-up": (turn, runner_up)}
+    choices: dict[Told, tuple[int, int]] = {"runner-up": (turn, runner_up)}
+    contrast_name: Told
     if foil is not None:
         contrast_name, (place, chosen) = "given", _differing(tokens, tuple(answer_tokens(bridge, foil)))
     else:

@@ -11,6 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import dcinterp
 from dcinterp.bridge import DCBridge, wrap
+from dcinterp.mechanism.intervention_hooks import applied
 from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, HOOKS
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.errors import UserError
@@ -290,3 +291,34 @@ def test_a_hook_may_change_a_head_in_place(name, hook):
     assert logits.requires_grad
     torch.testing.assert_close(logits, expected)
     assert not torch.allclose(logits, bridge(prompt))
+
+
+P = "< Kevin has meat. Robert has jeans. Donald has wine. >. Kevin owns a kind of"
+
+
+def test_what_goes_past_hooks_says_so_and_backward_hooks_are_hooks():
+    bridge = dcinterp.load("dcformer++")
+    other = P.replace("Kevin owns", "Donald owns")
+    with (
+        bridge.hooks(fwd_hooks=[("blocks.2.hook_mlp_out", lambda value, hook: value * 0.3)]),
+        pytest.raises(UserError, match="Hooks are active"),
+    ):
+        dcinterp.patch_path(bridge, P, "logits", other, "food", "drink")
+    assert dcinterp.patch_path(bridge, P, "logits", other, "food", "drink").together == pytest.approx(1, abs=1e-3)
+    with bridge.hooks(bwd_hooks=[("blocks.1.attn.hook_pattern", lambda gradient, hook: gradient * 0)]):
+        assert "hooks were active" in dcinterp.predict(bridge, P).call.obstacle
+    assert not dcinterp.predict(bridge, P).call.obstacle
+
+
+def test_interventions_of_one_prompt_are_not_applied_to_several():
+    bridge = dcinterp.load("dcformer++")
+    with applied(bridge, "head 2.3 zero", P):
+        bridge(P)
+        with pytest.raises(UserError, match="of one prompt, and this run is of 2"):
+            bridge([P, P])
+
+
+@pytest.mark.parametrize(("prompt", "foil"), [(P, "drink"), ("Kevin owns a kind of", None)])
+def test_a_case_study_of_any_foil_is_read_again(tmp_path, prompt, foil):
+    found = dcinterp.case_study(dcinterp.load("dcformer++"), prompt, answer="food", foil=foil)
+    assert dcinterp.load_result(found.save(tmp_path / "saved")) == found
