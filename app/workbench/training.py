@@ -7,7 +7,6 @@ started in a terminal, or by another app, are seen and can be stopped here too: 
 from __future__ import annotations
 
 import atexit
-import errno
 import json
 import math
 import os
@@ -191,8 +190,8 @@ def _launch(folder: Path, arguments: list[str]) -> None:
     # Resuming takes the first run's own folder, whatever it was called then.
     command = [sys.executable, "-m", "dcinterp", "train", *arguments, "--output", str(folder)]
     environment = os.environ | {PARENT: str(os.getpid())}
-    if (folder / LOG).is_symlink():
-        raise OSError(errno.ELOOP, "its log is a link to another file", str(folder / LOG))
+    if (folder / LOG).is_symlink():  # or the run would write into a file elsewhere
+        (folder / LOG).unlink()
     with (folder / LOG).open("ab") as log:
         _processes[str(folder)] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 

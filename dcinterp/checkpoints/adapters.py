@@ -21,7 +21,7 @@ from dcinterp.checkpoints.tensor_files import count_tensors
 from dcinterp.support.errors import UserError, reason, shortened
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.paths import path_of
-from dcinterp.support.pretrained import read_pretrained, require_no_code
+from dcinterp.support.pretrained import read_pretrained
 from dcinterp.support.progress import without_bars
 from dcinterp.support.text import shown
 
@@ -92,7 +92,6 @@ def _read_base(base: Path, dtype: torch.dtype | None) -> Any:
     fields = read_config_file(base)
     if fields.get("model_type") in OURS:
         return read_model(base, dtype=dtype)
-    require_no_code(base)
     require_counts(base / "config.json", fields, count_tensors(base))
     try:
         with without_bars():

@@ -45,6 +45,12 @@ def hooks_on(bridge: Bridge) -> frozenset[int]:
     return frozenset(found)
 
 
+def has_hooks(bridge: Bridge) -> bool:
+    """Whether somebody hung a hook on a bridge since it was loaded."""
+    # TransformerLens itself hangs some on a few architectures.
+    return bool(hooks_on(bridge) - getattr(bridge, "source_hooks", frozenset()))
+
+
 def drops_out(bridge: Bridge) -> bool:
     """Whether a module is in training mode and leaves out parts at random, so that no two runs are the same."""
     for module in bridge.original_model.modules():

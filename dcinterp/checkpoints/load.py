@@ -250,18 +250,16 @@ def _wrap_ours(model: Any, folder: Path, name: str, words: Any) -> TransformerBr
     if words is None:
         return wrap(model, None, name)
     try:
-        opened = _begins_with_bos(words)
+        opened = words.bos_token_id is not None and words("a").input_ids[:1] == [words.bos_token_id]
     except Exception as error:  # as above
-        raise UserError(f"The tokenizer in {folder} is damaged ({reason(error)}); copy its files again.") from error
+        raise UserError(
+            f"The tokenizer in {words.name_or_path or folder} is damaged ({reason(error)}); copy its files again."
+        ) from error
     if words.bos_token is None:
         words.bos_token = words.eos_token  # Qwen's has none; this one no text begins with either
     bridge = wrap(model, words, name)
     bridge.cfg.default_prepend_bos = opened
     return bridge
-
-
-def _begins_with_bos(words: Any) -> bool:
-    return words.bos_token_id is not None and words("a").input_ids[:1] == [words.bos_token_id]
 
 
 def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> TransformerBridge:

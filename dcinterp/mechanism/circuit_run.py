@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from dcinterp.bridge.protocol import Bridge, alone
-from dcinterp.checkpoints.fingerprint import hooks_on
+from dcinterp.checkpoints.fingerprint import has_hooks
 from dcinterp.mechanism.circuit_graph import AROUND, CircuitGraph, ComposeEdges, bare, decoder_of
 from dcinterp.model.compose.branches import ComposeWeights, compose, low_rank_map, neighbours
 from dcinterp.model.mask import Sight, mask_scores
@@ -129,7 +129,7 @@ class CircuitRun:
         """
         # Forwards of another thread must not change the model in between.
         with alone(self.bridge):
-            if hooks_on(self.bridge) - getattr(self.bridge, "source_hooks", frozenset()):
+            if has_hooks(self.bridge):
                 raise UserError(
                     "Hooks are active on this model, and a circuit's runs go past them; remove them (reset_hooks), or "
                     "leave the `with` block that adds them."

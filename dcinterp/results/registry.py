@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from dcinterp.bridge.protocol import Bridge, alone, stages_of
-from dcinterp.checkpoints.fingerprint import drops_out, fingerprint, hooks_on, is_unchanged, revision
+from dcinterp.checkpoints.fingerprint import drops_out, fingerprint, has_hooks, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
 from dcinterp.results.catalogue import homes, import_all, import_analysis
 from dcinterp.results.options import parameter_types
@@ -302,7 +302,6 @@ def _obstacle(bridge: Bridge) -> str:
         return "This result cannot be made again by a snippet: its model was built in memory, not by dcinterp.load."
     if not is_unchanged(bridge):
         return "This result cannot be made again by a snippet: its model's weights were changed after loading."
-    # TransformerLens itself hangs some on a few architectures.
-    if hooks_on(bridge) - getattr(bridge, "source_hooks", frozenset()):
+    if has_hooks(bridge):
         return "This result cannot be made again by a snippet: hooks were active on its model when it was made."
     return ""

@@ -288,7 +288,8 @@ def load_result(folder: str | Path) -> Result:
         raise UserError(f"There is no result at {folder}; give a folder that `save` wrote.")
     way = "compute and save it again"
     record = read_json_object(path, what="a result", way=way, ours=True)
-    import_all()  # here, where a broken file of an analysis is not taken for a broken result
+    # Kinds are known once their modules are; here, so that a broken module is not taken for a broken result.
+    import_all()
     try:
         check_record(record)
         kind = _kind(record["kind"])
@@ -334,8 +335,6 @@ def _kind(name: str) -> type[Result]:
     Raises:
         UserError: there is none.
     """
-    if name not in Result.kinds:
-        import_all()  # kinds are known once their modules are
     if name not in Result.kinds:
         raise UserError(f"there is no kind of result {name[:60]!r}; {nearest(name[:60], Result.kinds)}")
     return Result.kinds[name]

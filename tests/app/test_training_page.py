@@ -188,3 +188,18 @@ def test_a_run_from_a_terminal_is_seen_and_can_be_stopped(tmp_path, monkeypatch,
     run = training.read_run(folder)
     assert run.state == "stopped"
     assert run.saved == run.step
+
+
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(APP))
+    from workbench import training
+
+    elsewhere, run = tmp_path / "elsewhere.txt", tmp_path / "run"
+    run.mkdir()
+    elsewhere.write_text("mine")
+    (run / training.LOG).symlink_to(elsewhere)
+    monkeypatch.setattr(training.subprocess, "Popen", lambda *_, stdout, **__: stdout.write(b"theirs"))
+    monkeypatch.setattr(training, "_processes", {})
+    training.resume(run)
+    assert elsewhere.read_text() == "mine"
+    assert (run / training.LOG).read_text() == "theirs"

@@ -152,7 +152,7 @@ def _require_numbers(experiment: Experiment, rows: pd.DataFrame, measure: str) -
     """
     for name, value in zip(rows["name"], rows[measure], strict=True):
         number = pd.to_numeric(value, errors="coerce")
-        if pd.isna(value) or (math.isfinite(number) and (not is_share(measure) or 0 <= number <= 1)):
+        if math.isfinite(number) and (not is_share(measure) or 0 <= number <= 1):
             continue
         kind = "a share from 0 to 1" if is_share(measure) else "a number"
         raise UserError(f"{measure!r} of the run {name} in {experiment.table} is {shown(value)}; it must be {kind}.")

@@ -41,7 +41,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dcinterp.model.config import DCFormerConfig, DCViTConfig
+from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.train.config.recipe import TrainConfig, find_config, own_folders, read_tree
 from dcinterp.train.control.experiment import FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
@@ -163,12 +163,10 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
 
 def _require_model(file: Path, arm: str, config: TrainConfig) -> None:
     """Refuse an arm whose model cannot be made, before its runs begin; the vocabulary comes with the text."""
-    sources = {phase.source for phase in config.data.phases}
     try:
         if not config.model.start:
-            kind = DCViTConfig if "images" in sources else DCFormerConfig
-            kind.preset(config.model.preset, **config.model.changes)
-        if "puzzle" in sources:
+            DCFormerConfig.preset(config.model.preset, **config.model.changes)
+        if any(phase.source == "puzzle" for phase in config.data.phases):
             open_puzzle(config.data.puzzle)
     except UserError as error:
         raise UserError(f"The arm {arm!r} of {file}: {error}") from error
