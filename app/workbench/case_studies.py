@@ -89,7 +89,10 @@ def most_direct_head(name: str, question: Question, scores: Any) -> DirectHead |
     """
     if not analyses.small(name):
         return None
-    study = run_case_study(name, question, contrast="runner-up")
+    try:
+        study = run_case_study(name, question, contrast="runner-up")
+    except UserError:  # the scores stand without it
+        return None
     if (study.attribution.target, study.attribution.foil) != (scores.target, scores.foil):
         return None
     effect = float(study.direct[study.layer, study.head])

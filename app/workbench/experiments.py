@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,6 +114,8 @@ def protocol(experiment: Experiment) -> str:
 
 
 def _headings_down(text: str, levels: int) -> str:
+    # A picture would be fetched by the browser, from wherever it says: it is shown as a link.
+    text = re.sub(r"!(?=\[[^\]]*\][(\[])", "", text)
     return "\n".join(f"{'#' * levels}{line}" if line.startswith("#") else line for line in text.splitlines())
 
 

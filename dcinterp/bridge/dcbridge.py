@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components.base import alias_generation
+from transformers.utils import TransformersKwargs
 
 from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
 from dcinterp.bridge.lock import LockedBridge
@@ -19,6 +22,13 @@ from dcinterp.model.build import build_model
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
+
+OPTIONS = {
+    *(name for name in inspect.signature(TransformerBridge.forward).parameters if name not in ("self", "kwargs")),
+    *TransformersKwargs.__annotations__,
+    *("cache_position", "input_ids", "one_zero_attention_mask", "return_dict", "use_past_kv_cache"),
+}
+"""What TransformerLens and transformers read of the options of a run, beside those that the model's forward names."""
 
 
 class DCBridge(LockedBridge):
@@ -78,8 +88,17 @@ class DCBridge(LockedBridge):
         return self.model_config.stages
 
     def to_tokens(self, input: str | list[str], *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, with a warning where the tokenizer reads words as unknown ones."""
-        tokens = super().to_tokens(input, *args, **kwargs)
+        """As in TransformerLens, with a warning where words are unknown, or a text is cut to the context."""
+        options = inspect.signature(super().to_tokens).bind(input, *args, **kwargs).arguments
+        # TransformerLens counts a token that it then removes, and would cut a text that just fits.
+        tokens = super().to_tokens(**options | {"truncate": False})
+        if (length := tokens.shape[-1]) > self.cfg.n_ctx and options.get("truncate", True):
+            tokens = super().to_tokens(**options)
+            warnings.warn(
+                f"The text has {length:,} tokens and this model reads {self.cfg.n_ctx:,}: only its first "
+                f"{tokens.shape[-1]:,} are used.",
+                stacklevel=2,
+            )
         if has_unknown(self.tokenizer, tokens):
             for text in [input] if isinstance(input, str) else input:
                 if words := unknown_words(self.tokenizer, text):
@@ -98,6 +117,19 @@ class DCBridge(LockedBridge):
         if words := unknown_words(self.tokenizer, string):
             raise UserError(f"This model does not know {unknown_clause(words)}; use words of its tasks.")
         return super().to_single_token(string)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens; an option that nothing reads is an error.
+
+        Raises:
+            UserError: a misspelt option; the message suggests the nearest ones.
+        """
+        unknown = kwargs.keys() - OPTIONS
+        if unknown and (unknown := unknown - inspect.signature(self.original_model.forward).parameters.keys()):
+            runs = (TransformerBridge.run_with_hooks, TransformerBridge.run_with_cache)
+            known = OPTIONS.union(*(inspect.signature(run).parameters for run in runs)) - {"self", "kwargs"}
+            raise UserError(f"A run has no option {min(unknown)!r}; {nearest(min(unknown), known)}")
+        return super().forward(*args, **kwargs)
 
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens; a name in `names_filter` that is no hook is an error, also beside right ones.

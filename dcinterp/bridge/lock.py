@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components import BlockBridge
 
 
 class RunLock:
@@ -62,6 +64,19 @@ class LockedBridge(TransformerBridge):
         """As in TransformerLens, one thread at a time."""
         with self.lock:
             return super().run_with_hooks(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A model of its own: TransformerLens's captures, which would stay with the first one's blocks, come anew."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        for part in twin.modules():
+            if isinstance(part, BlockBridge):
+                for handle in part._capture_hook_handles:
+                    handle.remove()
+                part._capture_hook_handles.clear()
+                part._capture_hooks_wired = False
+        return twin
 
     @contextmanager
     def hooks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:

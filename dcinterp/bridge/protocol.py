@@ -6,8 +6,8 @@ without transformer_lens being imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 
@@ -47,6 +47,23 @@ def alone(bridge: object) -> AbstractContextManager[Any]:
     A bridge of TransformerLens's own, which `dcinterp.load` did not make, has no lock; there it does nothing.
     """
     return getattr(bridge, "lock", None) or nullcontext()
+
+
+@contextmanager
+def one_input(bridge: Any) -> Iterator[None]:
+    """While it is open all heads' queries, keys and values are read from attention's one input, and hooks there count.
+
+    With an input for each head (`set_use_split_qkv_input`, `set_use_attn_in`) they are made from the stream again.
+    """
+    with alone(bridge):
+        forked = [name for name in ("use_split_qkv_input", "use_attn_in") if getattr(bridge.cfg, name, False)]
+        for name in forked:
+            getattr(bridge, f"set_{name}")(False)
+        try:
+            yield
+        finally:
+            for name in forked:
+                getattr(bridge, f"set_{name}")(True)
 
 
 def stages_of(bridge: object) -> tuple[str, ...]:

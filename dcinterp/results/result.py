@@ -185,6 +185,8 @@ class Result:
         for axis in shared:
             if (names := self.labels(axis)) is not None:
                 frame.insert(frame.columns.get_loc(axis) + 1, f"{axis}_label", [names[i] for i in frame[axis]])
+                if axis == "layer":  # its place among those scored would be taken for its number
+                    frame[axis] = frame[f"{axis}_label"]
         return frame
 
     def table(self) -> pd.DataFrame:

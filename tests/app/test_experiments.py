@@ -24,6 +24,17 @@ def test_an_experiment_without_runs_shows_what_it_asks(app, write_experiment):
     assert any("Nothing was run yet." in text.value for text in app.markdown)
 
 
+def test_pictures_of_a_protocol_are_links(app, write_experiment):
+    """The browser of whoever looks would fetch them from anywhere."""
+    folder = write_experiment(Path("experiments/soon"), {"plain": [0.1], "composed": [0.2]})
+    said = "# Soon\n\n![a picture](https://example.org/a.png) and ![other][ref]; not so!\n\n[ref]: b.png\n"
+    (folder / "protocol.md").write_text(said, encoding="utf-8")
+    open_page(app, "experiments", experiment="soon")
+    (shown,) = [text.value for text in app.markdown if "a picture" in text.value]
+    assert "[a picture](https://example.org/a.png) and [other][ref]; not so!" in shown
+    assert "![" not in shown
+
+
 def test_every_hypothesis_is_listed_when_asked_for(app, write_experiment):
     write_experiment(Path("experiments/ours"), {"plain": [0.1, 0.2, 0.15], "composed": [0.3, 0.41, 0.36]})
     open_page(app, "experiments", experiment="ours", all="True")

@@ -43,7 +43,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge
+from dcinterp.bridge.protocol import Bridge, one_input
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.path_gradient import legendre
@@ -241,10 +241,11 @@ def composition_causes(
         (key, [score], of_score, f"{prefix}hook_q"),
         (side, weights, of_weight, ""),
     ]
-    made = [
-        _Cause(bridge, stream, layer, place, parts, taps, value, held).attribute(steps)
-        for place, taps, value, held in read
-    ]
+    with one_input(bridge):
+        made = [
+            _Cause(bridge, stream, layer, place, parts, taps, value, held).attribute(steps)
+            for place, taps, value, held in read
+        ]
     value, at_mean, causes, ablation, by_token = (torch.stack(each).float().cpu() for each in zip(*made, strict=True))
     return CompositionCauses(
         tokens=str_tokens(bridge, ids),

@@ -67,7 +67,7 @@ def parse_record(line: str, needed: tuple[str, ...]) -> dict[str, Any] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or not all(_is_number(record.get(name)) for name in needed):
+    if not isinstance(record, dict) or not all(_is_count(record.get(name)) for name in needed):
         return None
     measured = [record[name] for name in ("loss", "validation_loss") if name in record]
     if not all(map(_is_number, measured)) or not _is_accuracy(record.get("accuracy", {})):
@@ -75,9 +75,17 @@ def parse_record(line: str, needed: tuple[str, ...]) -> dict[str, Any] | None:
     return record
 
 
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < 2**53
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_accuracy(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(row, dict) for row in value.values())
+    """{length of rows: {pattern: share}}."""
+    return isinstance(value, dict) and all(
+        length.isdecimal() and isinstance(row, dict) and all(map(_is_number, row.values()))
+        for length, row in value.items()
+    )

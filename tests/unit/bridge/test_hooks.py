@@ -322,3 +322,17 @@ def test_interventions_of_one_prompt_are_not_applied_to_several():
 def test_a_case_study_of_any_foil_is_read_again(tmp_path, prompt, foil):
     found = dcinterp.case_study(dcinterp.load("dcformer++"), prompt, answer="food", foil=foil)
     assert dcinterp.load_result(found.save(tmp_path / "saved")) == found
+
+
+def test_a_misspelt_option_of_a_run_is_refused(bridge: Make, ids: Tensor) -> None:
+    model = bridge()
+    double = [("blocks.0.hook_in", lambda tensor, hook: 2 * tensor)]
+    with pytest.raises(UserError, match=r"no option 'fwd_hook'; did you mean fwd_hooks"):
+        model.run_with_hooks(ids, fwd_hook=double)
+    with pytest.raises(UserError, match=r"no option 'name_filter'; did you mean names_filter"):
+        model.run_with_cache(ids, name_filter="blocks.0.hook_in")
+    with pytest.raises(UserError, match=r"no option 'return_typ'; did you mean return_type"):
+        model(ids, return_typ="loss")
+    with torch.no_grad():
+        expected = model(ids)
+        assert torch.equal(model(ids, use_cache=False, output_hidden_states=True, logits_to_keep=0), expected)

@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,17 @@ def test_load_gives_the_saved_model(folder: Path) -> None:
         torch.testing.assert_close(bridge(TEXT), raw(ids).logits, atol=1e-5, rtol=0)
         loss = bridge(TEXT, return_type="loss")
     torch.testing.assert_close(loss, raw(ids, labels=ids).loss, atol=1e-5, rtol=0)
+
+
+def test_a_text_that_fits_is_read_whole_and_a_longer_one_with_a_warning(folder: Path) -> None:
+    bridge = dcinterp.load(folder)
+    words = "Ruth has a lime .".split() * 9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bridge.to_tokens(" ".join(words[:40])).shape == (1, 40), "the context of this model"
+        assert bridge.to_tokens(" ".join(words), truncate=False).shape == (1, 45)
+    with pytest.warns(UserWarning, match="45 tokens and this model reads 40: only its first"):
+        assert bridge.to_tokens(" ".join(words)).shape[1] <= 40
 
 
 def test_generation_under_a_hook_does_not_depend_on_the_cache(folder: Path) -> None:
@@ -120,6 +132,31 @@ def test_a_deep_copy_is_independent(bridge: Callable[..., DCBridge], ids: Tensor
         two.blocks[0].attn.post.original_component.key.up.zero_()
         assert not torch.equal(two(ids), expected)
         assert torch.equal(one(ids), expected)
+
+
+@pytest.mark.parametrize("hook", ["attn.hook_q_input", "hook_mlp_in"])
+def test_a_deep_copy_of_a_bridge_that_has_run_has_hooks_of_its_own(bridge: Callable[..., DCBridge], hook: str) -> None:
+    """TransformerLens hangs some on the model in its first run, with references to the blocks of that bridge."""
+    one = bridge()
+    first, other = (
+        torch.randint(0, 29, (2, length), generator=torch.Generator().manual_seed(length)) for length in (7, 5)
+    )
+    double = [(f"blocks.1.{hook}", lambda tensor, hook: 2 * tensor)]
+
+    def run(model: DCBridge) -> Tensor:
+        with torch.no_grad():
+            return model.run_with_hooks(other, fwd_hooks=double)
+
+    for model in (one, fresh := bridge()):
+        model.set_use_split_qkv_input(True)
+        model.set_use_hook_mlp_in(True)
+    with torch.no_grad():
+        one(first)
+    two = copy.deepcopy(one)
+    assert torch.equal(run(two), run(fresh))
+    assert torch.equal(run(one), run(fresh))
+    with torch.no_grad():
+        assert not torch.equal(run(two), two(other)), "the hook counts"
 
 
 def test_threads_do_not_mix_their_hooks(bridge: Callable[..., DCBridge], ids: Tensor) -> None:

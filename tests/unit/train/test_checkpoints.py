@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import dcinterp
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.default_run import text_run
 from dcinterp.train.config.recipe import (
@@ -174,7 +175,17 @@ def test_a_text_that_is_a_loop_of_links_is_a_sentence(tmp_path, monkeypatch):
         train(build_config(text_run("loop.txt")))
 
 
-@pytest.mark.parametrize("wrong", ["[]", "3", "{", '{"step": "two"}', '"\\u2028"', "\0"])
+@pytest.mark.parametrize("accuracy", [{"ten": {"all": 0.5}}, {"10": {"all": "half"}}, {"10": [0.5]}, 0.5])
+def test_odd_accuracies_are_no_measurement(tmp_path, accuracy):
+    line = json.dumps({"step": 1, "tokens": 8, "accuracy": accuracy})
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+    with pytest.raises(UserError, match=r"Line 1 of .* is not a measurement of a run"):
+        dcinterp.training_curves(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["[]", "3", "{", '{"step": "two"}', '{"step": NaN, "tokens": 1}', '{"step": 1e99}', '"\\u2028"', "\0"]
+)
 def test_a_wrong_line_of_history_or_metrics_is_a_sentence(whole, tmp_path, caplog, wrong):
     output = tmp_path / "run"
     with pytest.raises(Crashed):

@@ -175,6 +175,7 @@ def test_some_layers_and_no_sources_are_the_same_numbers(double, prompt):
     assert part.layers == (1,)
     assert part.by_source.shape[-1] == 1
     assert torch.allclose(part.scores[0], full.scores[1], atol=1e-5)
+    assert set(part.to_dataframe("scores").layer) == {1}, "its number, not its place among those scored"
 
 
 def test_top_edges_are_the_largest_and_are_ablated(double, prompt):

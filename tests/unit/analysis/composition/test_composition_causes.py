@@ -41,6 +41,18 @@ def test_causes_and_gap_add_up_to_the_difference(make_bridge, prompt, preset, br
     assert float(found.value[2]) == pytest.approx(float((w1[:, 2] * w2[:, 3]).sum()), abs=1e-5)
 
 
+@pytest.mark.parametrize("setter", ["set_use_split_qkv_input", "set_use_attn_in"])
+def test_inputs_of_each_head_change_nothing(make_bridge, prompt, setter):
+    """They are made from the stream, past attention's own input."""
+    bridge = make_bridge("tiny-dcformer++")
+    expected = composition_causes(bridge, prompt, 1, 2, 3, -1, 4)
+    getattr(bridge, setter)(True)
+    found = composition_causes(bridge, prompt, 1, 2, 3, -1, 4)
+    for name, tensor in expected.tensors().items():
+        torch.testing.assert_close(found.tensors()[name], tensor, atol=1e-4, rtol=1e-4)
+    assert getattr(bridge.cfg, setter.removeprefix("set_")), "as the person left it"
+
+
 def test_an_ablation_is_what_the_model_does(bridge, prompt):
     """Head 5 of layer 0 set to its mean over the other positions, by hand, at the position whose stream is read."""
     found = composition_causes(bridge, prompt, 1, 2, 3, -1, 4, branch="qp")
