@@ -87,6 +87,28 @@ def run(
 
 
 @app.command()
+def check(folder: Folder) -> None:
+    """Say what the runs would be, before the first: sizes of the arms, what they measure, how long they take here.
+
+    Every arm is opened as its runs will be, up to the first step. Exit code 1 if something stands in the way.
+
+    Example:
+
+        dcinterp experiment check experiments/recombination
+    """
+    from dcinterp.checkpoints.composition import open_start
+    from dcinterp.train.control.check_experiment import plan_experiment
+    from dcinterp.train.control.experiment_file import read_experiment
+
+    experiment = read_experiment(folder)
+    with show_progress("arm", lines=sys.stderr) as progress:
+        plan = plan_experiment(experiment, open_start, progress)
+    typer.echo("\n".join(plan.lines()))
+    if plan.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
 def show(
     folder: Folder,
     table: Annotated[Path | None, typer.Option(help="Another table than its own.", metavar="FILE")] = None,

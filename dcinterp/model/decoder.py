@@ -37,6 +37,10 @@ class DCFormerPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]
 
+    def __init__(self, config: DCFormerConfig) -> None:
+        check_implementation(config._attn_implementation or "auto")  # before transformers looks for it at the hub
+        super().__init__(config)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if (initialise := getattr(module, "initialise", None)) is not None:  # a way of composing knows its own

@@ -1,4 +1,4 @@
-"""The path that a person typed."""
+"""Paths and patterns of files that a person typed."""
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ def path_of(text: str | Path) -> Path:
         said = getattr(error, "strerror", None) or reason(error)
         raise UserError(f"{shortened(str(text), 80)!r} cannot be a path ({said}); check it.") from error
     return path
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder that a pattern such as `**/*.py` selects, in order, without those that are hidden.
+
+    Raises:
+        UserError: it is no pattern.
+    """
+    try:
+        found = sorted(folder.glob(pattern))
+    except (ValueError, NotImplementedError, IndexError) as error:
+        raise UserError(f"{pattern!r} is no pattern for files ({reason(error)}); write one such as **/*.py.") from error
+    return [path for path in found if path.is_file() and not hidden(path, folder)]
 
 
 def hidden(path: Path, folder: Path) -> bool:

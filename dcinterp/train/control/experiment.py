@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -167,7 +168,8 @@ class Experiment:
     @property
     def has_own_table(self) -> bool:
         """Whether the table is results.csv beside the file, and not that of a repetition."""
-        return self.table.resolve() == (self.folder / TABLE).resolve()
+        # Not resolve(), which fails where links lead to each other.
+        return os.path.realpath(self.table) == os.path.realpath(self.folder / TABLE)
 
     @property
     def folder_text(self) -> str:

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -194,7 +195,7 @@ def series(experiment: Experiment) -> list[Experiment]:
 
 def _mark(table: Path) -> str:
     """A name for the runs of another table: that of its file, and a hash of its place."""
-    return f"{table.stem}-{hashlib.blake2b(str(table.resolve()).encode(), digest_size=4).hexdigest()}"
+    return f"{table.stem}-{hashlib.blake2b(os.path.realpath(table).encode(), digest_size=4).hexdigest()}"
 
 
 def _config(file: Path, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,11 +59,13 @@ from dcinterp.train.control.engines import (
 )
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.control.signals import interrupt_on_signals
-from dcinterp.train.loop.metrics_file import data_digest, read_records
+from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, read_records
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
 LOCK = ".sweep"
+COLUMNS = ("loss", "steps", "tokens", "parameters", "flops", "seconds")
+"""What the table has of every run that ended; the rest is what it measured on held-out documents."""
 
 
 @dataclass(frozen=True)
@@ -492,7 +494,7 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
             if key in record:
                 measured[key] = record[key]
         for examples, patterns in record.get("accuracy", {}).items():
-            measured |= {f"accuracy {examples} {pattern}": share for pattern, share in patterns.items()}
+            measured |= {accuracy_column(examples, pattern): share for pattern, share in patterns.items()}
     row |= measured
     if status == "done":
         try:

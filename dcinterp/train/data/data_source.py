@@ -152,11 +152,12 @@ def _steps(phase: Phase, seed: int, data_source: DataSource, probes: int = 20) -
     """Steps that read `phase.tokens`, by the mean of the first batches; text and images need one to know."""
     probes = probes if phase.source in SOURCES else 1
     batches = Batches(DataSection(seed=seed, phases=(replace(phase, steps=probes),)), data_source)
-    tokens = sum(_tokens(batches[step], data_source) for step in range(probes)) / probes
+    tokens = sum(count_tokens(batches[step], data_source) for step in range(probes)) / probes
     return max(1, -(-phase.tokens // round(tokens)))
 
 
-def _tokens(batch: dict, data_source: DataSource) -> int:
+def count_tokens(batch: dict, data_source: DataSource) -> int:
+    """Tokens of a batch without padding; of images, how many they are."""
     if "pixel_values" in batch:
         return len(batch["pixel_values"])
     assert data_source.tokenizer is not None

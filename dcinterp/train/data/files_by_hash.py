@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dcinterp.support.errors import UserError
-from dcinterp.support.paths import hidden, path_of
+from dcinterp.support.paths import matching, path_of
 from dcinterp.train.data.installed import is_installed, python_sources
 from dcinterp.train.data.text import hash_share, readable_text
 
@@ -58,7 +58,6 @@ def _files(text: str, pattern: str) -> Iterator[tuple[str, Path]]:
     if path.is_file():
         yield path.name, path
     elif path.is_dir():
-        files = (p for p in sorted(path.rglob(pattern)) if p.is_file() and not hidden(p, path))
-        yield from ((p.relative_to(path).as_posix(), p) for p in files)
+        yield from ((p.relative_to(path).as_posix(), p) for p in matching(path, f"**/{pattern}"))
     else:
         raise UserError(f"There is no file or folder {text}, and no installed packages of these names; check them.")

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dcinterp.support.errors import UserError
 from dcinterp.support.file_names import is_run
-from dcinterp.support.paths import hidden, path_of
+from dcinterp.support.paths import matching, path_of
 from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
 from dcinterp.train.data.cache import find_or_make, fingerprint_files
@@ -133,7 +133,7 @@ def find(section: TextSection, output: Path | None = None) -> tuple[Any, Documen
         from dcinterp.train.data.hub import load_saved
 
         return _columns(load_saved(path), section.column)
-    files = [p for p in sorted(path.glob(section.pattern)) if p.is_file() and not hidden(p, path)]
+    files = matching(path, section.pattern)
     if output is not None and output.resolve() == path.resolve():
         raise UserError(f"The run would write into the folder of its text, {path}; give another --output.")
     files = _without_runs(files, path, output)

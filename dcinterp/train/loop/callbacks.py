@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ from dcinterp.train.data.batches import Document, Encoder, TaskSource, answers_r
 from dcinterp.train.data.images import ImageSource, scale_pixels
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource
-from dcinterp.train.loop.metrics_file import read_records
+from dcinterp.train.loop.metrics_file import accuracy_column, read_records
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,12 @@ class HeldOutAccuracy(TrainerCallback):
         self.pad = encoder.pad
         self.rows = {number: self._held_out(number, encoder) for number in section.examples}
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is measured, as a table of runs calls it."""
+        found = {number: _in_order({part for parts, _ in rows for part in parts}) for number, rows in self.rows.items()}
+        return tuple(accuracy_column(number, part) for number, parts in found.items() for part in parts)
+
     def _held_out(self, examples: int, encoder: Encoder) -> list[tuple[tuple[str, ...], Document]]:
         """(QK pattern and side of `data.holdout`, row) for every held-out row of so many examples."""
         rows = []
@@ -106,12 +112,18 @@ class HeldOutAccuracy(TrainerCallback):
                 for (parts, _), guess, labels in zip(chosen, guesses, batch["labels"], strict=True):
                     for part in parts:
                         right[part] += answers_right(guess[None, :-1], labels[None, 1:])
-        order = sorted(right, key=lambda part: OVER_PATTERNS.index(part) if part in OVER_PATTERNS else -1)
-        return {part: sum(right[part]) / len(right[part]) for part in order}
+        return {part: sum(right[part]) / len(right[part]) for part in _in_order(right)}
+
+
+def _in_order(parts: Iterable[str]) -> list[str]:
+    """QK patterns, and then what is over several."""
+    return sorted(parts, key=lambda part: OVER_PATTERNS.index(part) if part in OVER_PATTERNS else -1)
 
 
 class HeldOutText(TrainerCallback):
     """Mean loss per token of held-out rows, every so many steps; also in bits per byte, which tokenizers share."""
+
+    columns = ("validation_loss", "bits_per_byte")
 
     def __init__(self, section: EvaluationSection, data_source: TextSource, metrics: Metrics) -> None:
         self.section, self.metrics = section, metrics
@@ -144,6 +156,8 @@ class HeldOutText(TrainerCallback):
 
 class HeldOutImages(TrainerCallback):
     """Share of held-out images whose class is the most likely one, and their mean loss."""
+
+    columns = ("validation_loss", "image_accuracy")
 
     def __init__(self, section: EvaluationSection, data_source: ImageSource, metrics: Metrics) -> None:
         self.section, self.metrics = section, metrics
@@ -181,6 +195,11 @@ class HeldOutPuzzle(TrainerCallback):
     def __init__(self, section: EvaluationSection, data_source: PuzzleSource, metrics: Metrics) -> None:
         self.section, self.metrics = section, metrics
         self.parts = {part: data_source.held_out(part, section.validation_rows) for part in data_source.puzzle.PARTS}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is measured, as a table of runs calls it."""
+        return tuple(accuracy_column(1, part) for part in self.parts)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.section.every == 0 or state.global_step == state.max_steps:

@@ -56,6 +56,11 @@ def read_records(path: Path, *, needed: tuple[str, ...] = ("step",)) -> tuple[li
     return records, wrong
 
 
+def accuracy_column(examples: int | str, part: str) -> str:
+    """What a table of runs calls the accuracy on a part of what is held out, in rows of so many examples."""
+    return f"accuracy {examples} {part}"
+
+
 def data_digest(starts: Sequence[dict[str, Any]]) -> str:
     """The hash of the data that a run read when it was last started, by its history; empty for what is generated."""
     return str(starts[-1].get("material", "")) if starts else ""  # a key that is older than the name

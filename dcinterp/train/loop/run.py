@@ -174,7 +174,10 @@ def model_config(config: TrainConfig, data_source: DataSource) -> DCFormerConfig
     return DCFormerConfig.preset(config.model.preset, **(data_source.model_fields() | config.model.changes))
 
 
-def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: Metrics) -> TrainerCallback:
+HeldOut = HeldOutAccuracy | HeldOutImages | HeldOutPuzzle | HeldOutText
+
+
+def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: Metrics) -> HeldOut:
     """What measures a run on documents that it is not trained on."""
     if isinstance(data_source, TextSource):
         return HeldOutText(config.evaluation, data_source, metrics)

@@ -44,7 +44,7 @@ class RunSummary:
             where += " from the start, for there is no checkpoint to go on from"
         model = self._model()
         seconds = self.seconds_per_step()
-        takes = f"It takes {_roughly(seconds * (steps - self.step))} here, by timing one step. " if seconds else ""
+        takes = f"It takes {roughly(seconds * (steps - self.step))} here, by timing one step. " if seconds else ""
         return [
             f"Training {model} on {describe_data(config.data)}: {where}.",
             f"{takes}Everything is written to {config.output}.",
@@ -117,7 +117,8 @@ def time_step(model: PreTrainedModel, batch: Mapping[str, Tensor], parts: int) -
     return seconds * parts
 
 
-def _roughly(seconds: float) -> str:
+def roughly(seconds: float) -> str:
+    """A time in words, such as "about 5 minutes"."""
     if seconds < 90:
         whole = max(1, round(seconds))
         return f"about {whole} second{'s' * (whole > 1)}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.kernels import composed_attention, fused, portable, reference_attention, select
 from dcinterp.model.kernels.fused import build
@@ -507,3 +508,10 @@ def test_shared_keys_and_values_are_not_repeated(implementation: str, queries: i
     with torch.no_grad(), Largest() as largest:
         composed_attention(q, k, v, causal=True, implementation=implementation)
     assert largest.numbers <= max(k.numel(), 16 * queries * 500) < 8 * k.numel()
+
+
+@pytest.mark.parametrize("name", ["kernels-community/flash-attn", "sdpa"])
+def test_an_implementation_that_is_not_ours_is_refused_before_it_is_looked_for(name):
+    """A name with a slash is a kernel of the hub to transformers."""
+    with pytest.raises(UserError, match=f"no attention implementation '{name}'; choose from auto"):
+        DCFormerForCausalLM(DCFormerConfig.preset("tiny-dcformer++", attn_implementation=name))

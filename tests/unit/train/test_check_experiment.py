@@ -1,0 +1,84 @@
+"""What an experiment would be is what its runs then are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dcinterp.cli import verbs
+from dcinterp.support.errors import UserError
+from dcinterp.train.control.check_experiment import plan_experiment
+from dcinterp.train.control.experiment_file import read_experiment
+
+FOLDER = Path(__file__).parents[3] / "experiments"
+runner = CliRunner()
+
+
+@pytest.mark.parametrize("name", ["recombination", "digits", "ablations", "recombination_tasks"])
+def test_a_plan_is_what_the_runs_of_the_table_were(name):
+    experiment = read_experiment(FOLDER / name)
+    plan = plan_experiment(experiment)
+    assert plan.problems == ()
+    assert plan.search[0] == plan.search[1]
+    assert plan.reported == (len(experiment.arms) * len(experiment.seeds),) * 2
+    assert plan.seconds == 0, "nothing is to come"
+    table = pd.read_csv(experiment.table)
+    for arm in plan.arms:
+        row = table[(table["stage"] == "final") & (table["arm"] == arm.arm)].iloc[0]
+        assert (arm.parameters, arm.steps) == (row["parameters"], row["steps"])
+        # Tokens of tasks differ from batch to batch.
+        assert arm.flops == pytest.approx(row["flops"], rel=0.05 if name == "recombination_tasks" else 1e-3)
+    assert set(plan.columns) <= {*table.columns, "seconds"}, "which the oldest table does not have"
+
+
+@pytest.fixture
+def changed(tmp_path, write_experiment):
+    """An experiment without runs, some of whose keys are others."""
+
+    def write(**keys):
+        folder = write_experiment(tmp_path / "mine", {"plain": [0.1, 0.2], "composed": [0.2, 0.3]})
+        (folder / "results.csv").unlink()
+        file = folder / "experiment.yaml"
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | keys, sort_keys=False))
+        return folder
+
+    return write
+
+
+def test_what_no_run_measures_is_known_before_the_first(changed):
+    folder = changed(measures={"accuracy 1 heldout": "accuracy on new pairs"})
+    (folder / "protocol.md").write_text("# Mine\n")
+    shown = runner.invoke(verbs, ["experiment", "check", str(folder)])
+    assert shown.exit_code == 1
+    assert "! measures names 'accuracy 1 heldout', which not all runs measure; did you mean accuracy 1 held-out" in (
+        shown.stdout
+    )
+    assert "0 of 4 runs of the search and 0 of 4 reported runs" in shown.stdout
+    assert "The others take about " in shown.stdout
+    assert not list(folder.parent.glob("**/model")), "nothing was trained"
+
+
+def test_a_missing_protocol_is_named(changed):
+    plan = plan_experiment(read_experiment(changed()))
+    (problem,) = plan.problems
+    assert problem.startswith("There is no ")
+    assert "protocol.md; write it, and commit it before the first run that counts" in problem
+
+
+def test_an_arm_that_could_not_begin_is_named(changed):
+    text = {"data.phases": [{"source": "text", "steps": 2}], "data.text.path": "nowhere"}
+    arms = [{"name": "plain"}, {"name": "odd"} | text]
+    with pytest.raises(UserError, match=r"The run final,odd,learning_rate=0\.001,seed=0: There is no text at nowhere"):
+        plan_experiment(read_experiment(changed(arms=arms, hypotheses=[])))
+
+
+def test_a_table_that_is_a_link_to_itself_has_no_runs(changed):
+    folder = changed()
+    (folder / "results.csv").symlink_to("results.csv")
+    shown = runner.invoke(verbs, ["experiment", "show", str(folder)])
+    assert isinstance(shown.exception, UserError)
+    assert "No run of" in str(shown.exception)
