@@ -41,7 +41,7 @@ def insert(path: Path, before: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    """The repository with a relation, two ways to compose, a layout, and an analysis with its figure added."""
+    """The repository with a relation, two ways to compose, a layout, a circuit, and an analysis with its figure."""
     root = tmp_path_factory.mktemp("copy")
     unwanted = shutil.ignore_patterns("__pycache__", "generated", "images", "shipped")
     for part in ("dcinterp", "synthetic_tasks", "tests", "docs", "analyses"):
@@ -58,6 +58,8 @@ def copy(tmp_path_factory) -> Path:
     (root / "dcinterp/checkpoints/layouts/plainlm.py").write_text(layout)
 
     (root / "dcinterp/analysis/attention/look_back.py").write_text(code(PAGE, "class LookBack"))
+    (root / "dcinterp/planted/circuits/own_attention.py").write_text(code(PAGE, 'NAME = "own-attention"'))
+
     drawing = code(PAGE, 'RESULT = "LookBack"').partition("\n\nfigure = ")[0]
     (root / "dcinterp/figures/attention/look_back_grid.py").write_text(f"{drawing}\n")
     return root
@@ -73,13 +75,15 @@ def run(copy: Path, *arguments: str) -> str:
 
 @pytest.mark.slow
 def test_contracts_take_what_was_added(copy):
-    """The tests of this repository, in one process, over the new relation, composers and analysis."""
+    """The tests of this repository, in one process, over the new relation, composers, analysis and circuit."""
     quiet = ("-m", "pytest", "-q", "--numprocesses=0", "-p", "no:cacheprovider", "-rN", "-vv")
-    files = ("tests/contract/test_compose.py", "tests/contract/test_tasks.py", "tests/docs/test_site.py")
-    said = run(copy, *quiet, *files, "-k", "scaled or routed or after-next or every_analysis")
+    contract = ("tests/contract/test_compose.py", "tests/contract/test_tasks.py", "tests/docs/test_site.py")
+    files = (*contract, "tests/causal/test_planted_truth.py")
+    said = run(copy, *quiet, *files, "-k", "scaled or routed or after-next or every_analysis or own-attention")
     assert int(re.search(r"(\d+) passed", said)[1]) > 90
     assert "failed" not in said
     assert len(re.findall("test_site.py::test_every_analysis_has.* PASSED", said)) == 2
+    assert re.search(r"test_an_edge_has_an_effect.*own-attention.* PASSED", said)
 
 
 ADDITIONS = """

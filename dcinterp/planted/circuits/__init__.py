@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from dcinterp.planted.circuit import Circuit
 
 
+FIRST = ("gate-by-qg", "many-to-one", "share-by-kp", "share-by-qp")
+"""The circuits that share a model since version 0.1, in their order there."""
+
+
 @cache
 def circuits() -> Mapping[str, Circuit]:
     """All kinds of circuit by name."""
@@ -28,8 +32,12 @@ def circuits() -> Mapping[str, Circuit]:
 
 
 def together() -> tuple[str, ...]:
-    """The kinds that can live in one model, each with question words of its own."""
-    return tuple(name for name, kind in circuits().items() if not getattr(kind, "ALONE", False))
+    """The kinds that can live in one model, each with question words of its own.
+
+    The first ones keep their order, whatever is added: a name such as "share-by-kp circuits=2" stays the same model.
+    """
+    able = [name for name, kind in circuits().items() if not getattr(kind, "ALONE", False)]
+    return (*FIRST, *(name for name in able if name not in FIRST))
 
 
 FORMER = {"lend-by-kp": "share-by-kp", "lend-by-qp": "share-by-qp"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -156,3 +157,13 @@ def test_load_plants_too():
 def test_refuses_with_a_sentence(arguments, message):
     with pytest.raises(UserError, match=message):
         plant(**arguments)
+
+
+def test_a_circuit_that_is_added_does_not_change_which_share_a_model(monkeypatch):
+    kinds = sys.modules["dcinterp.planted.circuits"]  # its name is taken by the function
+    kinds = sys.modules["dcinterp.planted.circuits"]
+
+    before = kinds.together()
+    added = {"a-new-one": kinds.circuits()["share-by-kp"]} | dict(kinds.circuits())
+    monkeypatch.setattr(kinds, "circuits", lambda: added)
+    assert kinds.together() == (*before, "a-new-one")
