@@ -161,8 +161,6 @@ def test_refuses_with_a_sentence(arguments, message):
 
 def test_a_circuit_that_is_added_does_not_change_which_share_a_model(monkeypatch):
     kinds = sys.modules["dcinterp.planted.circuits"]  # its name is taken by the function
-    kinds = sys.modules["dcinterp.planted.circuits"]
-
     before = kinds.together()
     added = {"a-new-one": kinds.circuits()["share-by-kp"]} | dict(kinds.circuits())
     monkeypatch.setattr(kinds, "circuits", lambda: added)
