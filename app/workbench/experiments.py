@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +20,7 @@ from dcinterp.train.control.experiment import REPLICATION, Experiment
 from dcinterp.train.control.experiment_file import find_experiments, read_experiment
 from dcinterp.train.control.sweep import TABLE
 from workbench import analyses
-from workbench.markdown import sentence
+from workbench.markdown import sentence, without_pictures
 
 FIRST = "recombination"
 T = TypeVar("T")
@@ -104,7 +103,7 @@ def _lines(_experiment: Experiment, folder: str, tables: tuple[tuple[str, float]
 
 def limits(experiment: Experiment) -> list[str]:
     """What its numbers do not say, and what its search does not."""
-    return [*experiment.limits, *search_notes(experiment)]
+    return [without_pictures(each) for each in (*experiment.limits, *search_notes(experiment))]
 
 
 def protocol(experiment: Experiment) -> str:
@@ -114,8 +113,7 @@ def protocol(experiment: Experiment) -> str:
 
 
 def _headings_down(text: str, levels: int) -> str:
-    # A picture would be fetched by the browser, from wherever it says: it is shown as a link.
-    text = re.sub(r"!(?=\[[^\]]*\][(\[])", "", text)
+    text = without_pictures(text)
     return "\n".join(f"{'#' * levels}{line}" if line.startswith("#") else line for line in text.splitlines())
 
 

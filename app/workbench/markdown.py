@@ -13,6 +13,11 @@ def escape(text: str) -> str:
     return re.sub(r"(?<!\w)_|_(?!\w)|(?<=_)_", r"\\_", text)
 
 
+def without_pictures(text: str) -> str:
+    """Markdown whose pictures are links: the browser would fetch them, from wherever they say."""
+    return text.replace("![", "\\![")
+
+
 def sentence(problem: Exception | str) -> str:
     """The first line of what is wrong, as it stands: a word that is not known is shown with all of its signs."""
     return escape((str(problem).splitlines() or [""])[0])

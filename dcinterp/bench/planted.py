@@ -31,6 +31,7 @@ from torch import Tensor
 
 from dcinterp.bench.row_file import read_rows, write_rows
 from dcinterp.bridge.protocol import Bridge
+from dcinterp.checkpoints.fingerprint import WATCHES
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.circuit_graph import ComposeEdges, bare
 from dcinterp.mechanism.circuit_pairs import Pair, batches
@@ -378,6 +379,7 @@ def _counted(specimen: Specimen) -> Iterator[dict[str, int]]:
         if output.requires_grad:
             output.register_hook(lambda gradient: ran.update(backward=ran["backward"] + rows))
 
+    setattr(count, WATCHES, True)
     head: Any = bare(specimen.run.model.lm_head)
     handle = head.register_forward_hook(count)
     try:

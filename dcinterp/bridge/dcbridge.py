@@ -23,8 +23,9 @@ from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
 
+RUNS, NO_OPTIONS = ("run_with_hooks", "run_with_cache"), {"self", "kwargs"}
 OPTIONS = {
-    *(name for name in inspect.signature(TransformerBridge.forward).parameters if name not in ("self", "kwargs")),
+    *(name for name in inspect.signature(TransformerBridge.forward).parameters if name not in NO_OPTIONS),
     *TransformersKwargs.__annotations__,
     *("cache_position", "input_ids", "one_zero_attention_mask", "return_dict", "use_past_kv_cache"),
 }
@@ -126,9 +127,13 @@ class DCBridge(LockedBridge):
         """
         unknown = kwargs.keys() - OPTIONS
         if unknown and (unknown := unknown - inspect.signature(self.original_model.forward).parameters.keys()):
-            runs = (TransformerBridge.run_with_hooks, TransformerBridge.run_with_cache)
-            known = OPTIONS.union(*(inspect.signature(run).parameters for run in runs)) - {"self", "kwargs"}
-            raise UserError(f"A run has no option {min(unknown)!r}; {nearest(min(unknown), known)}")
+            runs = {run: inspect.signature(getattr(TransformerBridge, run)).parameters for run in RUNS}
+            name = min(unknown)
+            if others := [run for run in RUNS if name in runs[run]]:
+                raise UserError(f"This run has no option {name!r}, which is one of {' and '.join(others)}.")
+            raise UserError(
+                f"A run has no option {name!r}; {nearest(name, OPTIONS.union(*runs.values()) - NO_OPTIONS)}"
+            )
         return super().forward(*args, **kwargs)
 
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:

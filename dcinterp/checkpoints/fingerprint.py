@@ -27,11 +27,15 @@ def mark_source(bridge: Bridge, source: str, dtype: torch.dtype | None, tokenize
     object.__setattr__(bridge, "source_hooks", hooks_on(bridge))
 
 
+WATCHES = "only_watches"
+"""An attribute of hooks that change nothing, such as the count of a bench."""
+
+
 def hooks_on(bridge: Bridge) -> frozenset[int]:
     """Torch's numbers of the hooks on the passes, forward and backward, of a bridge's modules and of its model's.
 
     Without those by which transformers and TransformerLens, in the first run, begin to note what modules return, and
-    without ours on modules, such as the count of the bench: they watch and change nothing.
+    without those that say of themselves that they only watch (`WATCHES`).
     """
     points = {id(point) for point in bridge.hook_dict.values()}
     found = set()
@@ -41,7 +45,7 @@ def hooks_on(bridge: Bridge) -> frozenset[int]:
         for number, hook in (pair for hooks in (*forward, *backward) for pair in hooks.items()):
             # What a person hangs on a hook point is wrapped by TransformerLens too.
             home = "" if id(module) in points else getattr(hook, "__module__", None) or ""
-            if home.split(".")[0] not in ("transformers", "transformer_lens", "dcinterp"):
+            if home.split(".")[0] not in ("transformers", "transformer_lens") and not hasattr(hook, WATCHES):
                 found.add(number)
     return frozenset(found)
 

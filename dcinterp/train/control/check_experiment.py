@@ -5,13 +5,16 @@ Every arm is opened as a run opens it, up to its first step, so that what would 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedModel
 
 from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError, nearest
@@ -25,13 +28,14 @@ from dcinterp.train.loop.callbacks import Metrics
 from dcinterp.train.loop.run import evaluation_callback, model_config, resolve
 from dcinterp.train.loop.run_summary import roughly, time_step
 from dcinterp.train.loop.start import OpenStart, Start, open_model
+from dcinterp.train.loop.trainer import on_cpu
 
 PROTOCOL = "protocol.md"
 
 
 @dataclass(frozen=True)
 class ArmPlan:
-    """One arm at the first of the searched values.
+    """One arm, at the values that the search chose, or at the first of those that it will try.
 
     parameters: all but embeddings. flops: of one reported run, by the formula of `training_flops`, with the tokens of
     its first batches. seconds: of one, by timing a step; None where that would take long. search_seconds: of one of
@@ -48,11 +52,13 @@ class ArmPlan:
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """arms: each of them. columns: what the runs of all arms measure. search, reported: runs, and how many are in the
-    table. problems: what stands in the way, a sentence each.
+    """arms: each of them. chosen: whether the search has ended. columns: what the reported runs of all arms measure.
+    search, reported: runs, and how many of them are in the table. seconds: of all that are to come, None where a step
+    was not timed. problems: what stands in the way, a sentence each.
     """
 
     arms: tuple[ArmPlan, ...]
+    chosen: bool
     columns: tuple[str, ...]
     search: tuple[int, int]
     reported: tuple[int, int]
@@ -62,6 +68,7 @@ class ExperimentPlan:
     def lines(self) -> list[str]:
         """In Markdown: a row for each arm, and what all of them take and measure."""
         base = self.arms[0]
+        at = "" if self.chosen else "; all numbers are at the first of the values that are searched"
         found = [
             f"| arm | parameters | of {base.arm} | steps | FLOPs of a run | of {base.arm} | a run here |",
             "|---|---|---|---|---|---|---|",
@@ -73,15 +80,15 @@ class ExperimentPlan:
             found.append(
                 f"| {each.arm} | {each.parameters:,} | {share:.3f} | {each.steps:,} | {compute_text} | {takes} |"
             )
-        found += ["", f"Parameters are without embeddings. The table has {self._runs()}."]
+        found += ["", f"Parameters are without embeddings{at}. The table has {self._runs()}."]
         if self.seconds is None:
             found.append("How long they take is not known: to time a step would take long here.")
         elif self.seconds:
             found.append(
-                f"The others take {roughly(self.seconds)} here, one at a time, by timing one step of each arm; the "
-                "optimiser and measurements are not counted."
+                f"The others take {roughly(self.seconds)} here, one at a time, by the fastest of three steps of each "
+                "arm; the optimiser and measurements are not counted."
             )
-        found += [f"Every run measures {', '.join(self.columns)}.", ""]
+        found += [f"Every reported run measures {', '.join(self.columns)}.", ""]
         return (
             found + [f"! {each}" for each in self.problems or ()] + ["Nothing stands in the way."] * (not self.problems)
         )
@@ -96,95 +103,181 @@ class ExperimentPlan:
 def plan_experiment(
     experiment: Experiment, open_start: OpenStart | None = None, progress: Progress = silent
 ) -> ExperimentPlan:
-    """Open every arm as its runs will, without training any.
+    """Open every run of an experiment up to its first step (of seeds, the first), without training any.
 
     Args:
         experiment: what `read_experiment` gave.
         open_start: opens the model that `model.start` names.
         progress: called after each arm.
 
-    Cost: two passes over one batch for each arm, and what it takes to read the data.
+    Cost: a few passes over one batch for each arm, and what it takes to read the data.
 
     Raises:
-        UserError: a run of an arm could not begin; the message names it.
+        UserError: a run could not begin; the message names it.
     """
-    plans, columns = [], dict[str, int]()
+    table, problems = read_table(experiment), list[str]()
+    try:
+        every = [experiment.run(FINAL, arm, values, seed) for arm, values, seed in _reported(experiment)]
+        experiment.require_config([*experiment.tuning_runs(), *every] if experiment.tuning_keys else every, table)
+    except UserError as problem:
+        problems.append(str(problem))
+    try:
+        chosen = experiment.choose(table)
+    except UserError:
+        chosen = {}
+    plans, seen = list[ArmPlan](), _Seen([], [])
     with TemporaryDirectory() as folder:
+        opener = _Opener(experiment, Path(folder), open_start)
         for number, arm in enumerate(experiment.arms, start=1):
-            plan, measured = _plan(experiment, arm, Path(folder), open_start)
-            plans.append(plan)
-            for column in measured:
-                columns[column] = columns.get(column, 0) + 1
+            plans.append(opener.plan(arm, chosen.get(arm), seen))
             progress(number, len(experiment.arms), arm)
-    always = tuple(column for column, count in columns.items() if count == len(plans))
-    table = read_table(experiment)
     ended = set(table.loc[table["status"] == "done", "name"])
-    search = [run.name for run in experiment.tuning_runs()] if experiment.tuning_keys else []
-    reported = [
-        {experiment.run_name(FINAL, arm, values, seed) for values in experiment.searched()}
-        for seed in experiment.seeds
-        for arm in experiment.arms
-    ]
+    search = [_tally(_searched_by(experiment, plan.arm), ended, plan.search_seconds) for plan in plans]
+    reported = [_tally(_reported_by(experiment, plan.arm, chosen), ended, plan.seconds) for plan in plans]
+    takes = [each.seconds for each in (*search, *reported)]
+    columns, in_search = (tuple(_common(each)) for each in (seen.reported, seen.search))
+    problems += _problems(experiment, columns, in_search)
     return ExperimentPlan(
         tuple(plans),
-        always,
-        (len(search), sum(name in ended for name in search)),
-        (len(reported), sum(bool(names & ended) for names in reported)),
-        _seconds(experiment, plans, ended),
-        tuple(_problems(experiment, always)),
+        bool(chosen),
+        columns,
+        (sum(each.runs for each in search), sum(each.ended for each in search)),
+        (sum(each.runs for each in reported), sum(each.ended for each in reported)),
+        None if None in takes else sum(each or 0.0 for each in takes),
+        tuple(problems),
     )
 
 
-def _plan(
-    experiment: Experiment, arm: str, folder: Path, open_start: OpenStart | None
-) -> tuple[ArmPlan, tuple[str, ...]]:
-    """The plan of an arm, and what its runs measure."""
-    values = experiment.searched()
-    for one in values:
-        _settled(experiment.run(FINAL, arm, one, experiment.seeds[0]))
-    run = experiment.run(FINAL, arm, values[0], experiment.seeds[0])
-    with _said_of(run):
-        start = open_model(run.config, open_start)
-        config, source = _opened(run, folder, start)
-        model = start.model if start else build_model(model_config(config, source))
-        columns = (*COLUMNS, *evaluation_callback(config, source, Metrics(folder / "none", writes=False)).columns)
-        batches = Batches(config.data, source, parts=config.recipe.gradient_accumulation)
-        with _threads(config.recipe.threads):
-            step = time_step(model, batches[0], batches.parts)
-    # Of what is saved, as the table counts it: once where two names share a tensor, of which the embedding is first.
-    saved = {each.data_ptr(): (name, each) for name, each in reversed(model.state_dict().items())}
-    parameters = sum(each.numel() for name, each in saved.values() if "embed" not in name)
-    tokens, rows = _read(config, source)
-    fields = model.config.to_dict()
-    if "image_size" in fields:
-        patches = (fields["image_size"] // fields["patch_size"]) ** 2
-        tokens *= patches
-    flops = training_flops(fields, parameters, tokens, tokens / rows)
-    search = None
-    if experiment.tuning_keys:
-        tried = experiment.run(TUNING, arm, values[0], experiment.tuning_seeds[0])
-        with _said_of(tried):
-            search = _opened(tried, folder, start)[0].steps
-    seconds, searching = (step and count and step * count for count in (config.steps, search))
-    return ArmPlan(arm, parameters, config.steps, flops, seconds, searching), columns
+class _Tally(NamedTuple):
+    """So many runs, those that have ended, and the seconds of the others; None where a step was not timed."""
+
+    runs: int
+    ended: int
+    seconds: float | None
 
 
-def _settled(run: SweepRun) -> TrainConfig:
-    """The config of a run, refused as its run would be."""
-    with _said_of(run):
+def _tally(runs: Sequence[set[str]], ended: set[str], seconds: float | None) -> _Tally:
+    """Of runs by the names that each of them may have."""
+    there = sum(bool(names & ended) for names in runs)
+    left = len(runs) - there
+    return _Tally(len(runs), there, left * seconds if left and seconds is not None else None if left else 0.0)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What runs measure, of each that was opened: those of the search, and those that are reported."""
+
+    search: list[tuple[str, ...]]
+    reported: list[tuple[str, ...]]
+
+
+@dataclass
+class _Opener:
+    """Opens runs as training does, and reads no data twice.
+
+    folder: for tokenizers, which a run writes.
+    """
+
+    experiment: Experiment
+    folder: Path
+    open_start: OpenStart | None
+    sources: dict[str, DataSource] = field(default_factory=dict)
+    starts: dict[str, Start | None] = field(default_factory=dict)
+
+    def plan(self, arm: str, chosen: dict[str, Any] | None, seen: _Seen) -> ArmPlan:
+        """The plan of an arm; what its runs measure joins `seen`."""
+        experiment, search = self.experiment, None
+        if experiment.tuning_keys and arm in experiment.searched_arms:
+            for values in reversed(experiment.searched()):
+                run = experiment.run(TUNING, arm, values, experiment.tuning_seeds[0])
+                with _said_of(run):
+                    config, source, start = self.open(run)
+                    seen.search.append(self.columns(config, source, start))
+                search = config.steps
+        for values in reversed([chosen] if chosen is not None else experiment.searched()):
+            run = experiment.run(FINAL, arm, values, experiment.seeds[0])
+            with _said_of(run):
+                config, source, start = self.open(run)
+                seen.reported.append(self.columns(config, source, start))
+        with _said_of(run):  # the first of the values
+            model = start.model if start else build_model(model_config(config, source))
+            seconds = _time(model, config, source)
+        # Of what is saved, as the table counts it: once where two names share a tensor; the embedding's is the first.
+        saved = {each.data_ptr(): (name, each) for name, each in reversed(model.state_dict().items())}
+        parameters = sum(each.numel() for name, each in saved.values() if "embed" not in name)
+        tokens, rows = _read(config, source)
+        fields = model.config.to_dict()
+        if "image_size" in fields:
+            tokens *= (fields["image_size"] // fields["patch_size"]) ** 2
+        flops = training_flops(fields, parameters, tokens, tokens / rows)
+        takes, searching = (seconds and steps and seconds * steps for steps in (config.steps, search))
+        return ArmPlan(arm, parameters, config.steps, flops, takes, searching)
+
+    def open(self, run: SweepRun) -> tuple[TrainConfig, DataSource, Start | None]:
+        """A run before its first step: its config with budgets of tokens as steps, its data, and what it starts from.
+
+        Raises:
+            UserError: it could not begin.
+        """
         config = resolve(run.config)
-        if not any(phase.tokens for phase in config.data.phases):
-            require_cooldown(config)
-        return config
+        model = repr(config.model)
+        if model not in self.starts:
+            self.starts[model] = open_model(config, self.open_start)
+        start = self.starts[model]
+        key = repr((replace(config.data, seed=0), config.model.start))
+        if key not in self.sources:
+            self.sources[key] = open_data_source(config, self.folder, start.tokenizer if start else None)
+        source = self.sources[key]
+        config = resolve_steps(config, source)
+        require_cooldown(config)
+        if start is None:
+            with torch.device("meta"):
+                build_model(model_config(config, source))
+        return config, source, start
+
+    def columns(self, config: TrainConfig, source: DataSource, start: Start | None) -> tuple[str, ...]:
+        """What the table has of such a run."""
+        missing = {"loss"} if config.log_every > config.steps else set()
+        if start and start.added is not None and config.model.train == "composition":
+            missing |= {"parameters", "flops", "seconds"}  # it saves no whole model
+        held_out = evaluation_callback(config, source, Metrics(self.folder / "none", writes=False))
+        return (*(column for column in COLUMNS if column not in missing), *held_out.columns)
 
 
-def _opened(run: SweepRun, folder: Path, start: Start | None) -> tuple[TrainConfig, DataSource]:
-    """The config of a run with its budgets of tokens as steps, and its data source."""
-    config = _settled(run)
-    source = open_data_source(config, folder, start.tokenizer if start else None)
-    config = resolve_steps(config, source)
-    require_cooldown(config)
-    return config, source
+def _reported(experiment: Experiment) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """(arm, values, seed) of every run that may be reported."""
+    yield from product(experiment.arms, experiment.searched(), experiment.seeds)
+
+
+def _searched_by(experiment: Experiment, arm: str) -> list[set[str]]:
+    """The name of each of an arm's runs of the search."""
+    if not experiment.tuning_keys or arm not in experiment.searched_arms:
+        return []
+    return [
+        {experiment.run_name(TUNING, arm, *each)} for each in product(experiment.searched(), experiment.tuning_seeds)
+    ]
+
+
+def _reported_by(experiment: Experiment, arm: str, chosen: Mapping[str, dict[str, Any]]) -> list[set[str]]:
+    """The names that an arm's reported runs may have, as long as the search has not chosen."""
+    values = [chosen[arm]] if chosen else experiment.searched()
+    return [{experiment.run_name(FINAL, arm, each, seed) for each in values} for seed in experiment.seeds]
+
+
+def _common(measured: Sequence[tuple[str, ...]]) -> list[str]:
+    """The columns that all of these runs have, in the order of the first."""
+    return [column for column in measured[0] if all(column in each for each in measured)] if measured else []
+
+
+def _time(model: PreTrainedModel, config: TrainConfig, source: DataSource) -> float | None:
+    """Seconds of a step, the least of a few, where a run trains."""
+    if not on_cpu():
+        move: Any = model.to
+        move(torch.accelerator.current_accelerator())
+    batches = Batches(config.data, source, parts=config.recipe.gradient_accumulation)
+    with _threads(config.recipe.threads):
+        found = [time_step(model, batches[0], batches.parts) for _ in range(3)]
+    return None if None in found else min(each for each in found if each is not None)
 
 
 def _read(config: TrainConfig, source: DataSource) -> tuple[float, int]:
@@ -198,38 +291,15 @@ def _read(config: TrainConfig, source: DataSource) -> tuple[float, int]:
     return tokens, rows
 
 
-def _seconds(experiment: Experiment, plans: Sequence[ArmPlan], ended: set[str]) -> float | None:
-    """Of the runs that are still to come, one at a time; None where a step was not timed."""
-    total = 0.0
-    for plan in plans:
-        search = [
-            experiment.run_name(TUNING, plan.arm, values, seed)
-            for values in experiment.searched()
-            for seed in experiment.tuning_seeds
-            if experiment.tuning_keys and plan.arm in experiment.searched_arms
-        ]
-        reported = [
-            {experiment.run_name(FINAL, plan.arm, values, seed) for values in experiment.searched()}
-            for seed in experiment.seeds
-        ]
-        if plan.seconds is None:
-            return None
-        total += sum(name not in ended for name in search) * (plan.search_seconds or 0)
-        total += sum(not names & ended for names in reported) * plan.seconds
-    return total
-
-
-def _problems(experiment: Experiment, columns: Sequence[str]) -> Iterator[str]:
-    named = {"measures": list(experiment.measures)}
-    if experiment.tuning_keys:
-        named["tuning.by"] = [experiment.tuned_by]
-    if experiment.solved_by:
-        named["solved.by"] = [experiment.solved_by]
-    named["hypotheses"] = [each.measure for each in experiment.hypotheses if each.measure]
-    for key, wanted in named.items():
-        for column in wanted:
-            if column not in columns:
-                yield f"{key} names {column!r}, which not all runs measure; {nearest(column, columns)}"
+def _problems(experiment: Experiment, columns: Sequence[str], in_search: Sequence[str]) -> Iterator[str]:
+    named = [("measures", column, columns) for column in experiment.measures]
+    named += [("tuning.by", experiment.tuned_by, in_search)] * bool(experiment.tuning_keys)
+    named += [("solved.by", experiment.solved_by, columns)] * bool(experiment.solved_by)
+    named += [("hypotheses", each.measure, columns) for each in experiment.hypotheses if each.measure]
+    for key, column, known in named:
+        if column not in known:
+            of = "of the search" if key == "tuning.by" else "that are reported"
+            yield f"{key} names {column!r}, which not all runs {of} measure; {nearest(column, known)}"
     if not (experiment.folder / PROTOCOL).is_file():
         yield f"There is no {experiment.folder / PROTOCOL}; write it, and commit it before the first run that counts."
 

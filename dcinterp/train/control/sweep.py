@@ -65,7 +65,7 @@ KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
 LOCK = ".sweep"
 COLUMNS = ("loss", "steps", "tokens", "parameters", "flops", "seconds")
-"""What the table has of every run that ended; the rest is what it measured on held-out documents."""
+"""What the table has of a run that ended (the loss, if it wrote a line); the rest is measured on held-out documents."""
 
 
 @dataclass(frozen=True)

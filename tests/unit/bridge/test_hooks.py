@@ -333,6 +333,9 @@ def test_a_misspelt_option_of_a_run_is_refused(bridge: Make, ids: Tensor) -> Non
         model.run_with_cache(ids, name_filter="blocks.0.hook_in")
     with pytest.raises(UserError, match=r"no option 'return_typ'; did you mean return_type"):
         model(ids, return_typ="loss")
+    for run in (model, model.run_with_cache):
+        with pytest.raises(UserError, match=r"^This run has no option 'fwd_hooks', which is one of run_with_hooks\.$"):
+            run(ids, fwd_hooks=double)
     with torch.no_grad():
         expected = model(ids)
         assert torch.equal(model(ids, use_cache=False, output_hidden_states=True, logits_to_keep=0), expected)

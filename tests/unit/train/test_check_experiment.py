@@ -54,12 +54,69 @@ def test_what_no_run_measures_is_known_before_the_first(changed):
     (folder / "protocol.md").write_text("# Mine\n")
     shown = runner.invoke(verbs, ["experiment", "check", str(folder)])
     assert shown.exit_code == 1
-    assert "! measures names 'accuracy 1 heldout', which not all runs measure; did you mean accuracy 1 held-out" in (
-        shown.stdout
+    said = (
+        "! measures names 'accuracy 1 heldout', which not all runs that are reported measure; did you mean accuracy 1"
     )
+    assert said in shown.stdout
     assert "0 of 4 runs of the search and 0 of 4 reported runs" in shown.stdout
     assert "The others take about " in shown.stdout
     assert not list(folder.parent.glob("**/model")), "nothing was trained"
+
+
+def tuned(**keys):
+    return {"keys": {"recipe.learning_rate": [0.001, 0.002]}, "seeds": [100], "by": "loss"} | keys
+
+
+def problems(folder, about):
+    return [each for each in plan_experiment(read_experiment(folder)).problems if each.startswith(about)]
+
+
+def test_the_search_is_asked_for_what_it_measures(changed):
+    """Its runs may measure other things than those that are reported."""
+    tasks = {"data": {"phases": [{"source": "pairs", "steps": 60, "batch_size": 2}]}}
+    keys = {"config": tasks, "measures": {"accuracy 1 all": "accuracy"}, "hypotheses": []}
+    keys["config"]["evaluation"] = {"examples": [1], "answers_per_task": 1}
+    other = {"evaluation.examples": [2]}
+    assert not problems(changed(**keys, tuning=tuned(config=other, by="accuracy 2 all", best="highest")), "tuning")
+
+
+def test_what_the_search_does_not_measure_is_named(changed):
+    tasks = {"data": {"phases": [{"source": "pairs", "steps": 60, "batch_size": 2}]}}
+    keys = {"config": tasks, "measures": {"accuracy 1 all": "accuracy"}, "hypotheses": []}
+    keys["config"]["evaluation"] = {"examples": [1], "answers_per_task": 1}
+    tuning = tuned(config={"evaluation.examples": [2]}, by="accuracy 1 all", best="highest")
+    (said,) = problems(changed(**keys, tuning=tuning), "tuning")
+    assert said.startswith("tuning.by names 'accuracy 1 all', which not all runs of the search measure; did you mean")
+
+
+def test_a_run_shorter_than_a_line_of_its_log_has_no_loss(changed):
+    (said,) = problems(changed(tuning=tuned()), "tuning")
+    assert said.startswith("tuning.by names 'loss', which not all runs of the search measure")
+
+
+def test_every_searched_value_is_opened(changed):
+    tuning = tuned(keys={"model.changes.num_attention_heads": [8, 7]}, by="accuracy 1 seen", best="highest")
+    arms = [{"name": "plain"}, {"name": "composed", "model.changes.compose": "dynamic"}]
+    with pytest.raises(UserError, match=r"^The run tuning,plain,num_attention_heads=7,seed=100: 7 heads do not divide"):
+        plan_experiment(read_experiment(changed(tuning=tuning, arms=arms)))
+
+
+def test_an_arm_that_is_tuned_as_another_has_no_search(changed):
+    """What only runs of a search have need not fit it."""
+    tree = {"data.phases": [{"source": "puzzle", "steps": 3}], "tuned_as": "plain"}
+    arms = [{"name": "plain"}, {"name": "composed"} | tree]
+    tuning = tuned(config={"recipe.cooldown_steps": 1}, by="accuracy 1 seen", best="highest")
+    plan = plan_experiment(read_experiment(changed(arms=arms, tuning=tuning)))
+    assert plan.search == (2, 0)
+    assert [each.search_seconds is None for each in plan.arms] == [False, True]
+
+
+def test_rows_of_another_config_are_named(changed, write_experiment):
+    folder = changed()
+    rows = [{"stage": "tuning", "arm": "plain", "name": "tuning,plain,learning_rate=0.001,seed=100", "status": "done"}]
+    pd.DataFrame(rows).assign(digest="0f", **{"accuracy 1 seen": 0.5}).to_csv(folder / "results.csv", index=False)
+    (said,) = problems(folder, f"{folder / 'results.csv'}")
+    assert "that was made with another config; take its row out" in said
 
 
 def test_a_missing_protocol_is_named(changed):
@@ -72,7 +129,9 @@ def test_a_missing_protocol_is_named(changed):
 def test_an_arm_that_could_not_begin_is_named(changed):
     text = {"data.phases": [{"source": "text", "steps": 2}], "data.text.path": "nowhere"}
     arms = [{"name": "plain"}, {"name": "odd"} | text]
-    with pytest.raises(UserError, match=r"The run final,odd,learning_rate=0\.001,seed=0: There is no text at nowhere"):
+    with pytest.raises(
+        UserError, match=r"^The run tuning,odd,learning_rate=0\.002,seed=100: There is no text at nowhere"
+    ):
         plan_experiment(read_experiment(changed(arms=arms, hypotheses=[])))
 
 
