@@ -8,7 +8,7 @@ from dcinterp.evidence.verdicts import AT_AN_EDGE
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import tip
-from workbench.markdown import escape, sentence, without_pictures
+from workbench.markdown import escape, sentence
 from workbench.view import view
 
 MAIN = (
@@ -77,8 +77,8 @@ measure = links.choose(
 baseline = links.choose(
     "Compared with", experiment.arms, key="baseline", where=across[1], help="The arm that the others are compared with."
 )
-for paragraph in experiment.about:
-    st.markdown(without_pictures(paragraph))
+for paragraph in experiments.about(experiment):
+    st.markdown(paragraph)
 try:
     result = analyses.fresh("compare_arms", experiment=str(experiment.folder), measure=measure, baseline=baseline)
     lines = experiments.lines(experiment)

@@ -101,6 +101,11 @@ def _lines(_experiment: Experiment, folder: str, tables: tuple[tuple[str, float]
     return [] if asked is None else verdict_lines(asked)
 
 
+def about(experiment: Experiment) -> list[str]:
+    """What it asks, a paragraph each."""
+    return [without_pictures(each) for each in experiment.about]
+
+
 def limits(experiment: Experiment) -> list[str]:
     """What its numbers do not say, and what its search does not."""
     return [without_pictures(each) for each in (*experiment.limits, *search_notes(experiment))]

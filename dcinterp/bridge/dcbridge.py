@@ -88,13 +88,19 @@ class DCBridge(LockedBridge):
         """Stages at which the model composes its heads; empty for a plain transformer."""
         return self.model_config.stages
 
-    def to_tokens(self, input: str | list[str], *args: Any, **kwargs: Any) -> Any:
+    def to_tokens(
+        self,
+        input: str | list[str],
+        prepend_bos: bool | None = None,
+        padding_side: str | None = None,
+        move_to_device: bool = True,
+        truncate: bool = True,
+    ) -> Any:
         """As in TransformerLens, with a warning where words are unknown, or a text is cut to the context."""
-        options = inspect.signature(super().to_tokens).bind(input, *args, **kwargs).arguments
         # TransformerLens counts a token that it then removes, and would cut a text that just fits.
-        tokens = super().to_tokens(**options | {"truncate": False})
-        if (length := tokens.shape[-1]) > self.cfg.n_ctx and options.get("truncate", True):
-            tokens = super().to_tokens(**options)
+        tokens = super().to_tokens(input, prepend_bos, padding_side, move_to_device, truncate=False)
+        if truncate and (length := tokens.shape[-1]) > self.cfg.n_ctx:
+            tokens = super().to_tokens(input, prepend_bos, padding_side, move_to_device)
             warnings.warn(
                 f"The text has {length:,} tokens and this model reads {self.cfg.n_ctx:,}: only its first "
                 f"{tokens.shape[-1]:,} are used.",

@@ -21,7 +21,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, require_cooldown
 from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, read_table
-from dcinterp.train.control.sweep import COLUMNS, SweepRun, training_flops
+from dcinterp.train.control.sweep import COLUMNS, SweepRun, patches, training_flops
 from dcinterp.train.data.batches import Batches, DataSource
 from dcinterp.train.data.data_source import count_tokens, open_data_source, resolve_steps
 from dcinterp.train.loop.callbacks import Metrics
@@ -89,9 +89,7 @@ class ExperimentPlan:
                 "arm; the optimiser and measurements are not counted."
             )
         found += [f"Every reported run measures {', '.join(self.columns)}.", ""]
-        return (
-            found + [f"! {each}" for each in self.problems or ()] + ["Nothing stands in the way."] * (not self.problems)
-        )
+        return [*found, *([f"! {each}" for each in self.problems] or ["Nothing stands in the way."])]
 
     def _runs(self) -> str:
         parts = [("reported runs", self.reported)]
@@ -117,8 +115,9 @@ def plan_experiment(
     """
     table, problems = read_table(experiment), list[str]()
     try:
-        every = [experiment.run(FINAL, arm, values, seed) for arm, values, seed in _reported(experiment)]
-        experiment.require_config([*experiment.tuning_runs(), *every] if experiment.tuning_keys else every, table)
+        every = product(experiment.arms, experiment.searched(), experiment.seeds)
+        reportable = [experiment.run(FINAL, *each) for each in every]
+        experiment.require_config([*experiment.tuning_runs(), *reportable], table)
     except UserError as problem:
         problems.append(str(problem))
     try:
@@ -208,7 +207,7 @@ class _Opener:
         tokens, rows = _read(config, source)
         fields = model.config.to_dict()
         if "image_size" in fields:
-            tokens *= (fields["image_size"] // fields["patch_size"]) ** 2
+            tokens *= patches(fields)
         flops = training_flops(fields, parameters, tokens, tokens / rows)
         takes, searching = (seconds and steps and seconds * steps for steps in (config.steps, search))
         return ArmPlan(arm, parameters, config.steps, flops, takes, searching)
@@ -242,11 +241,6 @@ class _Opener:
             missing |= {"parameters", "flops", "seconds"}  # it saves no whole model
         held_out = evaluation_callback(config, source, Metrics(self.folder / "none", writes=False))
         return (*(column for column in COLUMNS if column not in missing), *held_out.columns)
-
-
-def _reported(experiment: Experiment) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """(arm, values, seed) of every run that may be reported."""
-    yield from product(experiment.arms, experiment.searched(), experiment.seeds)
 
 
 def _searched_by(experiment: Experiment, arm: str) -> list[set[str]]:

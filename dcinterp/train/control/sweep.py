@@ -312,6 +312,11 @@ def _without_place(config: TrainConfig) -> TrainConfig:
     return replace(config, output="", data=replace(config.data, phases=phases))
 
 
+def patches(fields: dict[str, Any]) -> int:
+    """The patches of an image, which are its tokens, by a model's config.json."""
+    return int(fields["image_size"] // fields["patch_size"]) ** 2
+
+
 def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: float) -> float:
     """FLOPs of training: three times those of the forward pass.
 
@@ -504,7 +509,7 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     return row
 
 
-def _size(run: SweepRun, folder: Path, tokens: int) -> dict[str, Any]:
+def _size(run: SweepRun, folder: Path, tokens: float) -> dict[str, Any]:
     from safetensors import safe_open
 
     parameters = 0
@@ -518,7 +523,7 @@ def _size(run: SweepRun, folder: Path, tokens: int) -> dict[str, Any]:
     fields = json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))
     timings = json.loads((folder / "timings.json").read_text(encoding="utf-8"))
     if "image_size" in fields:
-        row = (fields["image_size"] // fields["patch_size"]) ** 2
+        row: float = patches(fields)
         tokens = tokens * row
     else:
         settled = read_config(folder / "config.yaml")
