@@ -108,6 +108,8 @@ class Intervention:
             raise UserError(f"{shown(place)} names no {part}; {_HELP}.")
         if kind not in KINDS:
             raise UserError(f"There is no kind of change {shown(kind)}; {nearest(kind, KINDS)}")
+        if re.search(r"\d{10}", place + where):
+            raise UserError(f"{shown(place + where)} has a number that is too large; {_HELP}.")
         numbers = {k: int(v) for k, v in found.groupdict().items() if k not in ("stage", "name") and v is not None}
         words = {k: v for k, v in found.groupdict().items() if k in ("stage", "name")}
         where_numbers = {k: int(v) for k, v in (pair.split("=") for pair in where.split())}

@@ -406,6 +406,8 @@ def test_lines_read_back_as_they_are_written(part, kind, layer, heads, factor, p
         ("branch 1.post.skip mean", "its mean changes nothing"),
         ("head 1.3 counterfactual", "give counterfactual="),
         ("edge 1.post.skip.2>2 rotate", "cannot be rotated"),
+        (f"head 1.{'9' * 5000} zero", "too large"),
+        (f"head 1.3 zero query={'9' * 5000}", "too large"),
         (" ; ", "no intervention"),
     ],
 )

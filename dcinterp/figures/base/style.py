@@ -34,12 +34,14 @@ BEYOND_COLOUR = SERIES[6]
 def visible(token: str) -> str:
     """A token as a label: line breaks and bare spaces so that they can be seen.
 
-    What looks like a tag, as <unk> does, is written so that Plotly shows it: it would follow a tag it knows, and leave
-    out any other. Whoever draws without Plotly takes it back by `html.unescape`.
+    What looks like a tag, as <unk> does, or names a character, as &lt; does, is written so that Plotly shows it: it
+    would follow a tag it knows, leave out any other, and draw the character that is named. Whoever draws without Plotly
+    takes it back by `html.unescape`.
     """
     if token and not token.strip(" "):
         return "␣" * len(token)
-    return re.sub(r"<(?=[^<>]*>)", "&lt;", token.replace("\n", "↵")) or "(empty)"
+    named = re.sub(r"&(?=#?\w)", "&amp;", token.replace("\n", "↵"))
+    return re.sub(r"<(?=[^<>]*>)", "&lt;", named) or "(empty)"
 
 
 def visible_apart(tokens: Sequence[str]) -> list[str]:

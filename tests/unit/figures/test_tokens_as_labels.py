@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
+
+import pytest
 
 import dcinterp
-from dcinterp.figures.base.style import visible_apart
+from dcinterp.figures.base.style import visible, visible_apart
 
 
 def test_spaces_are_shown_only_where_tokens_differ_in_nothing_else():
     assert visible_apart([" left", "left", " right", "\n"]) == ["␣left", "left", " right", "↵"]
+
+
+@pytest.mark.parametrize("token", ["&lt;", "&copy", "&#60;", "&amp;lt;", "<unk>", "&<b>"])
+def test_what_looks_like_html_is_the_same_once_it_is_drawn(token):
+    label = visible(token)
+    assert unescape(label) == token
+    assert "<" not in label
+
+
+def test_an_ampersand_that_names_nothing_is_left_alone():
+    assert [visible(token) for token in ("&", "&&", " & ")] == ["&", "&&", " & "]
 
 
 def test_tokens_that_look_the_same_keep_bars_of_their_own(bridge):
