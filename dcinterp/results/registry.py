@@ -171,10 +171,21 @@ def analysis(
             former=former or {},
             before=before or {},
         )
+        require_types(entry)
         _registered[function.__name__] = entry
         return run
 
     return register
+
+
+def require_types(entry: Analysis) -> None:
+    """Refuse an analysis whose options and result nobody could tell, where it is declared.
+
+    Raises:
+        TypeError: a parameter that a person chooses, or what it returns, has no annotation.
+    """
+    if unsaid := [each for each in (*entry.parameters, "return") if each not in entry.function.__annotations__]:
+        raise TypeError(f"{entry.name} says no type for {unsaid[0]!r}, from which its options are made; annotate it.")
 
 
 def require_result(name: str, made: Any) -> None:

@@ -19,7 +19,7 @@ from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.cli import verbs
 from dcinterp.results.call import Call, from_plain, plain
 from dcinterp.results.options import parameter_types, parse
-from dcinterp.results.registry import ANALYSES, require_result
+from dcinterp.results.registry import ANALYSES, analysis, require_result
 from dcinterp.results.result import Result
 from synthetic_tasks import generate
 
@@ -233,3 +233,16 @@ def test_what_cannot_be_saved_is_refused_where_it_is_made(made, says):
     with pytest.raises(TypeError, match=f"^mine returned a .*{says}|^mine {says}"):
         require_result("mine", made)
     require_result("mine", Made(torch.zeros(2, 3), said="fine"))
+
+
+def test_an_analysis_without_types_is_refused_where_it_is_declared():
+    def mine(bridge, depth):
+        return Made(torch.zeros(2, 3))
+
+    mine.__annotations__ = {"return": "Made"}
+    with pytest.raises(TypeError, match="mine says no type for 'depth'"):
+        analysis(title="Mine")(mine)
+    mine.__annotations__ = {"depth": "int"}
+    with pytest.raises(TypeError, match="mine says no type for 'return'"):
+        analysis(title="Mine")(mine)
+    assert "mine" not in ANALYSES
