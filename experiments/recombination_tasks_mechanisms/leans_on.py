@@ -85,7 +85,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         rest = right(rows[rows["combination"] != one])
         without.append([one, *(between(by_seed(rest, each), level) for each in asked)])
     seeds = [
-        [str(seed), *(f"{found[seed]:+.3f}; {between(found.drop(seed), level)}" for found in apart.values())]
+        [f"{seed:.0f}", *(f"{found[seed]:+.3f}; {between(found.drop(seed), level)}" for found in apart.values())]
         for seed in whole.index
     ]
     runs = reported_runs(experiment)
@@ -100,7 +100,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
             if not len(those):
                 continue
             mean = [f"{loss.loc[those, list(arms)].to_numpy().mean():.2f}" for arms in (each.arms, each.baselines)]
-            listed = ", ".join(map(str, those))
+            listed = ", ".join(f"{seed:.0f}" for seed in those)
             learnt.append([each.name, words, listed, f"{apart[each.name][those].mean():+.3f}", *mean])
     head = ["difference", "learnt by", "seeds", "on tasks left out", "loss of the arm", "loss of its baseline"]
     return TEXT.format(
