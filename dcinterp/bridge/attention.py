@@ -82,6 +82,14 @@ class DCAttentionBridge(PositionEmbeddingsAttentionBridge):
         )
         return q, k, v, per_head[0].mean(2), per_head[1].mean(2)
 
+    def _fork_and_norm_per_head(self, source: Any, hook: Any, n_heads: int) -> Any:
+        """As in TransformerLens, which asks after its hook what a run inside the hook has cleared."""
+        captured = self._captured_pre_ln_residual
+        forked = source.unsqueeze(2).expand(-1, -1, n_heads, -1).contiguous()
+        forked = hook(forked)
+        self._captured_pre_ln_residual = captured
+        return forked if captured is None else self._apply_ln1_per_head(forked)
+
     def _results(self, z: PerHead) -> Residual:
         """What the heads write, each on its own at `hook_result`, and then their sum."""
         flat = self.o.hook_in(z.transpose(1, 2).flatten(2))

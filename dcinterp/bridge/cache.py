@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 from transformer_lens import ActivationCache
 
 from dcinterp.support.errors import UserError
+
+Own = TypeVar("Own", bound=ActivationCache)
+
+
+def own_kind(cache: Own, part: ActivationCache) -> Own:
+    """A part of a cache as one of its kind; TransformerLens makes plain ones."""
+    return type(cache)(part.cache_dict, cache.model, has_batch_dim=part.has_batch_dim)
 
 
 class CompositionWarning(UserWarning):
@@ -19,6 +26,10 @@ class DCActivationCache(ActivationCache):
     """TransformerLens's cache, which refuses or warns where it would mislead about a model of ours."""
 
     model: Any
+
+    def apply_slice_to_batch_dim(self, *args: Any, **kwargs: Any) -> DCActivationCache:
+        """As in TransformerLens; a part of this cache refuses and warns as well."""
+        return own_kind(self, super().apply_slice_to_batch_dim(*args, **kwargs))
 
     def logit_attrs(self, *args: Any, **kwargs: Any) -> Tensor:
         """As in TransformerLens.

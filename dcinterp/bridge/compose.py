@@ -37,8 +37,9 @@ class ComposeBridge(GeneralizedComponent):
             delattr(self, f"hook_{tap}")
 
     def listening(self) -> bool:
-        """Whether anybody, TransformerLens or plain torch, listens to a hook of this stage."""
-        return anybody_listens(self._hook_registry.values())
+        """Whether anybody, TransformerLens or plain torch, listens to a hook of this stage, or to the stage itself."""
+        composer: Any = self.original_component
+        return anybody_listens((*self._hook_registry.values(), self, composer))
 
     def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
         composer: Any = self.original_component

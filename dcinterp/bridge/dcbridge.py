@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.vocabulary import has_unknown, unknown_clause, unknown_words
 
+_BEFORE_FORK = re.compile(r"blocks\.\d+\.(ln1\.hook_\w+|attn\.hook_in|attn\.[qkv]\.hook_in)")
+"""Hooks of what attention reads where heads have one input."""
+
 RUNS, NO_OPTIONS = ("run_with_hooks", "run_with_cache"), {"self", "kwargs"}
 OPTIONS = {
     *(name for name in inspect.signature(TransformerBridge.forward).parameters if name not in NO_OPTIONS),
@@ -33,7 +36,13 @@ OPTIONS = {
 
 
 class DCBridge(LockedBridge):
-    """A `TransformerBridge` over one of our models; its runs hold `lock`."""
+    """A `TransformerBridge` over one of our models; its runs hold `lock`.
+
+    given_tokenizer: (TransformerLens's copy of a tokenizer, which puts a BOS token in front of every text; the
+    tokenizer itself, which is what is saved).
+    """
+
+    given_tokenizer: tuple[Any, Any] = (None, None)
 
     @property
     def hook_dict(self) -> dict[str, HookPoint]:
@@ -143,39 +152,13 @@ class DCBridge(LockedBridge):
         return super().forward(*args, **kwargs)
 
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens; a name in `names_filter` that is no hook is an error, also beside right ones.
-
-        Raises:
-            UserError: a misspelt name; the message suggests the nearest hooks. A filter function that selects none
-                is only warned about.
-        """
-        names = kwargs.get("names_filter")
-        if isinstance(names, tuple | set | frozenset):
-            names = kwargs["names_filter"] = list(names)
-        self._check_names(names)
+        """As in TransformerLens, with a cache that refuses or warns where it would mislead."""
         # TransformerLens asks for attention matrices of all layers, which would take the model off its fast path.
         kwargs.setdefault("output_attentions", False)
         output, cache = super().run_with_cache(*args, **kwargs)
         if isinstance(cache, ActivationCache):
             cache = DCActivationCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
         return output, cache
-
-    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
-        self._check_hooks(kwargs)
-        return super().run_with_hooks(*args, **kwargs)
-
-    @contextmanager
-    def hooks(self, *args: Any, **kwargs: Any) -> Iterator[DCBridge]:
-        """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
-        self._check_hooks(dict(zip(("fwd_hooks", "bwd_hooks"), args, strict=False)) | kwargs)
-        with super().hooks(*args, **kwargs):
-            yield self
-
-    def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
-        """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
-        self._check_names(name)
-        super().add_hook(name, *args, **kwargs)
 
     def process_weights(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
         """As in TransformerLens, except that value biases are not folded where the weights of a head do not sum to 1.
@@ -189,7 +172,17 @@ class DCBridge(LockedBridge):
                 "Folding value biases assumes attention that sums to 1, which composed attention does not; leave "
                 "fold_value_biases out."
             )
-        super().process_weights(*args, fold_value_biases=sums_to_one, **kwargs)  # type: ignore[misc]
+        before = self._places()
+        try:
+            super().process_weights(*args, fold_value_biases=sums_to_one, **kwargs)  # type: ignore[misc]
+        except Exception:
+            # TransformerLens takes them for folded from the beginning on, and would not fold them when asked again.
+            self._weights_processed = self._places() != before
+            raise
+
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Where every weight is in memory, and how often it was written to there."""
+        return {name: (each.data_ptr(), each._version) for name, each in self.original_model.named_parameters()}
 
     def enable_compatibility_mode(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
         """As in TransformerLens; `fold_value_biases` None folds them where that is exact (see `process_weights`)."""
@@ -263,28 +256,20 @@ class DCBridge(LockedBridge):
         own = set(parameter_names(model.config))
         model.save_pretrained(folder, state_dict={k: v for k, v in tensors.items() if k in own})
         if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(folder)
+            ours, given = self.given_tokenizer
+            (given if self.tokenizer is ours else self.tokenizer).save_pretrained(folder)
 
-    def _check_hooks(self, kwargs: dict[str, Any]) -> None:
-        for hooks in ("fwd_hooks", "bwd_hooks"):
-            for name, _ in kwargs.get(hooks) or []:
-                self._check_names(name)
-
-    def _check_names(self, names: str | list[str] | Callable[[str], bool] | None) -> None:
-        if names is None:
-            return
-        known = self.hook_dict
-        if callable(names):
-            if not any(names(name) for name in known):
-                warnings.warn(
-                    f"The filter function selects none of the {len(known)} hooks of this model; print bridge.hook_dict "
-                    "for their names.",
-                    stacklevel=3,
-                )
-            return
-        for name in [names] if isinstance(names, str) else names:
-            if name not in known:
-                raise UserError(f"There is no hook {name!r} in this model; {nearest(name, known)}")
+    def check_hooks_to_add(self, hook_point: Any, hook_point_name: str, *args: Any, **kwargs: Any) -> None:
+        """As in TransformerLens, with a warning where nothing reads an edit while heads have inputs of their own."""
+        super().check_hooks_to_add(hook_point, hook_point_name, *args, **kwargs)
+        forked = self.cfg.use_split_qkv_input or self.cfg.use_attn_in
+        if forked and kwargs.get("dir", "fwd") == "fwd" and _BEFORE_FORK.fullmatch(hook_point.name or hook_point_name):
+            own = "hook_q_input, hook_k_input and hook_v_input" if self.cfg.use_split_qkv_input else "hook_attn_in"
+            warnings.warn(
+                f"While every head has an input of its own, attention does not read {hook_point_name}: an edit there "
+                f"changes nothing. Edit {own}, or set use_split_qkv_input and use_attn_in to False.",
+                stacklevel=2,
+            )
 
 
 def _is_folded(norm: Any) -> bool:

@@ -9,6 +9,8 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 from transformer_lens.model_bridge import TransformerBridge
 
+from dcinterp.bridge.cache import own_kind
+from dcinterp.bridge.hook_points import take_edits_in_place
 from dcinterp.bridge.lock import LockedBridge
 
 
@@ -24,6 +26,10 @@ class ForeignActivationCache(ActivationCache):
     """
 
     model: Any
+
+    def apply_slice_to_batch_dim(self, *args: Any, **kwargs: Any) -> ForeignActivationCache:
+        """As in TransformerLens; a part of this cache warns as well."""
+        return own_kind(self, super().apply_slice_to_batch_dim(*args, **kwargs))
 
     def _get_cached_ln_scale(self, layer: int | None, mlp_input: bool, *args: Any, **kwargs: Any) -> Tensor:
         if layer is None or layer == self.model.cfg.n_layers:
@@ -58,6 +64,7 @@ def guarded(bridge: TransformerBridge) -> ForeignBridge:
     bridge.__class__ = ForeignBridge
     assert isinstance(bridge, ForeignBridge)
     bridge.take_lock()
+    take_edits_in_place(bridge)
     return bridge
 
 

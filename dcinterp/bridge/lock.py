@@ -1,15 +1,19 @@
-"""The lock under which a bridge runs."""
+"""The lock under which a bridge runs, and the names of its hooks."""
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import BlockBridge
+
+from dcinterp.support.errors import UserError, nearest
 
 
 class RunLock:
@@ -29,7 +33,7 @@ class RunLock:
 
 
 class LockedBridge(TransformerBridge):
-    """A `TransformerBridge` that runs for one thread at a time.
+    """A `TransformerBridge` that runs for one thread at a time and takes no wrong name of a hook.
 
     Runs hold `lock`, because hooks belong to the model and those of two threads would mix. Hold it yourself around
     several calls that belong together (`with bridge.lock:`).
@@ -56,19 +60,67 @@ class LockedBridge(TransformerBridge):
             return super().generate(*args, **kwargs)
 
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, one thread at a time."""
+        """As in TransformerLens, one thread at a time; a wrong name in `names_filter` is an error, not left out.
+
+        Raises:
+            UserError: no hook has that name, and the message suggests the nearest ones; or the hook is switched off. A
+                filter function that selects none is only warned about.
+        """
+        names = kwargs.get("names_filter")
+        if isinstance(names, tuple | set | frozenset):
+            names = kwargs["names_filter"] = list(names)
+        self._check_names(names)
+        for name in [names] if isinstance(names, str) else names if isinstance(names, list) else ():
+            self._require_on(name)
         with self.lock:
             return super().run_with_cache(*args, **kwargs)
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """As in TransformerLens, one thread at a time."""
+        """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
+        self._check_hooks(kwargs)
         with self.lock:
             return super().run_with_hooks(*args, **kwargs)
+
+    def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
+        """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
+        self._check_names(name)
+        super().add_hook(name, *args, **kwargs)
+
+    def _check_hooks(self, kwargs: dict[str, Any]) -> None:
+        for hooks in ("fwd_hooks", "bwd_hooks"):
+            for name, _ in kwargs.get(hooks) or []:
+                self._check_names(name)
+
+    def _check_names(self, names: str | list[str] | Callable[[str], bool] | None) -> None:
+        if names is None:
+            return
+        known = self.hook_dict
+        if callable(names):
+            if not any(names(name) for name in known):
+                warnings.warn(
+                    f"The filter function selects none of the {len(known)} hooks of this model; print bridge.hook_dict "
+                    "for their names.",
+                    stacklevel=3,
+                )
+            return
+        for name in [names] if isinstance(names, str) else names:
+            if name not in known:
+                raise UserError(f"There is no hook {name!r} in this model; {nearest(name, known)}")
+
+    def _require_on(self, name: str) -> None:
+        """Refuse to cache what the model does not compute now."""
+        reason = self._gated_hook_reason(self.hook_dict[name].name or name)
+        if reason is not None:
+            raise UserError(f"The hook {name!r} is off, as {reason} is False; call set_{reason}(True) first.")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A model of its own: TransformerLens's captures, which would stay with the first one's blocks, come anew."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
+        for part in self.modules():  # GPT-2's attention keeps its last pattern with its graph, which cannot be copied
+            for kept in vars(part).values():
+                if isinstance(kept, Tensor) and not kept.is_leaf:
+                    memo[id(kept)] = kept.detach().clone()
         twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         for part in twin.modules():
             if isinstance(part, BlockBridge):
@@ -80,6 +132,7 @@ class LockedBridge(TransformerBridge):
 
     @contextmanager
     def hooks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """As in TransformerLens, one thread at a time."""
+        """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
+        self._check_hooks(dict(zip(("fwd_hooks", "bwd_hooks"), args, strict=False)) | kwargs)
         with self.lock, super().hooks(*args, **kwargs) as hooked:
             yield hooked

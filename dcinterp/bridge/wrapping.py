@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 from dcinterp.bridge.adapter import DCFormerAdapter
 from dcinterp.bridge.dcbridge import DCBridge
 from dcinterp.bridge.foreign import guarded
+from dcinterp.bridge.hook_points import take_edits_in_place
 from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
@@ -57,9 +58,12 @@ def wrap(
     adapter = (DCViTAdapter if isinstance(model, DCViTForImageClassification) else DCFormerAdapter)(cfg)
     adapter.cfg.device = str(parameter.device)
     adapter.prepare_model(model)
-    tokenizer = _configured(tokenizer, adapter.cfg) if tokenizer is not None else None
+    words = _configured(tokenizer, adapter.cfg) if tokenizer is not None else None
     model.eval()
-    return DCBridge(model, adapter, tokenizer, driver=TransformersDriver(model, adapter, tokenizer))
+    bridge = DCBridge(model, adapter, words, driver=TransformersDriver(model, adapter, words))
+    bridge.given_tokenizer = (words, tokenizer)
+    take_edits_in_place(bridge)
+    return bridge
 
 
 def _configured(tokenizer: Any, cfg: Any) -> Any:

@@ -133,10 +133,19 @@ class ComposedAttention(nn.Module):
             require_portable(asked)
         # A convolution over queries reads no padding, of which the rule for keys does not tell, and those of the cache.
         whole = not taps_back or (q.shape[2] == rows and sight.causal and sight.allowed is None)
-        if taps is None and not output_attentions and handed is None and whole:
+        if taps is None and not output_attentions and handed is None and whole and not self.hooked():
             return self.read_out(self.read(q, k, v, stages, sight), x_query), None
         pattern = self.pattern(q, k, stages, sight, rows, taps, handed)
         return self.read_out(read_values(pattern, v), x_query), pattern
+
+    def hooked(self) -> bool:
+        """Whether somebody listens to a stage itself, so that it must be called and not only read."""
+        stages = (self._modules.get(name) for name in STAGES)
+        return any(
+            stage._forward_hooks or stage._forward_pre_hooks or stage._backward_hooks or stage._backward_pre_hooks
+            for stage in stages
+            if stage is not None
+        )
 
     def composers(self) -> dict[str, Composer]:
         """The stages that there are; what a bridge has put around them is left out."""

@@ -1,0 +1,71 @@
+"""Hook points at which an edit in place does what the same edit of a new tensor does.
+
+TransformerLens's point hands out the tensor that the model computes. Where others read that tensor too, an edit in
+place reaches them as well; and a norm tells an edit by a new tensor, so that one in place is lost. Its own tools edit
+in place, such as the setters of `patching` where no gradients are taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge.generalized_components import (
+    BlockBridge,
+    GatedMLPBridge,
+    NormalizationBridge,
+)
+from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
+
+SHARED: tuple[tuple[type[nn.Module], tuple[str, ...]], ...] = (
+    (BlockBridge, ("hook_mlp_in", "ln1.hook_in", "ln2.hook_in")),
+    (AttentionBridge, ("q.hook_in", "k.hook_in", "v.hook_in")),
+    (GatedMLPBridge, ("gate.hook_in", "in.hook_in")),
+)
+"""Hook points of what others read too: the stream, the input of attention and that of the MLP."""
+
+
+class CopyingHookPoint(HookPoint):
+    """A hook point whose listeners get a copy."""
+
+    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        listened = self._forward_hooks or self._forward_pre_hooks
+        return super().__call__(x.clone() if listened else x, *args, **kwargs)
+
+
+class EditedHookPoint(HookPoint):
+    """A hook point that returns another tensor where a listener has changed the one that it got."""
+
+    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not self._forward_hooks:
+            return super().__call__(x, *args, **kwargs)
+        before = x.clone() if x.is_inference() else x._version  # inference tensors count no versions
+        found = super().__call__(x, *args, **kwargs)
+        if found is not x:
+            return found
+        edited = not x.equal(before) if isinstance(before, Tensor) else x._version != before
+        return x.view_as(x) if edited else x
+
+
+def take_edits_in_place(bridge: nn.Module) -> None:
+    """Let the hook points of a bridge take edits in place, where TransformerLens's would lose or spread them."""
+    for module in bridge.modules():
+        for kind, names in SHARED:
+            if isinstance(module, kind):
+                for name in names:
+                    _become(_found(module, name), CopyingHookPoint)
+        if isinstance(module, NormalizationBridge):
+            for name in ("hook_normalized", "hook_scale"):
+                _become(getattr(module, name, None), EditedHookPoint)
+
+
+def _found(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module
+
+
+def _become(hook: Any, kind: type[HookPoint]) -> None:
+    if type(hook) is HookPoint:
+        hook.__class__ = kind

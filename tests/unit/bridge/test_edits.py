@@ -1,0 +1,180 @@
+"""An edit does what it says wherever it is made: in place or not, before a fork, on a stage itself, in another run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import dcinterp
+from dcinterp.bridge import DCBridge
+from dcinterp.bridge.cache import DCActivationCache
+from dcinterp.bridge.foreign import ForeignActivationCache
+from dcinterp.model.compose.dynamic import DynamicCompose
+from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
+
+Make = Callable[..., DCBridge]
+OFF = ("hook_result", "hook_q_input", "hook_k_input", "hook_v_input", "hook_attn_in")
+
+
+def halved_in_place(x: Tensor, hook: Any) -> Tensor:
+    return x.mul_(0.5)
+
+
+def halved(x: Tensor, hook: Any) -> Tensor:
+    return x * 0.5
+
+
+def differing(bridge: Any, ids: Tensor, names: list[str]) -> list[str]:
+    """The hooks at which the two edits give other logits."""
+    found = []
+    for name in names:
+        logits = [bridge.run_with_hooks(ids, fwd_hooks=[(name, edit)]) for edit in (halved_in_place, halved)]
+        if (logits[0] - logits[1]).abs().max() > 1e-5:
+            found.append(name)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:A forward hook edited")
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("family", ["tiny-dcformer++", "tiny-dcformer", "tiny-dcpythia", "tiny-transformer++"])
+def test_an_edit_in_place_is_the_edit_of_a_new_tensor(family: str, without: Any, bridge: Make, ids: Tensor) -> None:
+    wrapped = bridge(family)
+    wrapped.set_use_hook_mlp_in(True)
+    with without():
+        _, cache = wrapped.run_with_cache(ids)
+        names = [name for name, value in cache.items() if value.is_floating_point() and not name.endswith(OFF)]
+        assert {"blocks.1.hook_mlp_in", "blocks.0.ln1.hook_scale", "ln_final.hook_normalized"} <= set(names)
+        assert differing(wrapped, ids, names) == []
+
+
+@pytest.mark.filterwarnings("ignore:A forward hook edited")
+def test_also_after_folding_and_in_a_copy(bridge: Make, ids: Tensor) -> None:
+    wrapped = bridge()
+    wrapped.enable_compatibility_mode(disable_warnings=True)
+    names = ["blocks.1.ln1.hook_normalized", "blocks.0.ln2.hook_in", "ln_final.hook_scale", "blocks.0.attn.q.hook_in"]
+    with torch.no_grad():
+        assert differing(wrapped, ids, names) == []
+        assert differing(copy.deepcopy(wrapped), ids, names) == []
+
+
+@pytest.mark.filterwarnings("ignore:A forward hook edited")
+@pytest.mark.parametrize("family", ["llama", "gpt2", "neox"])
+def test_also_in_models_of_other_people(family: str, foreign: Callable[[str], Any]) -> None:
+    model = foreign(family)
+    model.set_use_hook_mlp_in(True)
+    ids = torch.tensor([[3, 14, 15, 9]])
+    try:
+        with torch.no_grad():
+            names = [f"blocks.1.ln1.hook_{what}" for what in ("normalized", "scale")]
+            assert differing(model, ids, [*names, "ln_final.hook_normalized", "blocks.0.hook_mlp_in"]) == []
+    finally:
+        model.set_use_hook_mlp_in(False)
+
+
+def test_a_hook_on_a_stage_itself_is_called(raw: Callable[..., DCFormerForCausalLM], bridge: Make, ids: Tensor) -> None:
+    wrapped, model = bridge(), raw()
+    inside: Any = wrapped.blocks[1].attn.post
+    with torch.no_grad():
+        for run, stages in (
+            (wrapped, [inside, inside.original_component]),
+            (lambda x: model(x).logits, [model.model.layers[1].self_attn.post, model.model.layers[0].self_attn.pre]),
+        ):
+            before = run(ids)
+            for stage in stages:
+                handle = stage.register_forward_hook(lambda module, args, out: out * 0)
+                assert (run(ids) - before).abs().max() > 1e-2
+                handle.remove()
+            torch.testing.assert_close(run(ids), before, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_a_run_inside_a_hook_leaves_the_outer_one_alone(which: str, bridge: Make, ids: Tensor) -> None:
+    wrapped = bridge()
+    wrapped.set_use_split_qkv_input(True)
+    ran: list[Tensor] = []
+
+    def look(x: Tensor, hook: Any) -> None:
+        if not ran:
+            ran.append(x)
+            wrapped(ids)
+
+    with torch.no_grad():
+        expected = wrapped(ids)
+        found = wrapped.run_with_hooks(ids, fwd_hooks=[(f"blocks.1.hook_{which}_input", look)])
+    assert len(ran) == 1
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_an_edit_before_a_fork_is_warned_about(bridge: Make, ids: Tensor) -> None:
+    wrapped = bridge()
+    wrapped.set_use_split_qkv_input(True)
+    with pytest.warns(UserWarning, match=r"attention does not read blocks\.1\.attn\.hook_in: an edit there changes"):
+        found = wrapped.run_with_hooks(ids, fwd_hooks=[("blocks.1.attn.hook_in", halved)])
+    torch.testing.assert_close(found, wrapped(ids))
+
+
+def test_a_part_of_a_cache_refuses_what_the_whole_refuses(bridge: Make, ids: Tensor, foreign: Any) -> None:
+    _, cache = bridge().run_with_cache(ids)
+    part = cache.apply_slice_to_batch_dim(0)
+    assert type(part) is DCActivationCache
+    assert not part.has_batch_dim
+    with pytest.raises(UserError, match="would ignore the gain of the final norm"):
+        part.logit_attrs(part.decompose_resid(-1), tokens=1, has_batch_dim=False)
+    _, theirs = foreign("llama").run_with_cache(torch.tensor([[1, 2], [3, 4]]))
+    assert type(theirs.apply_slice_to_batch_dim(1)) is ForeignActivationCache
+
+
+def test_names_of_hooks_are_checked_in_models_of_other_people(foreign: Callable[[str], Any]) -> None:
+    model, ids = foreign("gpt2"), torch.tensor([[1, 2]])
+    right, wrong = "blocks.0.attn.hook_pattern", "blocks.0.attn.hook_patern"
+    with pytest.raises(UserError, match=r"no hook 'blocks\.0\.attn\.hook_patern'.*hook_pattern"):
+        model.run_with_cache(ids, names_filter=[right, wrong])
+    with pytest.raises(UserError, match="no hook"):
+        model.run_with_hooks(ids, fwd_hooks=[(wrong, halved)])
+    with pytest.raises(UserError, match="no hook"), model.hooks(fwd_hooks=[(wrong, halved)]):
+        pass
+    assert list(model.run_with_cache(ids, names_filter=[right])[1].cache_dict) == [right]
+
+
+def test_a_hook_that_is_off_is_not_cached_as_nothing(bridge: Make, ids: Tensor) -> None:
+    wrapped = bridge()
+    with pytest.raises(UserError, match=r"is off, as use_attn_result is False; call set_use_attn_result\(True\)"):
+        wrapped.run_with_cache(ids, names_filter="blocks.1.attn.hook_result")
+    wrapped.set_use_attn_result(True)
+    assert wrapped.run_with_cache(ids, names_filter="blocks.1.attn.hook_result")[1].cache_dict
+
+
+def test_a_copy_after_a_run_with_gradients(foreign: Callable[[str], Any]) -> None:
+    model, ids = foreign("gpt2"), torch.tensor([[1, 2, 3]])
+    expected = model(ids).detach()
+    twin = copy.deepcopy(model)
+    torch.testing.assert_close(twin(ids).detach(), expected, atol=0, rtol=0)
+
+
+def test_what_was_refused_may_be_asked_otherwise(bridge: Make, ids: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped = bridge()
+    with monkeypatch.context() as patch:
+        patch.setattr(DynamicCompose, "readers", lambda self: [])
+        with pytest.raises(UserError, match="fold_ln=False"):
+            wrapped.enable_compatibility_mode(disable_warnings=True)
+        wrapped.enable_compatibility_mode(fold_ln=False, disable_warnings=True)
+    assert float(wrapped(ids).detach().mean(-1).abs().max()) < 1e-5, "the unembedding is centred"
+    with pytest.raises(UserError, match="folded for analysis"):
+        wrapped.save("nowhere")
+
+
+def test_a_saved_bridge_reads_the_same_tokens(tmp_path: Any) -> None:
+    text = "There are tea, meat, meat. Which is not meat? The"
+    for name in ("dcformer++", "transformer++-code"):
+        model = dcinterp.load(name)
+        for each in (model, copy.deepcopy(model)):
+            each.save(tmp_path / name)
+            again = dcinterp.load(tmp_path / name)
+            assert again.cfg.default_prepend_bos is model.cfg.default_prepend_bos
+            assert again.to_tokens(text).tolist() == model.to_tokens(text).tolist()
