@@ -432,7 +432,8 @@ def measure(
         specimen = specimen_of(setting, seed, row["prompts"])
         found = row["methods"] | {method: measure_one(specimen, method) for method in missing(key)}
         about = {"right": specimen.right, "edges": len(specimen.places), "true": int(specimen.labels.sum())}
-        rows[key] = row | about | {"methods": {method: found[method] for method in METHODS if method in found}}
+        row = row | about | {"methods": {method: found[method] for method in METHODS if method in found}}
+        rows = {each["key"]: each for each in read_rows(file)} | {key: row}  # another process may have added some
         write_rows(file, rows.values())
         made += 1
         progress(made, len(todo), setting)

@@ -191,4 +191,6 @@ def _residuals(fit: ScalingFit) -> str:
                 by_size.setdefault(flops, []).append(math.log(loss))
         apart = (fmean(by_size[at]) - fit.log_loss(number, at) for at in sorted(by_size))
         rows.append([family, *(f"{each:+.2%}" for each in apart)])
-    return markdown_table(["family", *(f"size {at + 1}" for at in range(len(rows[0]) - 1))], rows)
+    most = max(map(len, rows))
+    rows = [row + [""] * (most - len(row)) for row in rows]
+    return markdown_table(["family", *(f"size {at + 1}" for at in range(most - 1))], rows)

@@ -12,9 +12,10 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.progress import console
 from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.train.control.experiment import FINAL, Experiment, digest, digests, joined, read_table
 from dcinterp.train.control.run_experiment import require_ended
-from dcinterp.train.control.sweep import Sweep, run_sweep
+from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.control.sweep import Sweep, SweepRun, run_sweep
 
 KEY = "recipe.learning_rate"
 
@@ -40,12 +41,10 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
     Raises:
         RunsFailed: runs failed; the others are in the table.
     """
-    extra = pd.read_csv(table) if table.is_file() else pd.DataFrame({"name": []})
-    done, runs = all_runs(experiment, extra).index, {}
-    for arm in experiment.arms:
-        run = experiment.run(FINAL, arm, {KEY: rate}, seed)
-        if run.name not in done:
-            runs[run.name] = (arm, run)
+    wanted = [(arm, experiment.run(FINAL, arm, {KEY: rate}, seed)) for arm in experiment.arms]
+    extra = _added(table, [run for _, run in wanted])
+    done = all_runs(experiment, extra).index
+    runs = {run.name: (arm, run) for arm, run in wanted if run.name not in done}
     if runs:
         sweep = Sweep(experiment.output / f"rate={rate:g},seed={seed}", tuple(run for _, run in runs.values()), jobs)
         with console(f"rate {rate:g}, seed {seed}") as progress:
@@ -53,10 +52,26 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
         rows = ended[ended["status"] == "done"]
         rows.insert(0, "arm", [runs[name][0] for name in rows["name"]])
         rows = rows.reindex(columns=["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"])
-        extra = rows if not len(extra) else pd.concat([extra, rows], ignore_index=True)
-        write_table(extra, table)
+        rows["digest"] = [digest(runs[name][1]) for name in rows["name"]]
+        with lock_run(table.parent, file=f".{table.name}.lock", way_out="start again when it has ended"):
+            extra = joined(_added(table, [run for _, run in runs.values()]), rows)
+            write_table(extra, table)
         require_ended(ended, table, sweep.output)
     return extra
+
+
+def _added(table: Path, runs: Sequence[SweepRun]) -> pd.DataFrame:
+    """The rows that were added so far, but for those of these runs that were made with another config.
+
+    Rows without a digest are believed.
+    """
+    if not table.is_file():
+        return pd.DataFrame({"name": []})
+    rows, now = pd.read_csv(table, dtype={"digest": str}), {run.name: digests(run) for run in runs}
+    if "digest" not in rows:
+        return rows
+    of = zip(rows["name"], rows["digest"], strict=True)
+    return rows[[not isinstance(made, str) or made in now.get(name, [made]) for name, made in of]]
 
 
 def at_rate(experiment: Experiment, rate: float, runs: pd.DataFrame) -> dict[str, pd.DataFrame]:

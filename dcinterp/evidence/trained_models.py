@@ -17,11 +17,15 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.load import load
 from dcinterp.support.errors import UserError
 from dcinterp.support.table_files import write_table
-from dcinterp.train.control.experiment import FINAL, Experiment, reported_runs
+from dcinterp.train.control.experiment import FINAL, Experiment, joined, reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.sweep import read_results
 from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
+
+DIGEST = "digest"
+"""The column that says of what config the model was, as in the table of the runs."""
 
 CHECKED = 256
 """Documents of each part of a puzzle by whose answers a model is told to have learnt it."""
@@ -36,7 +40,8 @@ def measure_missing(
 ) -> pd.DataFrame:
     """The rows of every model of some arms that was measured; those that the table lacks are measured and added to it.
 
-    Rows stay where their model is no longer there.
+    Rows stay where their model is no longer there. Those of a model that was made with another config are left out,
+    and it is measured anew; those without a digest are believed. Several processes may add to one table.
 
     Args:
         experiment: whose reported runs have models in its output folder; of each arm those that count.
@@ -49,16 +54,19 @@ def measure_missing(
         UserError: no run has ended, one was made with another config, no model of the arms is there, nor any row, or
             the table is none of what was measured.
     """
-    rows = read_measured(table) if table.is_file() else pd.DataFrame()
     runs = reported_runs(experiment)
-    for _, run in runs[runs["arm"].isin(arms)].iterrows():
+    runs = runs[runs["arm"].isin(arms)]
+    rows = _measured_of(runs, table)
+    for run in runs.to_dict("records"):
         arm, seed, model = run["arm"], int(run["recipe.seed"]), experiment.output / run["name"] / "model"
-        if model.is_dir() and not (len(rows) and ((rows["arm"] == arm) & (rows["seed"] == seed)).any()):
-            found = pd.DataFrame([{"arm": arm, "seed": seed} | row for row in measure(arm, model)])
-            rows = pd.concat([rows, found], ignore_index=True)
-            write_table(rows, table)
+        if model.is_dir() and not ((rows["arm"] == arm) & (rows["seed"] == seed)).any():
+            made = {DIGEST: run[DIGEST]} if isinstance(run.get(DIGEST), str) else {}
+            found = pd.DataFrame([{"arm": arm, "seed": seed} | row | made for row in measure(arm, model)])
+            with lock_run(table.parent, file=f".{table.name}.lock", way_out="start again when it has ended"):
+                rows = joined(_measured_of(runs, table), found)
+                write_table(rows, table)
             said(f"{arm}, seed {seed}: measured")
-    rows = rows[rows["arm"].isin(arms)] if len(rows) else rows
+    rows = rows[rows["arm"].isin(arms)].drop(columns=DIGEST, errors="ignore")
     if not len(rows):
         again = f"dcinterp experiment run {experiment.folder}{' --keep-search' * bool(experiment.tuning_keys)}"
         raise UserError(
@@ -74,8 +82,27 @@ def read_measured(table: Path) -> pd.DataFrame:
     Raises:
         UserError: it is no table, or has no column arm or seed.
     """
+    return _measured(table).drop(columns=DIGEST, errors="ignore")
+
+
+def _measured(table: Path) -> pd.DataFrame:
     give = "it is none of what was measured of trained models, so move it away"
-    return read_results(table, ("arm", "seed"), give, dtype={"arm": str}, keep_default_na=False, na_values=[""])
+    text = {"arm": str, DIGEST: str}
+    return read_results(table, ("arm", "seed"), give, dtype=text, keep_default_na=False, na_values=[""])
+
+
+def _measured_of(runs: pd.DataFrame, table: Path) -> pd.DataFrame:
+    """The rows of a table, if it is there, but for those of runs that were made anew since, with another config."""
+    if not table.is_file():
+        return pd.DataFrame(columns=["arm", "seed"])
+    rows = _measured(table)
+    if DIGEST not in rows or DIGEST not in runs:
+        return rows
+    now = {
+        (arm, int(seed)): made for arm, seed, made in zip(runs["arm"], runs["recipe.seed"], runs[DIGEST], strict=True)
+    }
+    of = ((now.get((arm, seed)), made) for arm, seed, made in zip(rows["arm"], rows["seed"], rows[DIGEST], strict=True))
+    return rows[[not (isinstance(want, str) and isinstance(made, str)) or want == made for want, made in of]]
 
 
 def with_all_arms(rows: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:

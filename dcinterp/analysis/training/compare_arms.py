@@ -170,6 +170,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, experiment.arms)}")
     arms, rows = list(experiment.arms), _finished(experiment, measure)
     _require_numbers(experiment, rows, measure)
+    rows = rows.assign(**{measure: pd.to_numeric(rows[measure])})  # a row that does not count may have had text
     wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms).dropna(axis=1)
     if not wide.shape[1]:
         raise NoRunsYet(

@@ -254,9 +254,13 @@ def _over_seeds(table: pd.DataFrame, families: tuple[str, str], through: Through
 
 
 def _paired_seeds(table: pd.DataFrame, families: tuple[str, str]) -> list[int]:
-    """The seeds of which each family has all its amounts of compute."""
-    sizes = {family: set(table[table["family"] == family]["flops"]) for family in families}
-    have = table.groupby([SEED, "family"])["flops"].agg(set).to_dict()
+    """The seeds of which each family has all its arms, where the table tells them, and all its amounts of compute."""
+    # Two arms of one family may cost the same.
+    table = table.assign(
+        size=list(zip(table["arm"] if "arm" in table else table["family"], table["flops"], strict=True))
+    )
+    sizes = {family: set(table[table["family"] == family]["size"]) for family in families}
+    have = table.groupby([SEED, "family"])["size"].agg(set).to_dict()
     seeds = [seed for seed in sorted(set(table[SEED])) if all(have.get((seed, f)) == sizes[f] for f in families)]
     if len(seeds) < 2:
         raise UserError(

@@ -217,8 +217,8 @@ class Experiment:
 
         Raises:
             NoRunsYet: no run has ended.
-            UserError: a run of the search is missing, one that counts was made with another config, or there is no
-                such table of a repetition.
+            UserError: a run of the search is missing, it or one that counts was made with another config, or there is
+                no such table of a repetition.
         """
         rows = table[(table["stage"] == FINAL) & (table["status"] == "done")]
         if not len(rows):
@@ -234,7 +234,8 @@ class Experiment:
         seeds = tuple(seed for seed in there if seed in self.seeds or not self.has_own_table)
         runs = {run.name: run for run in replace(self, seeds=seeds).final_runs(table)}
         rows = rows[rows["name"].isin(runs)]
-        self.require_config([runs[name] for name in rows["name"]], rows)
+        # Those of the search too: what it chose is in no config of a reported run.
+        self.require_config([*self.tuning_runs(), *(runs[name] for name in rows["name"])], table)
         return rows
 
     def require_rows(self, table: pd.DataFrame) -> None:
@@ -350,7 +351,15 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
     give = "give a table of `dcinterp experiment run`"
     table = read_results(experiment.table, needed, give, dtype=text, keep_default_na=False, na_values=[""])
     experiment.require_rows(table)
+    for column in table.columns.intersection(SEEDED):
+        if not table[column].isna().any():  # tables of earlier versions may have 660.0
+            table[column] = table[column].astype(int)
     return table
+
+
+def joined(*tables: pd.DataFrame) -> pd.DataFrame:
+    """The rows of tables below each other; beside one without rows pandas would make floats of whole numbers."""
+    return pd.concat([each for each in tables if len(each)] or tables[-1:], ignore_index=True)
 
 
 def _is_cell(cell: Any, value: Any) -> bool:

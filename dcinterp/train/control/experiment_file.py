@@ -86,6 +86,8 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     place = Path(path)
     file = place if place.suffix in (".yaml", ".yml") else place / FILE
     file = find_config(file, "experiment", f"give the folder of one, which has a file {FILE}")
+    if file.parent.name in ("", ".."):  # its name, and the folders beside it, are asked for
+        file = Path(os.path.realpath(file))
     tree = read_tree(file)
     for key in tree:
         if key not in KEYS:
@@ -190,7 +192,12 @@ def series(experiment: Experiment) -> list[Experiment]:
     """
     name = "" if experiment.has_own_table else experiment.table.name
     beside = experiment.multiplier.beside if experiment.multiplier else ()
-    return [experiment, *(read_experiment(each, table=each / name if name else None) for each in beside)]
+    found = [experiment, *(read_experiment(each, table=each / name if name else None) for each in beside)]
+    without = experiment.multiplier.without if experiment.multiplier else ()
+    arms = [arm for each in found for arm in each.arms if arm not in without]
+    if twice := [arm for arm in arms if arms.count(arm) > 1]:
+        raise UserError(f"{experiment.folder} and the experiments beside it have two arms {twice[0]!r}; rename one.")
+    return found
 
 
 def _mark(table: Path) -> str:

@@ -13,7 +13,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress
 from dcinterp.support.table_files import write_table
 from dcinterp.train.control.engines import LOCAL
-from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, digest, read_table
+from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, digest, joined, read_table
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_sweep
 
@@ -78,7 +78,7 @@ def _take_search(experiment: Experiment) -> None:
     own, there = read_table(replace(experiment, table=experiment.folder / TABLE)), read_table(experiment)
     rows = own[(own["stage"] == TUNING) & ~own["name"].isin(there["name"])]
     if len(rows):
-        write_table(pd.concat([rows, there], ignore_index=True), experiment.table)
+        write_table(joined(rows, there), experiment.table)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -176,4 +176,4 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     rows.insert(0, "stage", stage)
     rows["digest"] = [digests[name] for name in rows["name"]]
     kept = before[~before["name"].isin(rows["name"])]
-    write_table(pd.concat([kept, rows], ignore_index=True), experiment.table)
+    write_table(joined(kept, rows), experiment.table)

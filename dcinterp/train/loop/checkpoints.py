@@ -55,15 +55,22 @@ def write_whole(folder: Path, write: Callable[[Path], None]) -> None:
         UserError: the disk did not take it.
     """
     aside = folder.parent / STAGING / folder.name
+    before = aside.with_name(f"{folder.name}.before")
     shutil.rmtree(aside.parent, ignore_errors=True)
     try:
         write(aside)
         force(aside)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.replace(folder)
-        aside.parent.rmdir()
+        if folder.is_dir():
+            folder.replace(before)
+        try:
+            aside.replace(folder)
+        except OSError:
+            if before.is_dir():
+                before.replace(folder)
+            raise
+        shutil.rmtree(aside.parent, ignore_errors=True)
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise write_error(f"The folder {folder}", error, folder.parent) from error
+        raise write_error(f"The folder {folder}", error, folder.parent / "checkpoints") from error
 
 
 def publish(staged: Path, checkpoints: Path, keep: int) -> None:

@@ -39,6 +39,9 @@ def describe(problem: NotFinite, config: TrainConfig, output: Path) -> TrainingD
     lower = f"a recipe.learning_rate below {config.recipe.learning_rate:g}"
     if not steps:
         way = f"start again with {lower}; there is no checkpoint to resume from."
+    elif 0 < config.recipe.reduction_step < steps[-1]:
+        # One reduction is all that a schedule has, and to move it would raise the rate of steps that were made.
+        way = f"start in another folder with {lower}; the rate was already reduced once, and one reduction is all."
     else:
         step, factor = steps[-1], config.recipe.reduction_factor / 10
         way = (

@@ -25,6 +25,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.memory import keep_freed_memory
 from dcinterp.support.progress import Progress, silent, without_bars
+from dcinterp.support.whole_files import whole
 from dcinterp.train.config.recipe import TrainConfig, read_config, require_cooldown, require_ranges, write_config
 from dcinterp.train.control.resume import check_resumable, differences, record
 from dcinterp.train.control.run_lock import lock_run
@@ -351,8 +352,10 @@ def _save(
             if trainer.saved_tokenizer is not None:
                 trainer.saved_tokenizer.save_pretrained(aside)
 
+        # First: a run that has its model counts as finished.
+        with whole(timings_file) as aside:
+            aside.write_text(json.dumps(timings), encoding="utf-8")
         checkpoints.write_whole(folder, write)
-        timings_file.write_text(json.dumps(timings), encoding="utf-8")
     accelerator.wait_for_everyone()
 
 

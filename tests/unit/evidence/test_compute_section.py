@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 import dcinterp
-from dcinterp.evidence.compute_section import compute_section
+from dcinterp.evidence.compute_section import _residuals, compute_section
 from dcinterp.evidence.multiplier import fit_of
 from dcinterp.evidence.page import page_of
 from dcinterp.evidence.verdicts import verdict_lines
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment
-from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.experiment_file import read_experiment, series
 
 SIZES = {8: 1e12, 16: 4e12, 24: 1e13}
 FAMILIES = {"plain": "transformer++", "all": "dcformer++"}
@@ -187,6 +187,22 @@ def test_a_table_without_the_loss_is_named(parted):
     pd.read_csv(table).drop(columns=["bits_per_byte"]).to_csv(table, index=False)
     with pytest.raises(UserError, match=r"large.*has no column 'bits_per_byte'"):
         fit_of(experiment)
+
+
+def test_arms_of_one_name_in_a_series_are_refused(parted):
+    experiment = parted([1.5, 1.6, 1.7])
+    file = experiment.folder.parent / "large" / "experiment.yaml"
+    file.write_text(file.read_text().replace("all 24", "all 16"))
+    with pytest.raises(UserError, match=r"have two arms 'all 16'; rename one"):
+        series(experiment)
+
+
+def test_residuals_of_families_of_other_sizes_have_a_column_each():
+    law = {"plain": [1e12, 4e12, 1e13], "all": [1e12, 4e12, 1e13, 3e13]}
+    points = [(family, flops, flops**-0.05) for family, sizes in law.items() for flops in sizes]
+    head, _, *rows = _residuals(dcinterp.scaling_fit(points, base="plain", other="all")).splitlines()
+    assert head.count("|") == 6
+    assert [row.count("|") for row in rows] == [6, 6]
 
 
 def test_points_have_no_arms_to_leave_out():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 import yaml
@@ -27,6 +29,26 @@ def test_differences_of_losses_are_not_bounded_as_those_of_shares(tmp_path, writ
     losses = pd.DataFrame({"plain": [5.0, 5.0, 5.0], "more": [6.8, 6.9, 7.1]})
     found = differences(read_experiment(folder), {"bits_per_byte": losses})
     assert found["H1"].startswith("+1.933 [+1.")
+
+
+def test_runs_of_another_config_are_made_anew(tmp_path, write_experiment, monkeypatch):
+    folder, table, made = write_experiment(tmp_path / "e", {"plain": [0.1], "more": [0.2]}), tmp_path / "rates.csv", []
+
+    def run(sweep, **_):
+        made.extend(sweep.runs)
+        about = {"status": "done", one_rate.KEY: 0.5, "recipe.seed": 0, "loss": 1.0}
+        value = float(sweep.runs[0].config.data.phases[0].steps)
+        return pd.DataFrame([{"name": each.name, "accuracy 1 held-out": value} | about for each in sweep.runs])
+
+    monkeypatch.setattr(one_rate, "run_sweep", run)
+    for steps, count in ((2, 2), (2, 2), (3, 4)):
+        file = folder / "experiment.yaml"
+        file.write_text(re.sub(r"steps: \d+", f"steps: {steps}", file.read_text()))
+        experiment = read_experiment(folder)
+        extra = one_rate.train_missing(experiment, 0.5, 0, table, 1)
+        assert len(made) == count
+        values = one_rate.at_rate(experiment, 0.5, one_rate.all_runs(experiment, extra))
+        assert values["accuracy 1 held-out"].to_numpy().tolist() == [[steps, steps]]
 
 
 def test_a_run_that_failed_is_named_and_the_others_are_kept(tmp_path, write_experiment, monkeypatch):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 import torch
 
-from dcinterp.evidence.trained_models import TrainedModels, right_answers, trained_models, with_all_arms
+from dcinterp.evidence.trained_models import (
+    TrainedModels,
+    measure_missing,
+    right_answers,
+    trained_models,
+    with_all_arms,
+)
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import NoRunsYet, read_table, reported_runs
+from dcinterp.train.control.experiment import NoRunsYet, digest, read_table, reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.data.batches import NOT_SCORED
 
@@ -29,6 +37,56 @@ def test_differences_are_of_the_seeds_that_every_arm_has(tmp_path, write_experim
     assert with_all_arms(rows, experiment)["seed"].tolist() == [0, 0, 2, 2]
     with pytest.raises(UserError, match=r"No seed of .* has a trained model of every arm"):
         with_all_arms(rows[rows["arm"] == "plain"], experiment)
+
+
+@pytest.fixture
+def measured(tmp_path, write_experiment):
+    """Measures the models of an experiment, whose rows say of what config they are, and counts how many it opened."""
+    folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "more": [0.2, 0.3]})
+    file, opened = folder / "experiment.yaml", []
+    file.write_text(file.read_text() + f"output: {tmp_path / 'runs'}\n")
+
+    def measure(arms=("plain", "more"), meanwhile=lambda: None, steps=2):
+        file.write_text(re.sub(r"steps: \d+", f"steps: {steps}", file.read_text()))
+        experiment = read_experiment(folder)
+        table = read_table(experiment)
+        runs = {run.name: run for run in experiment.tuning_runs() + experiment.final_runs(table)}
+        table["digest"] = [digest(runs[name]) for name in table["name"]]
+        table.to_csv(experiment.table, index=False)
+        for name in runs:
+            (experiment.output / name / "model").mkdir(parents=True, exist_ok=True)
+
+        def look(arm, model):
+            meanwhile()
+            opened.append((arm, model.parent.name[-1]))
+            return [{"share": float(steps)}]
+
+        rows = measure_missing(experiment, arms, tmp_path / "measured.csv", look, lambda line: None)
+        return [tuple(row) for row in rows[["arm", "seed", "share"]].to_numpy()], opened
+
+    return measure
+
+
+def test_models_that_were_made_anew_are_measured_anew(measured):
+    whole = [("plain", 0, 2.0), ("plain", 1, 2.0), ("more", 0, 2.0), ("more", 1, 2.0)]
+    for _ in range(2):
+        rows, opened = measured()
+        assert rows == whole
+        assert len(opened) == 4, "once each"
+    rows, opened = measured(["plain"], steps=3)
+    assert rows == [("plain", 0, 3.0), ("plain", 1, 3.0)]
+    assert len(opened) == 6
+    rows, opened = measured(steps=3)
+    assert sorted(rows) == sorted((arm, seed, 3.0) for arm, seed, _ in whole)
+    assert len(opened) == 8
+
+
+def test_two_that_measure_at_once_keep_the_rows_of_each_other(measured):
+    rows, _ = measured(["plain"], meanwhile=lambda: measured(["more"]))
+    assert rows == [("plain", 0, 2.0), ("plain", 1, 2.0)]
+    rows, opened = measured()
+    assert sorted(rows) == [("more", 0, 2.0), ("more", 1, 2.0), ("plain", 0, 2.0), ("plain", 1, 2.0)]
+    assert len(opened) == 4
 
 
 def test_runs_that_count_are_none_without_a_table(tmp_path, write_experiment):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import resource
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -149,6 +151,26 @@ def test_a_disk_that_takes_no_more_is_a_sentence(tmp_path):
     assert checkpoints.steps_in(output / "checkpoints") == [2]
     assert not (output / "checkpoints" / checkpoints.STAGING).exists()
     train(tiny(output), resume=True)
+
+
+def test_a_model_stays_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    folder, replace = tmp_path / "model", Path.replace
+    checkpoints.write_whole(folder, lambda aside: (aside.mkdir(parents=True), (aside / "a").write_text("old")))
+
+    def full(self, target):
+        if self.name == "model" and self.parent.name == checkpoints.STAGING:
+            raise OSError(errno.ENOSPC, "no space")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    (tmp_path / "checkpoints" / "checkpoint-4").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"model could not be written .* continue with --resume from step 4"):
+        checkpoints.write_whole(folder, lambda aside: (aside.mkdir(parents=True), (aside / "a").write_text("new")))
+    assert (folder / "a").read_text() == "old"
+    monkeypatch.undo()
+    checkpoints.write_whole(folder, lambda aside: (aside.mkdir(parents=True), (aside / "a").write_text("new")))
+    assert [(each.name, each.read_text()) for each in folder.iterdir()] == [("a", "new")]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["checkpoints", "model"]
 
 
 def test_metrics_on_a_full_disk_too(tmp_path):

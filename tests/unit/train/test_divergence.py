@@ -83,6 +83,18 @@ def test_the_way_out_in_the_sentence_works(tmp_path, monkeypatch):
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs), "also the first step after the checkpoint"
 
 
+def test_after_a_second_time_no_command_is_given_that_would_be_refused(tmp_path):
+    """A reduction that is in force cannot be moved: it would raise the rate of steps that were made."""
+    (tmp_path / "checkpoints" / "checkpoint-9").mkdir(parents=True)
+    config = tiny(tmp_path, reduction_step=6, reduction_factor=0.1)
+    said = str(divergence.describe(divergence.NotFinite("The loss became NaN", 11), config, tmp_path))
+    assert "start in another folder with a recipe.learning_rate below 0.003" in said
+    assert "--set" not in said
+    later = tiny(tmp_path, reduction_step=9, reduction_factor=0.1)
+    said = str(divergence.describe(divergence.NotFinite("The loss became NaN", 11), later, tmp_path))
+    assert "--set recipe.reduction_step=9 --set recipe.reduction_factor=0.01" in said
+
+
 @pytest.mark.usefixtures("warm_python")
 def test_a_loss_that_is_not_finite_ends_the_command_with_1(tmp_path):
     """A learning rate of 10^30 overflows at once, before there is a checkpoint."""

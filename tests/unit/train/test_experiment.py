@@ -20,7 +20,7 @@ from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import experiment as experiment_module
 from dcinterp.train.control import run_experiment as runner
 from dcinterp.train.control import sweep
-from dcinterp.train.control.experiment import read_table, values_text
+from dcinterp.train.control.experiment import joined, read_table, values_text
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.control.run_experiment import parse_seeds, run_experiment, seeds_text
 from dcinterp.train.control.run_lock import lock_run
@@ -302,6 +302,34 @@ def test_seeds_are_written_as_ranges_or_lists():
     for text in ("all", "19-10", "10-", "-3", ",", "1-2-3"):
         with pytest.raises(UserError, match="names no seeds"):
             parse_seeds(text)
+
+
+def test_an_experiment_is_the_same_from_inside_its_folder(folder, monkeypatch):
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(TREE))
+    beside = folder.parent / "wider"
+    beside.mkdir()
+    tree = {key: value for key, value in TREE.items() if key != "config"} | {"config_of": "small"}
+    (beside / "experiment.yaml").write_text(yaml.safe_dump(tree))
+    (beside / "results.csv").write_text("stage,recipe.seed\nfinal,1\n")
+    wanted = read_experiment(folder)
+    below = folder / "below"
+    below.mkdir()
+    for place, name in ((folder, "."), (folder, "experiment.yaml"), (below, "..")):
+        monkeypatch.chdir(place)
+        found = read_experiment(name)
+        assert (found.title, found.output, found.fresh_seeds()) == ("small", Path("runs/small"), "2-2")
+        assert found.fresh_seeds() == wanted.fresh_seeds()
+    monkeypatch.chdir(beside)
+    assert read_experiment(".").config == wanted.config
+
+
+def test_whole_numbers_of_a_table_stay_whole(folder):
+    table = joined(pd.DataFrame(columns=["name", "recipe.seed"]), pd.DataFrame({"name": ["a"], "recipe.seed": [7]}))
+    assert table["recipe.seed"].tolist() == [7]
+    assert table["recipe.seed"].dtype.kind == "i"
+    rows = "stage,arm,name,status,recipe.seed\nfinal,plain,a,done,660.0\n"
+    (folder / "results.csv").write_text(rows)
+    assert read_table(read_experiment(folder))["recipe.seed"].dtype.kind == "i", "tables of 0.1 may have 660.0"
 
 
 def test_values_of_a_search_are_numbers_where_a_person_means_them(folder):

@@ -81,8 +81,14 @@ def test_runs_of_another_config_are_not_compared(tmp_path, write_experiment):
     table.to_csv(folder / "results.csv", index=False)
     assert dcinterp.compare_arms(str(folder)).seeds == (0, 1)
     file = folder / "experiment.yaml"
-    file.write_text(file.read_text().replace("steps: 2", "steps: 500"))
+    text = file.read_text()
+    file.write_text(text.replace("steps: 2", "steps: 500"))
     with pytest.raises(UserError, match="was made with another config"):
+        dcinterp.compare_arms(str(folder))
+    searched = yaml.safe_load(text)
+    searched["tuning"]["config"] = {"data.puzzle.options.first": 2}  # of the runs that chose, and of no reported one
+    file.write_text(yaml.safe_dump(searched, sort_keys=False))
+    with pytest.raises(UserError, match=r"has a run 'tuning,plain,.*' that was made with another config"):
         dcinterp.compare_arms(str(folder))
 
 
@@ -120,8 +126,11 @@ def test_a_row_of_an_arm_that_the_file_no_longer_has_is_left_alone(tmp_path, wri
     folder = write_experiment(tmp_path / "e", {"plain": [0.1, 0.2], "composed": [0.3, 0.41]})
     table = pd.read_csv(folder / "results.csv")
     former = table.iloc[:1].assign(name="final,former,learning_rate=0.001,seed=0", arm="former")
-    pd.concat([table, former]).to_csv(folder / "results.csv", index=False)
-    assert dcinterp.compare_arms(str(folder)).arms == ("plain", "composed")
+    for value in (0.5, "n/k"):
+        pd.concat([table, former.assign(**{"accuracy 1 held-out": value})]).to_csv(folder / "results.csv", index=False)
+        found = dcinterp.compare_arms(str(folder))
+        assert found.arms == ("plain", "composed")
+        assert found.mean.tolist() == pytest.approx([0.15, 0.355])
 
 
 def test_a_page_names_the_folder_as_it_was_given(tmp_path, write_experiment):

@@ -127,6 +127,13 @@ def test_over_seeds_only_whole_seeds_count(tmp_path):
     whole = dcinterp.scaling_fit(path, loss="bits", over="seeds")
     assert whole.seeds == (0, 1)
     assert len(whole.points) == 2 * len(table) // 3, "the others are in no line, so they are no points either"
+    twin = table[(table["family"] == "dcformer++") & (table["flops"] == table["flops"].min())].assign(arm="twin")
+    arms = pd.concat([table.assign(arm="size"), twin])
+    arms.to_csv(path, index=False)
+    assert dcinterp.scaling_fit(path, loss="bits", over="seeds").seeds == (0, 1, 2)
+    arms.iloc[:-1].to_csv(path, index=False)
+    found = dcinterp.scaling_fit(path, loss="bits", over="seeds")
+    assert found.seeds == (0, 1), "the last seed lacks an arm that costs what another one does"
     table[table["recipe.seed"].isin((0, 9))].to_csv(path, index=False)
     with pytest.raises(UserError, match="both families: 1"):
         dcinterp.scaling_fit(path, loss="bits", over="seeds")
