@@ -441,17 +441,22 @@ def _pair(first: Any, second: Any) -> tuple[Tensor, Tensor]:
     return a.flatten(), b.flatten()
 
 
-def few_examples(n: int, low: Tensor | None = None) -> list[str]:
+def few_examples(n: int, low: Tensor | None = None, distinct: int | None = None) -> list[str]:
     """The warning for results over so few examples that their intervals are rough; empty for 20 and more.
 
     Args:
         n: the examples.
         low: ends of the intervals, where they are over clusters of examples: all NaN if there is one cluster.
+        distinct: how many clusters there are; None for as many as examples.
     """
-    if n > 1 and low is not None and low.numel() and bool(low.isnan().all()):
+    if n > 1 and (distinct == 1 or (low is not None and low.numel() and bool(low.isnan().all()))):
         return [f"The {n} examples share their facts and count as one, so there are no intervals; give more examples."]
     if n == 1:
         return ["There is only one example, so there are no intervals: nothing says how far another would be from it."]
+    if distinct is not None and 1 < distinct < min(n, 20):
+        return [
+            f"The {n} examples hold {distinct} sets of facts, each of which counts once, so the intervals are rough."
+        ]
     return [f"There are only {n} examples, so the intervals are rough."] if n < 20 else []
 
 

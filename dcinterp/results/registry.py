@@ -55,6 +55,7 @@ class Analysis:
     title: str
     function: Callable[..., Result]
     needs_composition: bool = False
+    needs_decoder: bool = False
     question: str = ""
     guide: str = ""
     example: Mapping[str, str] = field(default_factory=dict)
@@ -106,6 +107,7 @@ def analysis(
     guide: str = "",
     example: Mapping[str, str] | None = None,
     needs_composition: bool = False,
+    needs_decoder: bool = False,
     in_units: bool = False,
     ignore: tuple[str, ...] = (),
     former: Mapping[str, str] | None = None,
@@ -119,6 +121,7 @@ def analysis(
         guide: the page of docs/ that explains how it is used and read.
         example: arguments of a call on the shipped model that takes seconds, as one types them on the command line.
         needs_composition: refuse models whose heads are not composed, in the same sentence everywhere.
+        needs_decoder: for the documentation: it refuses models of other people, which are not decoders of dcinterp.
         in_units: it makes its units with `all_once`, and nothing that takes long beside them.
         ignore: further parameters, beside `progress`, that do not change the result.
         former: what parameters and their words were called in earlier versions (see dcinterp.support.former_names).
@@ -163,6 +166,7 @@ def analysis(
             title=title,
             function=run,
             needs_composition=needs_composition,
+            needs_decoder=needs_decoder,
             in_units=in_units,
             question=question,
             guide=guide,

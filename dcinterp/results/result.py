@@ -96,7 +96,9 @@ class Result:
         shapes = "; ".join(f"{', '.join(names)} [{sizes}]" for sizes, names in alike.items())
         lines = [f"{type(self).__name__}: {shapes}"]
         if self.call is not None:
-            how = "" if self.call.obstacle else f": {_short(self.call.command())}"
+            command = "" if self.call.obstacle else self.call.command()
+            # On one line a command of several would be another one.
+            how = ": see call.command()" if "\n" in command else f": {_short(command)}" if command else ""
             lines.append(f"made by dcinterp.{self.call.analysis}{how}")
         if type(self).table is not Result.table and len(frame := self.table()):
             first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())

@@ -191,7 +191,8 @@ def analyses() -> Iterator[tuple[str, str]]:
         ]
         page = f"analysis-{entry.name.replace('_', '-')}.md"
         yield page, "\n\n".join(filter(None, parts)) + "\n"
-        needs = "composed heads" if entry.needs_composition else "any model"
+        needs = "a decoder of ours" if entry.needs_decoder else "any model"
+        needs = "composed heads" if entry.needs_composition else needs
         rows.append(f"| [{entry.title}]({page}) | `{entry.name}` | {needs} | {entry.summary} |")
     table = "\n".join(["| analysis | name | needs | what it computes |", "|---|---|---|---|", *rows])
     order = "\n".join(re.findall(r"\((analysis-[^)]*)\.md\)", table))

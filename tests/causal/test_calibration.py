@@ -51,6 +51,19 @@ def test_predictions_for_heads_are_head_attribution_and_effects_are_intervention
             assert float(found.measured[f, 0, found.units.index(unit)]) == pytest.approx(effect, abs=1e-4)
 
 
+def test_no_error_is_said_where_nothing_acts():
+    numbers = {"level": 0.95, "seed": 0, "groups": [0, 1], "n": 2, "methods": ("gradient",), "units": ("a", "b", "c")}
+    about = dict.fromkeys(("skipped", "left_out", "wrong"), 0) | {"part": "head", "kind": "zero", "stage": "post"}
+    about |= {"objective": "logit", "prompts": ("one", "two")}
+    predicted = torch.randn(1, len(FLOWS), 2, 3, generator=torch.Generator().manual_seed(0))
+    found = _result(predicted, torch.zeros(len(FLOWS), 2, 3), **numbers, **about)
+    assert bool(found.error.isnan().all())
+    assert "No removal had an effect, so no error of a prediction is a share of one (nan)." in found.warnings()
+    acts = _result(predicted, predicted[0], **numbers, **about)
+    assert acts.error.tolist() == [[0.0] * len(FLOWS)]
+    assert not any("No removal" in warning for warning in acts.warnings())
+
+
 @pytest.mark.parametrize(("part", "kind"), [("branch", "mean"), ("weight", "zero"), ("weight", "mean")])
 def test_other_parts_and_kinds_are_measured(bridge, part, kind):
     second = (PROMPT.replace("Ruth", "Mary"), "fruit", "animal")

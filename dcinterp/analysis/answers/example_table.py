@@ -103,6 +103,7 @@ class ExampleTable(Result):
 
 
 @analysis(
+    needs_decoder=True,
     title="Examples as a table",
     question="Which examples does the model get right, and by which head and edge?",
     guide="analyses/circuits.md",

@@ -120,7 +120,7 @@ class TextLoss(Result):
         ]
         if len(self.models) == 2:
             nats, low, high = whole.loc[DIFFERENCE, ["nats", "low", "high"]]
-            over = f"{self.level:.0%} interval over files {low:+.3f} to {high:+.3f}"
+            over = f"{100 * self.level:g}% interval over files {low:+.3f} to {high:+.3f}"
             said.append(
                 f"{self.models[0]} minus {self.models[1]}: {nats:+.3f} nats a token, "
                 f"{over if low == low else 'of one file, so without an interval'}."

@@ -67,6 +67,7 @@ class EdgeAttributionSet(AgainstControl, Result):
     mean, low, high, control_low, control_high [layer, branch, head_from, head_to] (zero without a control);
     per_example [example, layer, branch, head_from, head_to]; gap, metric_difference [example, path]; metric and right
     [example]; ablation [example, edge]: the measured effect of removing each of the edges in `checked`.
+    distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -106,6 +107,7 @@ class EdgeAttributionSet(AgainstControl, Result):
     metric: Float[Tensor, " example"]
     right: Bool[Tensor, " example"]
     ablation: Float[Tensor, "example edge"]
+    distinct: int | None = None
 
     def labels(self, axis: str) -> list[str] | None:
         names = {"branch": list(NAMES), "example": list(self.prompts), "edge": list(self.checked)}
@@ -136,7 +138,7 @@ class EdgeAttributionSet(AgainstControl, Result):
         unit = UNITS[self.objective]
         scores, effects = ablated["mean"].tolist(), ablated["ablation"].tolist()
         sentences += magnitude_warnings(ablated["edge"].tolist(), scores, effects, method=self.method, unit=unit)
-        sentences += mixed_metrics(self.foils) + few_examples(self.n, self.low)
+        sentences += mixed_metrics(self.foils) + few_examples(self.n, self.low, self.distinct)
         sentences += label_warnings(self.targets, self.foils, self.control)
         return sentences
 
@@ -278,6 +280,7 @@ def attribute_edges_over(
         metric=actual[:, 0],
         right=torch.tensor([scorer.right(explanation) for explanation in explanations]),
         ablation=torch.stack(ablations),
+        distinct=len(set(groups)),
     )
 
 

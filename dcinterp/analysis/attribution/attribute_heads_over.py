@@ -73,7 +73,9 @@ class HeadAttributionSet(AgainstControl, Result):
     control_low, control_high [layer, head]: see the head of this module (the same for all heads of a layer under
     "heads"; zero under "none"); per_example, ablation [example, layer, head]; gap, metric_difference [example, layer],
     the difference being f(z) - f(b); metric [example]; right [example]: the model gives the target.
-    skipped: examples without a counterfactual prompt. agreement: share of (example, head) pairs whose score and
+    skipped: examples without a counterfactual prompt.
+    distinct: how many sets of facts they hold (None: not known, of an earlier version).
+    agreement: share of (example, head) pairs whose score and
     ablation have the same sign, among notable scores; agreement_p: its one-sided sign test, which takes
     all of them for independent. Scores of one head are not, so the number is too small.
     """
@@ -124,6 +126,7 @@ class HeadAttributionSet(AgainstControl, Result):
     metric_difference: Float[Tensor, "example layer"]
     metric: Float[Tensor, " example"]
     right: Bool[Tensor, " example"]
+    distinct: int | None = None
 
     @property
     def best(self) -> tuple[int, int]:
@@ -158,7 +161,7 @@ class HeadAttributionSet(AgainstControl, Result):
         sentences += magnitude_warnings(
             names, self.mean, self.ablation_mean, method=self.method, unit=UNITS[self.objective]
         )
-        sentences += mixed_metrics(self.foils) + few_examples(self.n, self.low)
+        sentences += mixed_metrics(self.foils) + few_examples(self.n, self.low, self.distinct)
         sentences += label_warnings(self.targets, self.foils, self.control)
         if self.skipped:
             sentences.append(f"{self.skipped} examples have no counterfactual prompt and were left out.")
@@ -279,6 +282,7 @@ def attribute_heads_over(
         metric_difference=metric[:, None] - torch.stack([each.at_baseline for _, each in made]),
         metric=metric,
         right=torch.tensor([each.right for _, each in made]),
+        distinct=len(set(groups)),
     )
 
 

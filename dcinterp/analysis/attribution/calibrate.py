@@ -25,6 +25,7 @@ predicted = measured there; predictions shuffled among the units lose their corr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -84,7 +85,8 @@ class Calibration(Result):
     [.., unit]. agreement, agreement_low, agreement_high [method, flow]: share of notable units (effect or prediction
     above 1 % of the example's largest effect) whose prediction has the sign of the effect, mean over examples;
     agreement_p: sign test over units, on their means. correlation [method, flow]: of the means over units, and
-    shuffled, the 97.5 % point of its size when predictions change places; error: sum |difference| / sum |measured|.
+    shuffled, the 97.5 % point of its size when predictions change places; error: sum |difference| / sum |measured|,
+    NaN where nothing acts. distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -122,6 +124,7 @@ class Calibration(Result):
     correlation: Float[Tensor, "method flow"]
     shuffled: Float[Tensor, "method flow"]
     error: Float[Tensor, "method flow"]
+    distinct: int | None = None
 
     def __post_init__(self) -> None:
         require_calibrated(self.methods)
@@ -165,6 +168,8 @@ class Calibration(Result):
                 f"The model's answer is wrong in {self.wrong} of {self.n} examples: effects are on an answer that it "
                 "does not give."
             )
+        if bool(self.error.isnan().any()):
+            sentences.append("No removal had an effect, so no error of a prediction is a share of one (nan).")
         for m, method in enumerate(self.methods):
             at = FLOWS.index("recomputed")
             if float(self.agreement[m, at]) < 0.75:
@@ -183,7 +188,7 @@ class Calibration(Result):
                     f"{float(self.correlation[m, at]):.2f}, and 97.5 % of shuffled ones by less than "
                     f"{float(self.shuffled[m, at]):.2f} in size."
                 )
-        sentences += few_examples(self.n, self.measured_low)
+        sentences += few_examples(self.n, self.measured_low, self.distinct)
         if self.left_out:
             sentences.append(f"{self.left_out} more units were left out at random; raise limit to include them all.")
         if self.skipped:
@@ -389,10 +394,11 @@ def _result(
             statistics["agreement_p"][m, f] = sign_test(means[m, f], true[f]).p_value
             statistics["correlation"][m, f] = _correlation(means[m, f], true[f])
             statistics["shuffled"][m, f] = _shuffled(means[m, f], true[f], seed)
-            statistics["error"][m, f] = calibration_error(means[m, f], true[f]) if bool(true[f].any()) else 0.0
+            statistics["error"][m, f] = calibration_error(means[m, f], true[f]) if bool(true[f].any()) else math.nan
     p_low, p_high = bootstrap_interval(predicted.permute(2, 0, 1, 3), level=level, seed=seed, groups=groups)
     e_low, e_high = bootstrap_interval(effects.transpose(0, 1), level=level, seed=seed, groups=groups)
     return Calibration(
+        distinct=len(set(groups)),
         predicted=predicted,
         measured=effects,
         predicted_mean=means,

@@ -68,7 +68,7 @@ from dcinterp.analysis.case_study.following import (
     source_positions,
 )
 from dcinterp.analysis.case_study.question import Contrast, Told, ask
-from dcinterp.analysis.case_study.summary import summarize
+from dcinterp.analysis.case_study.summary import CLEAR_DIFFERENCE, summarize
 from dcinterp.analysis.case_study.wording import FORMER_STEPS, PROMOTED, Step, Words
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
@@ -244,6 +244,11 @@ class CaseStudy(Result):
             said.append(
                 "This composition has a map that is the same for all tokens, or no skip: what these steps call before "
                 "composition, and the head's own, is what that map makes of all heads, and not the head's softmax."
+            )
+        if abs(self.attribution.metric) < CLEAR_DIFFERENCE:
+            said.append(
+                f"The logit difference is only {self.attribution.metric:.2f} logits, so shares of it, and the steps "
+                "that go by them, say little; take a prompt whose answer is clearer."
             )
         if self.contrast == "no facts":
             said.append("No facts are known in this prompt, so the foil is the runner-up; foil= gives another one.")

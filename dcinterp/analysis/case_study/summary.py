@@ -16,6 +16,9 @@ from dcinterp.analysis.case_study.wording import BRANCH_WORDS, NOTABLE_EFFECT, W
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.mechanism.branches import BRANCHES
 
+CLEAR_DIFFERENCE = 0.5
+"""Logits; of a smaller difference between answer and foil shares say little."""
+
 SLIGHT_EFFECT = 0.02
 """Share of the logit difference, in whole percent; an effect below it hardly matters."""
 
@@ -75,8 +78,8 @@ def summarize(
     parts = ", ".join(through)
     if shared[head_from] > 0:
         sentence = (
-            f'Head {head_from} shares its attention to "{token}" with {who}: {shared[head_from]:+z.2f} ({parts}). '
-            f"With this shared attention {words.done},"
+            f'Head {head_from} shares its attention to "{token}" with {who}. This shared attention is '
+            f"{shared[head_from]:+z.2f} ({parts}); with it {words.done},"
         )
     else:
         sentence = (
@@ -94,8 +97,12 @@ def _without_sharing(breakdown: ComposeBreakdown, head: int, who: str, token: st
     gates = float(breakdown.o_qg[head] + breakdown.o_kg[head])
     parts = [f"{own:z.2f} before composition"]
     parts += [f"gates {gates:+z.2f}"] if is_notable(gates, breakdown, head) else []
+    again = float((breakdown.shared("key") + breakdown.shared("query"))[head, head])
+    parts += [f"the same through the projections {again:+z.2f}"] if is_notable(again, breakdown, head) else []
     parts += [f"all other heads together {others:+z.2f}"] if is_notable(others, breakdown, head) else []
-    whose = "its own attention" if is_notable(own, breakdown, head) else "a little attention from each of many heads"
+    whose = "a little attention from each of many heads"
+    if is_notable(own, breakdown, head):
+        whose = "its own attention" if own * after > 0 else "its own attention with the other sign"
     return (
         f'No head shares a notable part of the attention to "{token}" with {who} (largest: head {head_from}, '
         f"{shared[head_from]:+z.3f}). It uses {whose}: {', '.join([*parts, f'{after:z.2f} after'])}."
@@ -116,6 +123,12 @@ def _effect(attribution: HeadAttribution, effect: Effect, words: Words) -> str:
     elif share < 100 * SLIGHT_EFFECT:
         how = f"goes {way}: it hardly matters here"
     else:
-        sizes = ((100, "all of it"), (50, "most of it"), (100 * NOTABLE_EFFECT, "a notable part"), (0, "a small part"))
+        sizes = (
+            (101, "all of it and more"),
+            (100, "all of it"),
+            (50, "most of it"),
+            (100 * NOTABLE_EFFECT, "a notable part"),
+            (0, "a small part"),
+        )
         how = f"falls {way}: {next(word for least, word in sizes if share >= least)} ({share}%{also})"
     return f"the logit difference between {names} {how}{'' if how.endswith(')') else zero}."

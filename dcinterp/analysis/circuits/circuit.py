@@ -209,7 +209,9 @@ class CircuitScores(Result):
         )
 
     def warnings(self) -> list[str]:
-        sentences = few_examples(min(self.n, len(self.prompts)))
+        sentences = few_examples(
+            min(self.n, len(self.prompts)), distinct=None if self.repeats is None else len(set(self.repeats))
+        )
         sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         wrong = int((self.metric <= 0).sum())
         if wrong:
@@ -233,6 +235,7 @@ class CircuitScores(Result):
 
 
 @analysis(
+    needs_decoder=True,
     title="Circuit",
     question="Which edges of the whole model make the answers, composition included?",
     guide="analyses/circuits.md",

@@ -120,7 +120,7 @@ class CircuitAnswers(Result):
     def sentence(self) -> str:
         n = len(self.prompts)
         low, high = self.f[1:].tolist()
-        interval = f" ({self.level:.0%} interval over prompts {low:.2f} to {high:.2f})" if low == low else ""
+        interval = f" ({100 * self.level:g}% interval over prompts {low:.2f} to {high:.2f})" if low == low else ""
         return (
             f"With {len(self.edges):,} of {self.of:,} edges kept and the others patched from {FROM[self.contrast]}, f "
             f"is {self.faithfulness:.2f}{interval}: the mean of m is {float(self.alone.mean()):+.2f}, with all edges "
@@ -129,7 +129,7 @@ class CircuitAnswers(Result):
         )
 
     def warnings(self) -> list[str]:
-        sentences = few_examples(len(self.prompts))
+        sentences = few_examples(len(self.prompts), distinct=None if self.repeats is None else len(set(self.repeats)))
         sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         if self.idle:
             sentences.append(
@@ -140,6 +140,7 @@ class CircuitAnswers(Result):
 
 
 @analysis(
+    needs_decoder=True,
     title="Answers of a circuit",
     question="What does the model answer with only these edges?",
     guide="analyses/circuits.md",

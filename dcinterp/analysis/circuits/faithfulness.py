@@ -159,7 +159,7 @@ class FaithfulnessCurve(Result):
         )
 
     def warnings(self) -> list[str]:
-        sentences = few_examples(self.n)
+        sentences = few_examples(self.n, distinct=None if self.repeats is None else len(set(self.repeats)))
         wrong = int((self.metric <= 0).sum())
         if wrong:
             sentences.append(
@@ -173,6 +173,7 @@ class FaithfulnessCurve(Result):
 
 
 @analysis(
+    needs_decoder=True,
     title="Faithfulness of circuits",
     question="How small a circuit does what the model does?",
     guide="analyses/circuits.md",

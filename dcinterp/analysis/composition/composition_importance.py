@@ -65,6 +65,7 @@ class CompositionImportance(Result):
     the difference f(with) - f(without) being measured (on the joint path all entries of an example repeat one number);
     right [example]: the model gives the target. kind: of ablation that the path begins at; at_zero: mean over examples
     of the metric difference to all branches of a stage at zero, for each layer and stage, where that is not the kind.
+    distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -98,6 +99,7 @@ class CompositionImportance(Result):
     right: Bool[Tensor, " example"]
     kind: str = "zero"
     at_zero: tuple[tuple[float, ...], ...] | None = None
+    distinct: int | None = None
 
     @property
     def by_branch(self) -> Float[Tensor, "layer stage branch"]:
@@ -119,7 +121,7 @@ class CompositionImportance(Result):
             )
         said += mixed_metrics(self.foils)
         if self.n > 1:
-            said += few_examples(self.n, self.low)
+            said += few_examples(self.n, self.low, self.distinct)
         return said
 
     def table(self) -> pd.DataFrame:
@@ -202,8 +204,8 @@ def composition_importance(
     made = all_once(progress, [(f"example {n + 1}", partial(score, each)) for n, each in enumerate(what)])
     scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
     at_zero = torch.stack([row[4] for row in made]).mean(0) if means else None
-    total = scores.sum((-1, -2))
-    low, high = bootstrap_interval(total, level=level, seed=seed, groups=repeats(asked))
+    total, groups = scores.sum((-1, -2)), repeats(asked)
+    low, high = bootstrap_interval(total, level=level, seed=seed, groups=groups)
     return CompositionImportance(
         n=len(what),
         stages=tuple(stages_of(bridge)),
@@ -225,6 +227,7 @@ def composition_importance(
         right=torch.tensor([row[3] for row in made]),
         kind=kind,
         at_zero=None if at_zero is None else tuple(map(tuple, at_zero.tolist())),
+        distinct=len(set(groups)),
     )
 
 

@@ -55,6 +55,7 @@ class MeanCompositionMap(MapOfParts, Result):
 
     low, high: bootstrap interval of `total` over examples. lent and its interval are zero for stage "pre", whose scores
     are no amounts. skip: whether the base holds the identity. pairs: how many (query, key) pairs were counted.
+    distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -87,6 +88,7 @@ class MeanCompositionMap(MapOfParts, Result):
     qg: Float[Tensor, "head_from head_to"]
     kp: Float[Tensor, "head_from head_to"]
     kg: Float[Tensor, "head_from head_to"]
+    distinct: int | None = None
 
     def motifs(self, *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
         """The motifs of the mean map, from entries whose interval leaves out zero (see dcinterp.mechanism.motifs)."""
@@ -95,7 +97,7 @@ class MeanCompositionMap(MapOfParts, Result):
         return find_motifs(self.added * sure, share=share, many=many)
 
     def warnings(self) -> list[str]:
-        return few_examples(self.n, self.low)
+        return few_examples(self.n, self.low, self.distinct)
 
     def table(self) -> pd.DataFrame:
         """One row an entry of the map, the largest added ones first."""
@@ -181,6 +183,7 @@ def mean_composition_map(
         shared=shared.mean(0).float(),
         shared_low=shared_low.float(),
         shared_high=shared_high.float(),
+        distinct=len(set(groups)),
         **shown,
     )
 

@@ -64,6 +64,7 @@ class PathPatching(PairPatching):
 
 
 @analysis(
+    needs_decoder=True,
     title="Path patching",
     question="Which head reaches which query, key, value or dynamic weights, and by which composition edge?",
     guide="analyses/patching.md",

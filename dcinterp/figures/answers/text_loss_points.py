@@ -46,7 +46,7 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
             hovertemplate=f"{model}<br>%{{text}} tokens: %{{x:.3f}} nats<extra></extra>",
         )
     figure.update_layout(scattermode="group", scattergap=0.4)
-    figure.update_xaxes(title=f"nats a token, {result.level:.0%} interval over files", rangemode="tozero")
+    figure.update_xaxes(title=f"nats a token, {100 * result.level:g}% interval over files", rangemode="tozero")
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, range=[len(rows) - 0.5, -0.5])
     figure.update_yaxes(title="kind of token, how many")
     return finish(figure, theme, height=140 + 44 * len(rows))

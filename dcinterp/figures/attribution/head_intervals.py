@@ -45,7 +45,7 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
             "arrayminus": (frame["mean"] - frame["low"]).tolist(),
         },
         mode="markers",
-        name=f"attribution, {result.level:.0%} interval",
+        name=f"attribution, {100 * result.level:g}% interval",
         marker={"size": 9, "color": THEMES[theme].text},
         hovertemplate="%{y}<br>mean score %{x:.3f}<extra></extra>",
     )

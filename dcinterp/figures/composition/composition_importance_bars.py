@@ -42,7 +42,7 @@ def plot(result: CompositionImportance, *, theme: str = "light") -> go.Figure:
             "arrayminus": [sum_ - float(result.low[place]) for place, sum_ in zip(places, total, strict=True)],
         },
         mode="markers",
-        name=f"together, {result.level:.0%} interval",
+        name=f"together, {100 * result.level:g}% interval",
         marker={"symbol": "diamond", "size": 9, "color": colours.selected},
         hovertemplate="layer %{x}<br>together %{y:.3f}<extra></extra>",
     )

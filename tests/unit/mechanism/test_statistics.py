@@ -13,6 +13,7 @@ from dcinterp.mechanism.statistics import (
     bootstrap_interval,
     calibration_error,
     exchanged_extremes,
+    few_examples,
     random_control,
     shuffled_control,
     sign_test,
@@ -134,3 +135,12 @@ def test_sums_that_differ_by_their_order_alone_are_ties():
 def test_refuses_with_a_sentence(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+def test_few_sets_of_facts_are_few_examples():
+    assert few_examples(40) == few_examples(40, distinct=20) == []
+    assert few_examples(40, distinct=3) == [
+        "The 40 examples hold 3 sets of facts, each of which counts once, so the intervals are rough."
+    ]
+    assert "share their facts and count as one" in few_examples(4, distinct=1)[0]
+    assert few_examples(8, distinct=8) == few_examples(8) == ["There are only 8 examples, so the intervals are rough."]

@@ -246,3 +246,9 @@ def test_an_analysis_without_types_is_refused_where_it_is_declared():
     with pytest.raises(TypeError, match="mine says no type for 'return'"):
         analysis(title="Mine")(mine)
     assert "mine" not in ANALYSES
+
+
+def test_a_command_of_several_lines_is_not_shown_as_another_one(loaded):
+    found = dcinterp.predict(loaded, "There are tea, meat, meat.\nWhich is not meat? The")
+    assert "made by dcinterp.predict: see call.command()" in repr(found)
+    assert "made by dcinterp.predict: dcinterp analyze predict dcformer++" in repr(dcinterp.predict(loaded, PROMPT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,8 @@ def test_two_models_are_compared_on_the_same_tokens(shipped, folder):
     assert drawn[: len(drawn) // 2].tolist() == drawn[len(drawn) // 2 :].tolist(), "both stand in the same rows"
     assert drawn[0].startswith("all, ")
     assert "minus" in found.sentences()[-1]
+    assert "95% interval over files" in found.sentences()[-1]
+    assert "99.5% interval over files" in replace(found, level=0.995).sentences()[-1], "which is not 100%"
     one = dcinterp.text_loss(shipped, str(folder / "below" / "0.txt"), other="transformer++")
     assert one.sentences()[0].endswith("tokens of 1 file.")
     assert one.sentences()[-1].endswith("nats a token, of one file, so without an interval.")
