@@ -116,7 +116,8 @@ def readings(line: str, tasks: Iterable[Task], failures: list[tuple[int, str]]) 
             facts_read[reader.layout] = reader.read_facts(line)
         facts, end = facts_read[reader.layout]
         if len(facts) < task.grammar.surface.size:
-            failures.append((end, f"its facts cannot be read from {line[end:]!r} on"))
+            few = f"it has {len(facts)} facts, and a task like it {task.grammar.surface.size}"
+            failures.append((end, f"its facts cannot be read from {line[end:]!r} on" if line[end:].strip() else few))
             continue
         try:
             yield reader.read_question(line, facts, end)

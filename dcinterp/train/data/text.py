@@ -107,6 +107,17 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
     return folder
 
 
+def require_text(section: TextSection) -> None:
+    """Refuse a path at which there is nothing.
+
+    Raises:
+        UserError: there is neither a file nor a folder.
+    """
+    path = path_of(section.path)
+    if section.path and not path.is_file() and not path.is_dir():
+        raise UserError(f"There is no text at {path}; give a file or a folder of text.")
+
+
 def find(section: TextSection, output: Path | None = None) -> tuple[Any, Documents]:
     """What identifies a text, and a function that reads its documents; `output` as of `TextSource`."""
     if bool(section.path) + bool(section.dataset) + bool(section.packages) > 1:
@@ -123,12 +134,11 @@ def find(section: TextSection, output: Path | None = None) -> tuple[Any, Documen
         root = Path(sysconfig.get_paths()["stdlib"])
         files = sorted(root.glob("*.py"))
         return fingerprint_files(files, root), lambda: map(_text, files)
+    require_text(section)
     path = path_of(section.path)
     if path.is_file():
         _text(path)
         return fingerprint_files([path], path.parent), lambda: [_text(path)]
-    if not path.is_dir():
-        raise UserError(f"There is no text at {path}; give a file or a folder of text.")
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
         from dcinterp.train.data.hub import load_saved
 

@@ -33,7 +33,7 @@ from dcinterp.train.data.batches import Batches, DataSource, TaskSource, is_no_p
 from dcinterp.train.data.data_source import open_data_source, resolve_steps
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
-from dcinterp.train.data.text import TextSource
+from dcinterp.train.data.text import TextSource, require_text
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutPuzzle, HeldOutText, Metrics, Reporter
 from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
@@ -82,6 +82,8 @@ def train(
     try:
         require_ranges(config.recipe)
         config = resolve(config)
+        if not resume and any(phase.source == "text" for phase in config.data.phases):
+            require_text(config.data.text)  # before anything is made
         if not any(phase.tokens for phase in config.data.phases):  # else it is known when the data are open
             require_cooldown_of_start(config, output)
         make_folder(output, resume)

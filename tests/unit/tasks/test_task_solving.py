@@ -107,7 +107,7 @@ FACTS = "< Ruth has a lime. Karen has a pear. John has a dog. >. "
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("", "its facts cannot be read from ''"),
+        ("", "it has 0 facts, and a task like it"),
         ("< Ruth has a dragon. ", "its facts cannot be read from 'Ruth has a dragon. '"),
         ("< Ruth has a lime. Karen has an pear. ", "cannot be read from 'Karen has an pear. '"),
         (FACTS + "Ruth eats lime", "no task asks 'Ruth eats lime' about object facts"),

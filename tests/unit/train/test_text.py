@@ -321,3 +321,11 @@ def test_a_text_that_the_model_to_start_from_cannot_read(tmp_path, caplog, words
     else:
         open_data_source(config, tmp_path / "run", tokenizer)
         assert "words that the model to start from does not know" in caplog.text
+
+
+def test_a_run_that_is_refused_for_its_text_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(verbs, ["train", "--text", "nope.txt"])
+    assert done.exit_code == 1
+    assert "There is no text at nope.txt" in str(done.exception) + done.output
+    assert not list(tmp_path.iterdir())
