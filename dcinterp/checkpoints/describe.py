@@ -82,7 +82,7 @@ class Description:
         layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
         few = self.key_value_heads is not None and self.key_value_heads != self.heads
         shared = f" ({self.key_value_heads} of keys and values)" if few else ""
-        mlp = f", MLP {self.mlp_width}" if self.mlp_width is not None else ""
+        mlp = f", MLP {self.mlp_width}" if self.mlp_width else ", no MLP" if self.mlp_width == 0 else ""
         shape = f"{layers}, width {self.width}, {self.heads} heads of {self.head_width}{shared}{mlp}"
         texts = f", {self.vocabulary:,} tokens, context {self.context}" if self.vocabulary and self.context else ""
         share = f", {self.composition_parameters:,} of them for composing" if self.composition_parameters else ""
