@@ -432,8 +432,9 @@ def measure(
         specimen = specimen_of(setting, seed, row["prompts"])
         found = row["methods"] | {method: measure_one(specimen, method) for method in missing(key)}
         about = {"right": specimen.right, "edges": len(specimen.places), "true": int(specimen.labels.sum())}
-        row = row | about | {"methods": {method: found[method] for method in METHODS if method in found}}
-        rows = {each["key"]: each for each in read_rows(file)} | {key: row}  # another process may have added some
+        rows = {each["key"]: each for each in read_rows(file)}  # another process may have added some
+        found = rows.get(key, row)["methods"] | found
+        rows[key] = row | about | {"methods": {method: found[method] for method in METHODS if method in found}}
         write_rows(file, rows.values())
         made += 1
         progress(made, len(todo), setting)

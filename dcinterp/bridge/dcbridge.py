@@ -177,12 +177,13 @@ class DCBridge(LockedBridge):
             super().process_weights(*args, fold_value_biases=sums_to_one, **kwargs)  # type: ignore[misc]
         except Exception:
             # TransformerLens takes them for folded from the beginning on, and would not fold them when asked again.
-            self._weights_processed = self._places() != before
+            self._weights_processed = before is None or self._places() != before
             raise
 
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """Where every weight is in memory, and how often it was written to there."""
-        return {name: (each.data_ptr(), each._version) for name, each in self.original_model.named_parameters()}
+    def _places(self) -> list[tuple[int, int]] | None:
+        """Where every weight is in memory, and how often it was written to there; None where torch does not count."""
+        weights = list(self.original_model.parameters())
+        return None if any(each.is_inference() for each in weights) else [(w.data_ptr(), w._version) for w in weights]
 
     def enable_compatibility_mode(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
         """As in TransformerLens; `fold_value_biases` None folds them where that is exact (see `process_weights`)."""
@@ -259,16 +260,28 @@ class DCBridge(LockedBridge):
             ours, given = self.given_tokenizer
             (given if self.tokenizer is ours else self.tokenizer).save_pretrained(folder)
 
-    def check_hooks_to_add(self, hook_point: Any, hook_point_name: str, *args: Any, **kwargs: Any) -> None:
-        """As in TransformerLens, with a warning where nothing reads an edit while heads have inputs of their own."""
-        super().check_hooks_to_add(hook_point, hook_point_name, *args, **kwargs)
-        forked = self.cfg.use_split_qkv_input or self.cfg.use_attn_in
-        if forked and kwargs.get("dir", "fwd") == "fwd" and _BEFORE_FORK.fullmatch(hook_point.name or hook_point_name):
-            own = "hook_q_input, hook_k_input and hook_v_input" if self.cfg.use_split_qkv_input else "hook_attn_in"
+    def _check_hooks(self, kwargs: dict[str, Any]) -> None:
+        super()._check_hooks(kwargs)
+        for name, _ in kwargs.get("fwd_hooks") or []:
+            self._warn_before_fork(name)
+
+    def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
+        """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
+        super().add_hook(name, *args, **kwargs)
+        self._warn_before_fork(name)
+
+    def _warn_before_fork(self, name: Any) -> None:
+        """Say once where nothing reads an edit while heads have inputs of their own."""
+        split = self.cfg.use_split_qkv_input
+        if not isinstance(name, str) or not (split or self.cfg.use_attn_in) or "_warned" in self.__dict__:
+            return
+        if _BEFORE_FORK.fullmatch(self.hook_dict[name].name or name):
+            self.__dict__["_warned"] = True
+            own = "hook_q_input, hook_k_input and hook_v_input" if split else "hook_attn_in"
             warnings.warn(
-                f"While every head has an input of its own, attention does not read {hook_point_name}: an edit there "
-                f"changes nothing. Edit {own}, or set use_split_qkv_input and use_attn_in to False.",
-                stacklevel=2,
+                f"While every head has an input of its own, attention does not read {name}: an edit there would change "
+                f"nothing. Edit {own}, or set use_split_qkv_input and use_attn_in to False.",
+                stacklevel=4,
             )
 
 

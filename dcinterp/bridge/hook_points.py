@@ -18,7 +18,10 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
 
-SHARED: tuple[tuple[type[nn.Module], tuple[str, ...]], ...] = (
+from dcinterp.bridge.compose import ComposeBridge
+from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS
+
+SHARED: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (BlockBridge, ("hook_mlp_in", "ln1.hook_in", "ln2.hook_in")),
     (AttentionBridge, ("q.hook_in", "k.hook_in", "v.hook_in")),
     (GatedMLPBridge, ("gate.hook_in", "in.hook_in")),
@@ -54,7 +57,11 @@ def take_edits_in_place(bridge: nn.Module) -> None:
         for kind, names in SHARED:
             if isinstance(module, kind):
                 for name in names:
-                    _become(_found(module, name), CopyingHookPoint)
+                    if module.hook_aliases.get("hook_resid_mid") != name:  # else an edit there is one of the stream
+                        _become(_found(module, name), CopyingHookPoint)
+        if isinstance(module, ComposeBridge):
+            for tap in DYNAMIC_WEIGHTS:  # views, some of which torch does not let anybody write to
+                _become(getattr(module, f"hook_{tap}", None), CopyingHookPoint)
         if isinstance(module, NormalizationBridge):
             for name in ("hook_normalized", "hook_scale"):
                 _become(getattr(module, name, None), EditedHookPoint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -69,9 +69,12 @@ class LockedBridge(TransformerBridge):
         names = kwargs.get("names_filter")
         if isinstance(names, tuple | set | frozenset):
             names = kwargs["names_filter"] = list(names)
-        self._check_names(names)
-        for name in [names] if isinstance(names, str) else names if isinstance(names, list) else ():
-            self._require_on(name)
+        if names is not None:
+            known = self.hook_dict
+            self._check_names(names, known)
+            for name in () if callable(names) else [names] if isinstance(names, str) else names:
+                if (reason := self._gated_hook_reason(known[name].name or name)) is not None:
+                    raise UserError(f"The hook {name!r} is off, as {reason} is False; call set_{reason}(True) first.")
         with self.lock:
             return super().run_with_cache(*args, **kwargs)
 
@@ -83,18 +86,16 @@ class LockedBridge(TransformerBridge):
 
     def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
         """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
-        self._check_names(name)
+        self._check_names(name, self.hook_dict)
         super().add_hook(name, *args, **kwargs)
 
     def _check_hooks(self, kwargs: dict[str, Any]) -> None:
+        known = self.hook_dict  # worked out anew where it is asked for
         for hooks in ("fwd_hooks", "bwd_hooks"):
             for name, _ in kwargs.get(hooks) or []:
-                self._check_names(name)
+                self._check_names(name, known)
 
-    def _check_names(self, names: str | list[str] | Callable[[str], bool] | None) -> None:
-        if names is None:
-            return
-        known = self.hook_dict
+    def _check_names(self, names: str | list[str] | Callable[[str], bool], known: Collection[str]) -> None:
         if callable(names):
             if not any(names(name) for name in known):
                 warnings.warn(
@@ -106,12 +107,6 @@ class LockedBridge(TransformerBridge):
         for name in [names] if isinstance(names, str) else names:
             if name not in known:
                 raise UserError(f"There is no hook {name!r} in this model; {nearest(name, known)}")
-
-    def _require_on(self, name: str) -> None:
-        """Refuse to cache what the model does not compute now."""
-        reason = self._gated_hook_reason(self.hook_dict[name].name or name)
-        if reason is not None:
-            raise UserError(f"The hook {name!r} is off, as {reason} is False; call set_{reason}(True) first.")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A model of its own: TransformerLens's captures, which would stay with the first one's blocks, come anew."""

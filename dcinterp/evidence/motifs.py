@@ -14,11 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
-
 from dcinterp.evidence.arm_circuits import TABLE
 from dcinterp.evidence.pooled_edges import FLOOR, models_alike, shares_of, with_shares
-from dcinterp.evidence.trained_models import read_measured
+from dcinterp.evidence.trained_models import measured_of
 from dcinterp.evidence.verdicts import comparison, replication
 from dcinterp.evidence.ways_out import count_largest, place
 from dcinterp.support.text import markdown_table
@@ -71,7 +69,7 @@ def motifs(experiments: Iterable[Experiment]) -> list[Motif]:
 def _arms_of(experiment: Experiment, table: Path) -> Iterator[Motif]:
     """A row for every arm of two layers; the table is that of what was measured of its models."""
     runs, part = comparison(experiment, experiment.solved_by), experiment.solved_part
-    measured = with_shares(read_measured(table) if table.is_file() else pd.DataFrame(columns=["arm"]))
+    measured = with_shares(measured_of(experiment, table))
     for arm, values in zip(runs.arms, runs.values, strict=True):
         if experiment.run(FINAL, arm, {}, runs.seeds[0]).config.model.changes.get("num_hidden_layers") != LAYERS:
             continue

@@ -14,7 +14,7 @@ from dcinterp.support.table_files import write_table
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, digest, digests, joined, read_table
 from dcinterp.train.control.run_experiment import require_ended
-from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.control.run_lock import adding_to
 from dcinterp.train.control.sweep import Sweep, SweepRun, run_sweep
 
 KEY = "recipe.learning_rate"
@@ -40,8 +40,10 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
 
     Raises:
         RunsFailed: runs failed; the others are in the table.
+        UserError: the experiment's own table has one that was made with another config.
     """
     wanted = [(arm, experiment.run(FINAL, arm, {KEY: rate}, seed)) for arm in experiment.arms]
+    experiment.require_config([run for _, run in wanted], read_table(experiment))
     extra = _added(table, [run for _, run in wanted])
     done = all_runs(experiment, extra).index
     runs = {run.name: (arm, run) for arm, run in wanted if run.name not in done}
@@ -53,8 +55,9 @@ def train_missing(experiment: Experiment, rate: float, seed: int, table: Path, j
         rows.insert(0, "arm", [runs[name][0] for name in rows["name"]])
         rows = rows.reindex(columns=["name", "arm", KEY, "recipe.seed", *experiment.measures, "loss"])
         rows["digest"] = [digest(runs[name][1]) for name in rows["name"]]
-        with lock_run(table.parent, file=f".{table.name}.lock", way_out="start again when it has ended"):
-            extra = joined(_added(table, [run for _, run in runs.values()]), rows)
+        with adding_to(table):
+            extra = _added(table, [run for _, run in runs.values()])
+            extra = joined(extra[~extra["name"].isin(rows["name"])], rows)
             write_table(extra, table)
         require_ended(ended, table, sweep.output)
     return extra

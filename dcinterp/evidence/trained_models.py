@@ -19,7 +19,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.table_files import write_table
 from dcinterp.train.control.experiment import FINAL, Experiment, joined, reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
-from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.control.run_lock import adding_to
 from dcinterp.train.control.sweep import read_results
 from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -55,15 +55,15 @@ def measure_missing(
             the table is none of what was measured.
     """
     runs = reported_runs(experiment)
-    runs = runs[runs["arm"].isin(arms)]
     rows = _measured_of(runs, table)
-    for run in runs.to_dict("records"):
+    for run in runs[runs["arm"].isin(arms)].to_dict("records"):
         arm, seed, model = run["arm"], int(run["recipe.seed"]), experiment.output / run["name"] / "model"
         if model.is_dir() and not ((rows["arm"] == arm) & (rows["seed"] == seed)).any():
             made = {DIGEST: run[DIGEST]} if isinstance(run.get(DIGEST), str) else {}
             found = pd.DataFrame([{"arm": arm, "seed": seed} | row | made for row in measure(arm, model)])
-            with lock_run(table.parent, file=f".{table.name}.lock", way_out="start again when it has ended"):
-                rows = joined(_measured_of(runs, table), found)
+            with adding_to(table):
+                rows = _measured_of(runs, table)
+                rows = joined(rows[(rows["arm"] != arm) | (rows["seed"] != seed)], found)
                 write_table(rows, table)
             said(f"{arm}, seed {seed}: measured")
     rows = rows[rows["arm"].isin(arms)].drop(columns=DIGEST, errors="ignore")
@@ -83,6 +83,17 @@ def read_measured(table: Path) -> pd.DataFrame:
         UserError: it is no table, or has no column arm or seed.
     """
     return _measured(table).drop(columns=DIGEST, errors="ignore")
+
+
+def measured_of(experiment: Experiment, table: Path) -> pd.DataFrame:
+    """As `read_measured`, without what was measured of models that were made anew since, with another config.
+
+    No rows where there is no table.
+
+    Raises:
+        UserError: as `read_measured` and `reported_runs`.
+    """
+    return _measured_of(reported_runs(experiment), table).drop(columns=DIGEST, errors="ignore")
 
 
 def _measured(table: Path) -> pd.DataFrame:

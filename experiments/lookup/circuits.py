@@ -18,7 +18,7 @@ from dcinterp.evidence.pooled_edges import share_cells, shares_of
 from dcinterp.evidence.questions.lookup import CHANGES, measure
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.sign_verdict import sign_verdict
-from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, measured_of, print_text
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment
 
@@ -66,7 +66,7 @@ def main(
 ) -> None:
     """Measure the models that are missing, and print the tables."""
     trained = ask_models(HERE, measure, CHANGES, table, folder, note=TESTED)
-    rows = pd.read_csv(trained.place / TABLE)
+    rows = measured_of(trained.experiment, trained.place / TABLE)
     print_text(summary(rows, trained.experiment, trained.options), trained.place / TEXT_FILE)
 
 

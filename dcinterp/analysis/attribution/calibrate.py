@@ -168,8 +168,10 @@ class Calibration(Result):
                 f"The model's answer is wrong in {self.wrong} of {self.n} examples: effects are on an answer that it "
                 "does not give."
             )
-        if bool(self.error.isnan().any()):
-            sentences.append("No removal had an effect, so no error of a prediction is a share of one (nan).")
+        for flow in (flow for at, flow in enumerate(FLOWS) if bool(self.error[:, at].isnan().any())):
+            sentences.append(
+                f"No removal had an effect (dynamic weights {flow}), so there is no error as a share of one (nan)."
+            )
         for m, method in enumerate(self.methods):
             at = FLOWS.index("recomputed")
             if float(self.agreement[m, at]) < 0.75:

@@ -209,9 +209,8 @@ class CircuitScores(Result):
         )
 
     def warnings(self) -> list[str]:
-        sentences = few_examples(
-            min(self.n, len(self.prompts)), distinct=None if self.repeats is None else len(set(self.repeats))
-        )
+        distinct = None if self.repeats is None else len(set(self.repeats))
+        sentences = few_examples(len(self.prompts), distinct=distinct) or few_examples(self.n)
         sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         wrong = int((self.metric <= 0).sum())
         if wrong:

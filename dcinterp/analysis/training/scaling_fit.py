@@ -254,14 +254,11 @@ def _over_seeds(table: pd.DataFrame, families: tuple[str, str], through: Through
 
 
 def _paired_seeds(table: pd.DataFrame, families: tuple[str, str]) -> list[int]:
-    """The seeds of which each family has all its arms, where the table tells them, and all its amounts of compute."""
-    # Two arms of one family may cost the same.
-    table = table.assign(
-        size=list(zip(table["arm"] if "arm" in table else table["family"], table["flops"], strict=True))
-    )
-    sizes = {family: set(table[table["family"] == family]["size"]) for family in families}
-    have = table.groupby([SEED, "family"])["size"].agg(set).to_dict()
-    seeds = [seed for seed in sorted(set(table[SEED])) if all(have.get((seed, f)) == sizes[f] for f in families)]
+    """The seeds of which each family has all its runs: at every amount of compute as many as any other seed."""
+    table = table[table["family"].isin(families)]
+    runs = table.groupby([SEED, "family", "flops"]).size().unstack(SEED, fill_value=0)  # [family and flops, seed]
+    whole = runs.eq(runs.max(axis=1), axis=0).all()
+    seeds = sorted(whole.index[whole])
     if len(seeds) < 2:
         raise UserError(
             f"Seeds with every run of both families: {len(seeds)}. Intervals over seeds need at least 2 of them."

@@ -352,7 +352,7 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
     table = read_results(experiment.table, needed, give, dtype=text, keep_default_na=False, na_values=[""])
     experiment.require_rows(table)
     for column in table.columns.intersection(SEEDED):
-        if not table[column].isna().any():  # tables of earlier versions may have 660.0
+        if table[column].dtype.kind == "f" and (table[column] % 1 == 0).all():  # of earlier versions, such as 660.0
             table[column] = table[column].astype(int)
     return table
 

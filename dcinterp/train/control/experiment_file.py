@@ -87,7 +87,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     file = place if place.suffix in (".yaml", ".yml") else place / FILE
     file = find_config(file, "experiment", f"give the folder of one, which has a file {FILE}")
     if file.parent.name in ("", ".."):  # its name, and the folders beside it, are asked for
-        file = Path(os.path.realpath(file))
+        file = Path(os.path.realpath(file.parent)) / file.name
     tree = read_tree(file)
     for key in tree:
         if key not in KEYS:

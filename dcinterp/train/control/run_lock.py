@@ -87,6 +87,19 @@ def lock_run(folder: Path, *, file: str = FILE, way_out: str = "choose another o
         os.close(handle)
 
 
+@contextmanager
+def adding_to(table: Path) -> Iterator[None]:
+    """Hold the lock of a table for the moment in which rows are added to it; waits for another process that does."""
+    table.parent.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    with (table.parent / f".{table.name}.lock").open("ab") as handle:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
 def lock_holder(folder: Path) -> LockHolder | None:
     """The process that trains in `folder` now, if one does."""
     if fcntl is None or not (folder / FILE).is_file():

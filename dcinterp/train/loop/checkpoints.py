@@ -56,6 +56,8 @@ def write_whole(folder: Path, write: Callable[[Path], None]) -> None:
     """
     aside = folder.parent / STAGING / folder.name
     before = aside.with_name(f"{folder.name}.before")
+    if before.is_dir() and not folder.exists():  # a process was killed between the two
+        before.replace(folder)
     shutil.rmtree(aside.parent, ignore_errors=True)
     try:
         write(aside)

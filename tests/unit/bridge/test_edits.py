@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 
 import dcinterp
-from dcinterp.bridge import DCBridge
+from dcinterp.bridge import DCBridge, wrap
 from dcinterp.bridge.cache import DCActivationCache
 from dcinterp.bridge.foreign import ForeignActivationCache
 from dcinterp.model.compose.dynamic import DynamicCompose
+from dcinterp.model.compose.registry import COMPOSERS
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.errors import UserError
 
@@ -114,9 +116,48 @@ def test_a_run_inside_a_hook_leaves_the_outer_one_alone(which: str, bridge: Make
 def test_an_edit_before_a_fork_is_warned_about(bridge: Make, ids: Tensor) -> None:
     wrapped = bridge()
     wrapped.set_use_split_qkv_input(True)
-    with pytest.warns(UserWarning, match=r"attention does not read blocks\.1\.attn\.hook_in: an edit there changes"):
+    with pytest.warns(UserWarning, match=r"attention does not read blocks\.1\.attn\.hook_in: an edit there would"):
         found = wrapped.run_with_hooks(ids, fwd_hooks=[("blocks.1.attn.hook_in", halved)])
     torch.testing.assert_close(found, wrapped(ids))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough, and a cache only reads
+        wrapped.run_with_hooks(ids, fwd_hooks=[("blocks.0.ln1.hook_out", halved)])
+        wrapped.run_with_cache(ids)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_middle_of_the_stream_of_other_people_is_patched_as_by_transformer_lens(
+    family: str, foreign: Callable[[str], Any]
+) -> None:
+    model, clean, corrupted = foreign(family), torch.tensor([[3, 14, 15, 9]]), torch.tensor([[3, 14, 15, 7]])
+    with torch.no_grad():
+        logits, cache = model.run_with_cache(clean)
+        name, at = "blocks.1.hook_resid_mid", -1
+
+        def patch(x: Tensor, hook: Any) -> Tensor:
+            x[:, at] = cache[name][:, at]
+            return x
+
+        found = model.run_with_hooks(corrupted, fwd_hooks=[(name, patch)])
+    torch.testing.assert_close(found[:, -1], logits[:, -1], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("compose", sorted(COMPOSERS))
+def test_dynamic_weights_of_every_way_are_edited_in_place(compose: str, bridge: Make, ids: Tensor) -> None:
+    """Also where gradients are taken, in which torch lets nobody write to some views."""
+    wrapped = bridge(compose=compose)
+    names = [name for name in wrapped.hook_dict if ".hook_w_" in name]
+    assert differing(wrapped, ids, names) == []
+
+
+def test_a_refused_folding_of_weights_from_inference_mode(raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.inference_mode():
+        wrapped = wrap(raw())
+        monkeypatch.setattr(DynamicCompose, "readers", lambda self: [])
+        with pytest.raises(UserError, match="fold_ln=False"):
+            wrapped.enable_compatibility_mode(disable_warnings=True)
+        with pytest.raises(UserError, match="load the model again"):
+            wrapped.save("nowhere")
 
 
 def test_a_part_of_a_cache_refuses_what_the_whole_refuses(bridge: Make, ids: Tensor, foreign: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from dcinterp.evidence.trained_models import (
     TrainedModels,
     measure_missing,
+    read_measured,
     right_answers,
     trained_models,
     with_all_arms,
@@ -85,8 +86,21 @@ def test_two_that_measure_at_once_keep_the_rows_of_each_other(measured):
     rows, _ = measured(["plain"], meanwhile=lambda: measured(["more"]))
     assert rows == [("plain", 0, 2.0), ("plain", 1, 2.0)]
     rows, opened = measured()
-    assert sorted(rows) == [("more", 0, 2.0), ("more", 1, 2.0), ("plain", 0, 2.0), ("plain", 1, 2.0)]
     assert len(opened) == 4
+    assert sorted(rows) == [("more", 0, 2.0), ("more", 1, 2.0), ("plain", 0, 2.0), ("plain", 1, 2.0)]
+
+
+def test_two_that_measure_one_model_count_it_once(measured, tmp_path):
+    inner: list[int] = []
+
+    def meanwhile():
+        if not inner:
+            inner.append(1)
+            measured(["plain"])
+
+    rows, _ = measured(["plain"], meanwhile)
+    assert sorted(rows) == [("plain", 0, 2.0), ("plain", 1, 2.0)]
+    assert len(read_measured(tmp_path / "measured.csv")) == 2
 
 
 def test_runs_that_count_are_none_without_a_table(tmp_path, write_experiment):

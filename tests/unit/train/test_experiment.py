@@ -321,6 +321,12 @@ def test_an_experiment_is_the_same_from_inside_its_folder(folder, monkeypatch):
         assert found.fresh_seeds() == wanted.fresh_seeds()
     monkeypatch.chdir(beside)
     assert read_experiment(".").config == wanted.config
+    linked = folder.parent / "linked"
+    linked.mkdir()
+    (linked / "experiment.yaml").symlink_to(folder / "experiment.yaml")
+    monkeypatch.chdir(linked)
+    assert read_experiment(".").table == linked / "results.csv"
+    assert read_experiment(".").output == Path("runs/linked")
 
 
 def test_whole_numbers_of_a_table_stay_whole(folder):

@@ -134,6 +134,8 @@ def test_over_seeds_only_whole_seeds_count(tmp_path):
     arms.iloc[:-1].to_csv(path, index=False)
     found = dcinterp.scaling_fit(path, loss="bits", over="seeds")
     assert found.seeds == (0, 1), "the last seed lacks an arm that costs what another one does"
+    table.assign(arm=[f"run {number}" for number in range(len(table))]).to_csv(path, index=False)
+    assert dcinterp.scaling_fit(path, loss="bits", over="seeds").seeds == (0, 1, 2), "arms may be named after runs"
     table[table["recipe.seed"].isin((0, 9))].to_csv(path, index=False)
     with pytest.raises(UserError, match="both families: 1"):
         dcinterp.scaling_fit(path, loss="bits", over="seeds")
