@@ -11,8 +11,9 @@ from transformer_lens.model_bridge.generalized_components import (
     RMSNormalizationBridge,
 )
 
-from dcinterp.bridge.compose import ComposeBridge, anybody_listens
+from dcinterp.bridge.compose import ComposeBridge
 from dcinterp.model.config import STAGES
+from dcinterp.model.kernels.fused.plain import anybody_listens
 from dcinterp.shapes import PerHead, Residual, SharedHeads
 
 ATTENTION_TAPS = ("hook_rot_q", "hook_rot_k", "hook_attn_scores", "hook_pattern")

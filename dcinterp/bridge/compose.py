@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -12,6 +11,7 @@ from transformer_lens.model_bridge.generalized_components.base import Generalize
 from dcinterp.model.compose.base import Composer
 from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, TERMS
 from dcinterp.model.compose.branches import ComposeWeights
+from dcinterp.model.kernels.fused.plain import anybody_listens
 from dcinterp.shapes import Attention, PerHead, Residual
 
 AFTER = ("read", "w_z")
@@ -38,8 +38,7 @@ class ComposeBridge(GeneralizedComponent):
 
     def listening(self) -> bool:
         """Whether anybody, TransformerLens or plain torch, listens to a hook of this stage, or to the stage itself."""
-        composer: Any = self.original_component
-        return anybody_listens((*self._hook_registry.values(), self, composer))
+        return anybody_listens((*self._hook_registry.values(), self, self.original_component))
 
     def forward(self, attention: Attention, weights: ComposeWeights, taps: Any = None) -> Attention:
         composer: Any = self.original_component
@@ -49,9 +48,3 @@ class ComposeBridge(GeneralizedComponent):
         """The end of the composition, with its taps where somebody listens."""
         composer: Any = self.original_component
         return composer.read_out(z, x_query, taps=self if self.listening() else None)
-
-
-def anybody_listens(hooks: Iterable[nn.Module]) -> bool:
-    """Whether any of the hooks has a listener, added by TransformerLens or by plain torch."""
-    # HookPoint.has_hooks() does not know of listeners that other libraries add, and is slower.
-    return any(h._forward_hooks or h._forward_pre_hooks or h._backward_hooks or h._backward_pre_hooks for h in hooks)

@@ -177,6 +177,11 @@ def numbered(groups: Sequence[Hashable]) -> tuple[int, ...]:
     return tuple(number.setdefault(group, len(number)) for group in groups)
 
 
+def count_distinct(groups: Sequence[Hashable] | None) -> int | None:
+    """How many groups there are; None where they are not known."""
+    return None if groups is None else len(set(groups))
+
+
 def _interval(units: _Units, level: float, resamples: int, seed: int) -> tuple[Tensor, Tensor]:
     n, shape = len(units.values), units.mean.shape
     if n == 1:

@@ -16,7 +16,7 @@ from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.model.kernels import composed_attention
 from dcinterp.model.kernels.fused import step
-from dcinterp.model.kernels.fused.plain import no_global_hooks
+from dcinterp.model.kernels.fused.plain import anybody_listens, no_global_hooks
 from dcinterp.model.kernels.reference import KeyHeads, QueryHeads, attention_pattern, read_values
 from dcinterp.model.kernels.select import fused_here, require_equation, require_portable
 from dcinterp.model.mask import Sight, as_sight
@@ -140,12 +140,7 @@ class ComposedAttention(nn.Module):
 
     def hooked(self) -> bool:
         """Whether somebody listens to a stage itself, so that it must be called and not only read."""
-        stages = (self._modules.get(name) for name in STAGES)
-        return any(
-            stage._forward_hooks or stage._forward_pre_hooks or stage._backward_hooks or stage._backward_pre_hooks
-            for stage in stages
-            if stage is not None
-        )
+        return anybody_listens(self._modules.get(name) for name in STAGES)
 
     def composers(self) -> dict[str, Composer]:
         """The stages that there are; what a bridge has put around them is left out."""

@@ -34,6 +34,11 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
 
 
+def interval_name(level: float) -> str:
+    """What an interval of a level is called, such as "99.5% interval"."""
+    return f"{100 * level:g}% interval"
+
+
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown: a line for the head, and one for every row."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))

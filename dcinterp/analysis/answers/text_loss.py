@@ -41,6 +41,7 @@ from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import AtLeast, Count, Level
+from dcinterp.support.text import interval_name
 
 HELD_OUT = 0.03
 """The share of files that configs/source-code.yaml holds out."""
@@ -120,7 +121,7 @@ class TextLoss(Result):
         ]
         if len(self.models) == 2:
             nats, low, high = whole.loc[DIFFERENCE, ["nats", "low", "high"]]
-            over = f"{100 * self.level:g}% interval over files {low:+.3f} to {high:+.3f}"
+            over = f"{interval_name(self.level)} over files {low:+.3f} to {high:+.3f}"
             said.append(
                 f"{self.models[0]} minus {self.models[1]}: {nats:+.3f} nats a token, "
                 f"{over if low == low else 'of one file, so without an interval'}."

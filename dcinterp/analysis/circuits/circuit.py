@@ -46,7 +46,7 @@ from dcinterp.mechanism.circuit_scores import FROM, Contrast, Others, ScoreMetho
 from dcinterp.mechanism.dataset import Examples
 from dcinterp.mechanism.faithfulness import edges_kept, faithfulness_of, keep_top, measure_circuits, way_warnings
 from dcinterp.mechanism.prompt import str_tokens
-from dcinterp.mechanism.statistics import bootstrap_interval, few_examples, numbered
+from dcinterp.mechanism.statistics import bootstrap_interval, count_distinct, few_examples, numbered
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
@@ -209,8 +209,7 @@ class CircuitScores(Result):
         )
 
     def warnings(self) -> list[str]:
-        distinct = None if self.repeats is None else len(set(self.repeats))
-        sentences = few_examples(len(self.prompts), distinct=distinct) or few_examples(self.n)
+        sentences = few_examples(len(self.prompts), distinct=count_distinct(self.repeats)) or few_examples(self.n)
         sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         wrong = int((self.metric <= 0).sum())
         if wrong:

@@ -35,10 +35,11 @@ from dcinterp.mechanism.circuit_scores import FROM, Contrast
 from dcinterp.mechanism.dataset import Examples
 from dcinterp.mechanism.faithfulness import faithfulness_interval, faithfulness_of, way_warnings
 from dcinterp.mechanism.prompt import token_word
-from dcinterp.mechanism.statistics import few_examples, numbered
+from dcinterp.mechanism.statistics import count_distinct, few_examples, numbered
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.ranges import Count, Level
+from dcinterp.support.text import interval_name
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class CircuitAnswers(Result):
     def sentence(self) -> str:
         n = len(self.prompts)
         low, high = self.f[1:].tolist()
-        interval = f" ({100 * self.level:g}% interval over prompts {low:.2f} to {high:.2f})" if low == low else ""
+        interval = f" ({interval_name(self.level)} over prompts {low:.2f} to {high:.2f})" if low == low else ""
         return (
             f"With {len(self.edges):,} of {self.of:,} edges kept and the others patched from {FROM[self.contrast]}, f "
             f"is {self.faithfulness:.2f}{interval}: the mean of m is {float(self.alone.mean()):+.2f}, with all edges "
@@ -129,7 +130,7 @@ class CircuitAnswers(Result):
         )
 
     def warnings(self) -> list[str]:
-        sentences = few_examples(len(self.prompts), distinct=None if self.repeats is None else len(set(self.repeats)))
+        sentences = few_examples(len(self.prompts), distinct=count_distinct(self.repeats))
         sentences += way_warnings(self.metric, self.patched, self.level, self.repeats)
         if self.idle:
             sentences.append(

@@ -52,7 +52,7 @@ from dcinterp.mechanism.faithfulness import (
     random_rankings,
     way_warnings,
 )
-from dcinterp.mechanism.statistics import few_examples, numbered
+from dcinterp.mechanism.statistics import count_distinct, few_examples, numbered
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.progress import Progress, silent
@@ -159,7 +159,7 @@ class FaithfulnessCurve(Result):
         )
 
     def warnings(self) -> list[str]:
-        sentences = few_examples(self.n, distinct=None if self.repeats is None else len(set(self.repeats)))
+        sentences = few_examples(self.n, distinct=count_distinct(self.repeats))
         wrong = int((self.metric <= 0).sum())
         if wrong:
             sentences.append(

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.text_loss import TextLoss
 from dcinterp.figures.base.style import SERIES, finish
+from dcinterp.support.text import interval_name
 
 RESULT = "TextLoss"
 KIND = ""
@@ -46,7 +47,7 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
             hovertemplate=f"{model}<br>%{{text}} tokens: %{{x:.3f}} nats<extra></extra>",
         )
     figure.update_layout(scattermode="group", scattergap=0.4)
-    figure.update_xaxes(title=f"nats a token, {100 * result.level:g}% interval over files", rangemode="tozero")
+    figure.update_xaxes(title=f"nats a token, {interval_name(result.level)} over files", rangemode="tozero")
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, range=[len(rows) - 0.5, -0.5])
     figure.update_yaxes(title="kind of token, how many")
     return finish(figure, theme, height=140 + 44 * len(rows))

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
 from dcinterp.figures.base.style import CONTROLS, THEMES, finish
 from dcinterp.mechanism.objective import UNITS
+from dcinterp.support.text import interval_name
 
 RESULT = "HeadAttributionSet"
 KIND = "intervals"
@@ -45,7 +46,7 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
             "arrayminus": (frame["mean"] - frame["low"]).tolist(),
         },
         mode="markers",
-        name=f"attribution, {100 * result.level:g}% interval",
+        name=f"attribution, {interval_name(result.level)}",
         marker={"size": 9, "color": THEMES[theme].text},
         hovertemplate="%{y}<br>mean score %{x:.3f}<extra></extra>",
     )

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.composition.composition_importance import ADDED, CompositionImportance
 from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
 from dcinterp.mechanism.objective import UNITS
+from dcinterp.support.text import interval_name
 
 RESULT = "CompositionImportance"
 KIND = ""
@@ -42,7 +43,7 @@ def plot(result: CompositionImportance, *, theme: str = "light") -> go.Figure:
             "arrayminus": [sum_ - float(result.low[place]) for place, sum_ in zip(places, total, strict=True)],
         },
         mode="markers",
-        name=f"together, {100 * result.level:g}% interval",
+        name=f"together, {interval_name(result.level)}",
         marker={"symbol": "diamond", "size": 9, "color": colours.selected},
         hovertemplate="layer %{x}<br>together %{y:.3f}<extra></extra>",
     )

@@ -6,6 +6,7 @@ a decoded token, goes without: the operations that these stand for are the defin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -96,6 +97,16 @@ def as_written(module: nn.Module, kind: type[nn.Module]) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
         or "forward" in module.__dict__
+    )
+
+
+def anybody_listens(modules: Iterable[nn.Module | None]) -> bool:
+    """Whether any of the modules that there are has a hook, added by TransformerLens or by plain torch."""
+    # HookPoint.has_hooks() does not know of listeners that other libraries add, and is slower.
+    return any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+        for m in modules
+        if m is not None
     )
 
 
