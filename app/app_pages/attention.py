@@ -20,7 +20,7 @@ WHICH = {
 
 VERBS = {
     "weights": "attends to",
-    "composed": "attends to",
+    "composed": "uses attention at",
     "change": "changes most at",
     "scores": "scores",
     "composed_scores": "scores",
@@ -28,8 +28,9 @@ VERBS = {
 
 st.title("Attention patterns", anchor=False)
 st.markdown(
-    "What does a head attend to, and how does composition change that? Point at a token to see what the head attends "
-    "to from there; click it to keep it. The grid below the prompt is the same head's whole pattern."
+    "What does a head attend to (*weights before*: its softmax), and what attention does it use with its values "
+    "(*weights after* composition: of any sign and sum)? Point at a token to see it from there; click it to keep it. "
+    "The grid below the prompt is the same head's whole pattern."
 )
 
 name = st.session_state.model

@@ -15,8 +15,9 @@ ADDS = {
 
 st.title("Attribution", anchor=False)
 st.markdown(
-    "How much does each head contribute to the answer? A head's score is the part of the logit difference between the "
-    "answer and a wrong token that comes from the head's output.",
+    "How much does each head contribute to the answer? A head's score estimates how much of the logit difference "
+    "between the answer and a wrong token comes from the head's output; the effects of ablations, further down, are "
+    "measured.",
     help=tip("logit difference"),
 )
 name = st.session_state.model
@@ -137,8 +138,8 @@ try:
             warnings=False,
             table=False,
             caption="The heads with the largest means. A head stands out if its whole interval lies outside the grey "
-            "bar, the range of the largest mean in its layer when heads change places at random. The diamond is the "
-            "effect of ablating the head.",
+            "bar: in it lies the largest mean of its layer, too, when heads change places at random. The diamond is "
+            "the effect of ablating the head.",
         )
 except UserError as problem:
     inputs.refuse(problem)

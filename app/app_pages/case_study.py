@@ -82,7 +82,7 @@ def heading(number, *terms):
         st.markdown(
             f":material/info: {step.sentence}",
             help="This step is not supported: the example differs from what the paper describes, or the effect is "
-            "smaller than a tenth.",
+            "smaller than a tenth of the logit difference.",
         )
     return nullcontext()
 

@@ -167,7 +167,7 @@ found = circuit_view.answers(name, live, kept, arguments)
 
 with slot:
     f = found.faithfulness
-    st.metric("f: the way from no edge (0) to the model (1)", f"{f:.2f}", help=tip("faithfulness"), border=True)
+    st.metric("Faithfulness f (no edge: 0, the model: 1)", f"{f:.2f}", help=tip("faithfulness"), border=True)
     # Only in the run that the click made: later changes are not the edge's doing.
     edge, before = st.session_state.pop("_circuit_before", (None, None))
     if before is not None and edge in scores.edges:

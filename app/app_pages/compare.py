@@ -12,7 +12,7 @@ WHICH = {"weights": "weights before", "composed": "weights after", "scores": "sc
 
 st.title("Compare models", anchor=False)
 st.markdown(
-    "One prompt, two models. The shipped DCFormer and its baseline model were trained on the same documents, one run "
+    "One prompt, two models. Of a shipped pair, both were trained on the same documents in the same order, one run "
     "each. They differ in composing the heads, and with it in parameters and compute; one pair of runs does not tell "
     "these, or chance, apart.",
     help=tip("baseline model"),

@@ -126,7 +126,7 @@ with beside.container():
         f"(framed: head {head}), and its gate.",
     )
 
-st.subheader(f"Who decided that head {head_from} shares with head {head}", anchor=False, help=tip("dynamic weights"))
+st.subheader(f"What makes head {head_from} share with head {head}", anchor=False, help=tip("dynamic weights"))
 try:
     causes = analyses.run(
         "composition_causes",
@@ -153,8 +153,9 @@ else:
         "causes",
         quantity=explained,
         by=by,
-        caption="What was written upstream that made this number differ from its value with the mean of the other "
-        "positions. The diamond is the change that is measured when one component alone is set to that mean.",
+        caption="How much of the difference between this number and what it is with the mean of the other positions is "
+        "credited to what each component (or token) wrote upstream. The diamond is the change that is measured when "
+        "one component alone is set to that mean.",
     )
 
 st.subheader("Motifs of this map", anchor=False, help=tip("motif"))
@@ -199,7 +200,11 @@ try:
     )
     if mean is not None:
         view(mean, "mean", show=show, selected=(head_from, head), on_pick=pick, caption=MEANS[show])
-    st.subheader("Which layers' composition matters", anchor=False, help=tip("attribution", "clustered interval"))
+    st.subheader(
+        "How much of the answers is credited to each layer's composition",
+        anchor=False,
+        help=tip("attribution", "clustered interval"),
+    )
     kind = links.choose(
         "Compare composition with",
         ["mean", "zero"],
@@ -221,7 +226,7 @@ try:
         view(
             importance,
             "importance",
-            caption="What the composition of each layer contributes to the answers of these examples, by branch: "
+            caption="How much of the answers of these examples integrated gradients credit to each layer, by branch: "
             "before the softmax (pre) and after it (post). The diamond is the sum of the branches.",
         )
 except UserError as problem:

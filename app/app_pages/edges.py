@@ -28,7 +28,8 @@ METHODS = {name: METHOD_LABELS[name] for name in ("screened", "ablation", "recom
 st.title("Edges", anchor=False)
 st.markdown(
     "Which heads share their attention with the heads that contribute to the answer? An edge is one head's attention "
-    "used with another head's values; its score is what that contributes to the answer."
+    "used by a head with its values, through one branch; its score estimates what that contributes to the answer, and "
+    "the strongest are measured. Before the softmax (stage *pre*) an edge carries scores in place of attention."
 )
 name = st.session_state.model
 inputs.needs_composition(name)

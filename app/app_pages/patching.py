@@ -10,7 +10,7 @@ from workbench.markdown import escape, sentence
 from workbench.view import view
 
 SITES = {"resid_pre": "residual stream", "attn_out": "attention output", "mlp_out": "MLP output"}
-DIRECTIONS = {"denoising": "Denoising: what restores the answer?", "noising": "Noising: what is needed for it?"}
+DIRECTIONS = {"denoising": "Denoising: what restores the answer?", "noising": "Noising: what breaks it?"}
 
 st.title("Patching", anchor=False)
 st.markdown(

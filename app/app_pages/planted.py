@@ -127,6 +127,6 @@ else:
         view(
             scores,
             "methods",
-            caption="How well the scores of each method separate the planted edges from all others: 1 is perfect, 0.5 "
-            "is chance. The table also has heads and branches.",
+            caption="AUROC: the chance that a planted edge scores above another one; 1 is perfect, 0.5 is chance. "
+            "The table also has heads and branches.",
         )

@@ -203,13 +203,13 @@ except (UserError, OSError) as problem:
 else:
     beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():
-        st.markdown("**How much each branch of the composition does**", help=tip("branches", "stage"))
+        st.markdown("**Size of what each branch adds**", help=tip("branches", "stage"))
         view(
             strengths,
             "strengths",
             caption="Mean size of what a branch adds, relative to the attention that it is added to: solid before the "
             "softmax (pre), dashed after it (post). The dotted line is the chosen checkpoint, or the last one before "
-            "it at which this was measured.",
+            "it at which this was measured. A large branch may not matter for the answer.",
             checkpoint=training.index_at_step(strengths.step.tolist(), at),
         )
     with beside.container():
@@ -240,7 +240,8 @@ if reads != "images" and len(places) > 3:
             "training-edges",
             caption="Thick: the loss on held-out documents. The others: by how much it rises when an edge is replaced "
             "by its mean, of the edges that matter most at the end; solid before the softmax (pre), dashed after it "
-            "(post). Diamonds: where a curve is best split into two levels.",
+            "(post). Diamonds: where a curve is best split into two levels; a slow rise is split too. An edge can "
+            "hardly be worth much before the model knows anything, so this comparison favours *after*.",
             checkpoint=training.index_at_step(edges.step.tolist(), at),
         )
 

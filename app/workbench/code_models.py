@@ -32,10 +32,11 @@ def show() -> None:
             view(one, f"loss-{name}", caption="Thick: on held-out files.", between=between)
     beside = st.grid(2, min_column_width=SIDE_BY_SIDE, gap="medium")
     with beside.container():
-        st.subheader("How much each branch does", anchor=False, help=tip("branches", "stage"))
+        st.subheader("Size of what each branch adds", anchor=False, help=tip("branches", "stage"))
         strengths = analyses.fresh("training_strengths", run=COMPOSED)
         caption = (
-            "Mean size of what a branch adds to attention: solid before the softmax (pre), dashed after it (post)."
+            "Mean size of what a branch adds to attention: solid before the softmax (pre), dashed after it (post). A "
+            "large branch may not matter for the answer."
         )
         view(strengths, "code-strengths", caption=caption)
     with beside.container():
@@ -47,7 +48,8 @@ def show() -> None:
     edges = _edges()
     caption = (
         "Thick: the loss on held-out files. The others: by how much it rises when an edge is replaced by its mean, of "
-        f"{len(edges.edges)} that mattered most at the end on other rows; solid before the softmax, dashed after it."
+        f"{len(edges.edges)} that mattered most at the end on other rows; solid before the softmax, dashed after it. "
+        "An edge can hardly be worth much before the model knows anything."
     )
     view(edges, "code-edges", caption=caption)
     st.subheader("The loss on files that neither has read", anchor=False, help=tip("held-out file"))

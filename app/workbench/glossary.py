@@ -36,17 +36,18 @@ TERMS = {
     "attention. It does not say how much attention there was to share.",
     "motif": "A named pattern in a composition map: mutual excitation, mutual inhibition, one-to-many, many-to-one, "
     "self-gating.",
-    "edge": "One head's attention used with another head's values, through one branch of the composition. "
-    "L1H6 → L1H1: in layer 1, head 6 shares its attention with head 1.",
+    "edge": "One head's attention (before the softmax: its scores), used by a head, another one or itself, through one "
+    "branch of the composition. L1H6 → L1H1: in layer 1, head 6 shares its attention with head 1. On the page Circuit "
+    "an edge is any connection between two parts of the model.",
     "logit": "The score that a model gives to a possible next token, before scores are turned into probabilities.",
     "logit difference": "The logit of the answer minus the logit of the token that it competes with (the foil).",
     "target": "The token whose logit is explained.",
     "foil": "The token that the target competes with: what is explained is the difference between their logits.",
     "edge score": "By default the strongest edges by several quick rules are removed, each alone, and the effect is "
-    "the score; the others get what a gradient predicts. Integrated gradients share out the effect of a whole layer "
-    "instead: they add up, and do not predict removals.",
-    "attribution": "Integrated gradients: how much of the answer's logit (minus that of the strongest wrong token) "
-    "comes from each head's output. The scores of all heads of a layer sum to what the layer's heads do together.",
+    "the score; the others get what a gradient predicts (RelP: one of a copy of the model that is made linear). "
+    "Integrated gradients share out the effect of a whole layer instead: they add up, and do not predict removals.",
+    "attribution": "Integrated gradients: an estimate of how much of the answer's logit minus that of the foil comes "
+    "from each head's output. The scores of all heads of a layer sum to what the layer's heads do together.",
     "direct effect": "What a head adds to the answer by itself: its output at the last token is ablated while all "
     "other heads keep theirs, so that no later head responds to the change.",
     "logit attribution": "Direct logit attribution: the logit difference as a sum of what the embedding, each head, "
@@ -68,7 +69,8 @@ TERMS = {
     "share restored": "Where the logit difference of the patched run lies between the counterfactual (0) and the clean "
     "prompt (1). With noising the share lost is shown: 1 minus that.",
     "denoising": "Denoising runs the counterfactual and puts in values of the clean prompt: what is enough to restore "
-    "the answer? Noising runs the clean prompt and puts in values of the counterfactual: what is needed for it?",
+    "the answer? Noising runs the clean prompt and puts in values of the counterfactual: what breaks it? A part whose "
+    "work another one can do breaks nothing.",
     "circuit": "The edges of the model with the highest scores. From one node to a later one through the residual "
     "stream, or, within a layer, from the head that computes attention to the head that uses it.",
     "faithfulness": "f = (m of the circuit - m with no edge) / (m of the model - m with no edge), where m is the logit "
@@ -81,7 +83,8 @@ TERMS = {
     "shots": "Solved examples before the question (K of them), from which a model may learn the task in context.",
     "held-out": "Facts that no shipped model was trained on; the split is by a hash of the fact.",
     "held-out file": "A file that neither model of source code was trained on; chosen by a hash of what it says.",
-    "arm": "One of the kinds of model that an experiment compares.",
+    "arm": "One of the kinds of model that an experiment compares. *Plain* composes no heads; *DCMHA* is the "
+    "composition of the paper.",
     "interval over seeds": "A 95 % interval: seeds differ in the weights at the start and in the documents. "
     "Differences are taken seed by seed, between runs that read the same documents.",
     "clustered interval": "A 95 % interval by clusters: partner tasks share their facts, so their answers repeat.",

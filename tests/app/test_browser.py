@@ -188,7 +188,7 @@ def test_pointing_at_a_token_shows_what_the_head_attends_to(page, server):
     chips = page.locator(".tokens span")
     chips.nth(5).hover()
     note = page.locator(".note").first
-    expect(note).to_contain_text("(position 5) attends to")
+    expect(note).to_contain_text("(position 5) uses attention at")
     chips.nth(5).click()
     page.wait_for_function("location.search.includes('query=5')", timeout=60_000)
 
