@@ -51,8 +51,8 @@ st.markdown(
     "learning rate falls late (0.987 of the trained pairs, DCMHA 1.000), and so they did again with other seeds. Its "
     "sizes were chosen in pilots in which DCMHA was ahead, and the learning rates by the accuracy at the end, not by "
     "how soon. **On Python source** a plain model that is trained longer, for about the same compute, has the lower "
-    "mean loss in all eight experiments that trained one (one verdict is open). This page does not use the model in "
-    "the sidebar."
+    "mean loss in all eight experiments that trained one (one library, early in training; in two of them DCMHA had the "
+    "lowest rate tried, and one of these verdicts is open). This page does not use the model in the sidebar."
 )
 found = experiments.found()
 if not found:
