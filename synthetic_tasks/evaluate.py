@@ -22,7 +22,7 @@ from synthetic_tasks.baselines import baselines
 from synthetic_tasks.catalogue import find
 from synthetic_tasks.evaluation import Evaluation
 from synthetic_tasks.example import Row
-from synthetic_tasks.scoring import Answers, Encoding, Forward, Question, encode, pad, questions, score
+from synthetic_tasks.scoring import Answers, Encoding, Forward, Question, encode, pad, padding_of, questions, score
 
 # done, total (both in rows) and a short message; raising from it stops the evaluation.
 Progress = Callable[[int, int, str], None]
@@ -75,7 +75,7 @@ def evaluate(
     store = Store(folder, fingerprint(model, rows, encodings, name)) if folder is not None else None
     done = store.load() if store else {}
     todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
-    pad_id = getattr(tokenizer, "pad_token_id", None) or 0
+    pad_id = padding_of(tokenizer)
     where = numbering(rows)
     with torch.inference_mode(), evaluating(model) as forward:
         for start in range(0, len(todo), batch_size):

@@ -121,6 +121,11 @@ def questions(row: Row, encoding: Encoding, answers: Answers) -> list[Question]:
     return found
 
 
+def padding_of(tokenizer: Any) -> int:
+    """The token that fills up rows which are shorter than the longest of their batch."""
+    return getattr(tokenizer, "pad_token_id", None) or 0
+
+
 def pad(torch: Any, encodings: Sequence[Encoding], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and attention mask [row, pos], padded on the right: what comes later cannot change a causal model's past."""
     longest = max(len(encoding.ids) for encoding in encodings)

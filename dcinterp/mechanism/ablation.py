@@ -100,8 +100,11 @@ class Replacement:
         """The same for some of the taps; what is counted in `unmatched` stays common to all."""
         return replace(self, taps=tuple(taps))
 
-    def hooks(self) -> Hooks:
-        """Forward hooks that put it in, for any batch of prompts; every row has donors of its own."""
+    def hooks(self, padding: int | None = None) -> Hooks:
+        """Forward hooks that put it in, for any batch of prompts; every row has donors of its own.
+
+        padding: the token that fills up rows behind their prompts; it is no part of them, and nothing is drawn for it.
+        """
         if self.kind == "zero":
             return [(tap, _zero) for tap in self.taps]
         if self.kind == "rotate":
@@ -111,13 +114,19 @@ class Replacement:
         plan: dict[str, Tensor] = {}
 
         def choose(ids: Tensor, hook: Any) -> None:
-            plan["chosen"] = torch.stack([self.choose(row) for row in ids])
+            plan["chosen"] = torch.stack([self._choose_padded(row, padding) for row in ids])
 
         def put(tensor: Tensor, hook: Any, values: Tensor) -> Tensor:
             return values[plan["chosen"].to(values.device)].to(tensor)
 
         names = dict.fromkeys(name for tap in self.taps for name in _read(tap))
         return [(EMBEDDING, choose), *((name, partial(put, values=self.pool[name])) for name in names)]
+
+    def _choose_padded(self, row: Int[Tensor, " pos"], padding: int | None) -> Int[Tensor, " pos"]:
+        """`choose` for a row that may be filled up; there it is the pool's first position, which nothing reads."""
+        real = torch.nonzero(row != padding)[:, 0] if padding is not None else torch.arange(len(row))
+        length = int(real[-1]) + 1 if len(real) else len(row)
+        return torch.nn.functional.pad(self.choose(row[:length]), (0, len(row) - length))
 
     def choose(self, ids: Int[Tensor, " pos"]) -> Int[Tensor, " pos"]:
         """For every position of a prompt, the position in the pool that its value is taken from.

@@ -35,6 +35,17 @@ class MapOfParts:
         return self.total - torch.eye(len(self.total)) if self.skip else self.total
 
 
+def beyond_warnings(composer: str, stage: str) -> list[str]:
+    """What a map over the heads of one pair leaves out; `composer`: the name of one that reads beyond it, else ""."""
+    if not composer:
+        return []
+    return [
+        f"The composer {composer!r} also takes something from other pairs of tokens or from the previous layer, so "
+        "this map is not all of it: attention times the map is not the composed attention. `attribute_edges` with "
+        f"stage={stage!r} scores it too."
+    ]
+
+
 def composer_of(bridge: Bridge, layer: int, stage: str) -> Composer:
     """The model's own composer of one stage, which says what it is made of (`dcinterp.model.compose.base`)."""
     return getattr(bridge.blocks[layer].attn, stage).original_component

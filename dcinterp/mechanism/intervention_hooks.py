@@ -40,6 +40,8 @@ Taps = dict[str, Tensor]
 Rows = int | slice
 Edit = Callable[[Tensor, Rows, Taps], None]
 """Changes rows of a tensor in place: (their tensor, their number or all, taps so far)."""
+Change = tuple[Rows, str, Edit]
+"""An edit of some rows, and the sort of unit if it is one that rotates."""
 
 
 @dataclass
@@ -123,10 +125,11 @@ def intervention_hooks(
     """
     values = values or References()
     seen: Taps = {}
-    edits: dict[str, list[tuple[Rows, Edit]]] = {}
+    edits: dict[str, list[Change]] = {}
     for row, interventions in enumerate(rows):
         for one in sorted(interventions, key=lambda one: PARTS.index(one.part)):
-            edits.setdefault(tap(one), []).append((row, _edit(bridge, one, values)))
+            rotates = one.part if one.kind == "rotate" else ""
+            edits.setdefault(tap(one), []).append((row, rotates, _edit(bridge, one, values)))
     needed = {name for row in rows for one in row if one.part in ("edge", "branch") for name in _inside(bridge, one)}
     changes = [(name, partial(_change, name=name, edits=some, seen=seen)) for name, some in edits.items()]
     # What an edge is made of is seen after the weights were changed, in the order of the computation.
@@ -137,7 +140,7 @@ def edge_hooks(bridge: Bridge, edge: Intervention, values: References | None = N
     """Forward hooks of one (checked) intervention on an edge, for every row of any batch of one length."""
     seen: Taps = {}
     edit = partial(_edit_edge, one=edge, values=values or References(), **_of_stage(bridge, edge))
-    change = partial(_change, name=tap(edge), edits=[(slice(None), edit)], seen=seen)
+    change = partial(_change, name=tap(edge), edits=[(slice(None), "", edit)], seen=seen)
     return [(tap(edge), change), *((name, partial(_remember, seen=seen)) for name in sorted(_inside(bridge, edge)))]
 
 
@@ -217,10 +220,12 @@ def _remember(tensor: Tensor, hook: Any, seen: Taps) -> None:
     seen[hook.name] = tensor
 
 
-def _change(tensor: Tensor, hook: Any, name: str, edits: list[tuple[Rows, Edit]], seen: Taps) -> Tensor:
-    out = tensor.clone()
-    seen[f"{name} as it was"] = tensor
-    for row, edit in edits:
+def _change(tensor: Tensor, hook: Any, name: str, edits: list[Change], seen: Taps) -> Tensor:
+    out, before = tensor.clone(), None
+    for row, rotates, edit in edits:
+        # Heads that rotate together read each other as they were, with what came before them.
+        if rotates and before != (row, rotates):
+            seen[f"{name} as it was"], before = out[row].clone(), (row, rotates)
         edit(out[row], row, seen)
     return out
 
@@ -263,7 +268,7 @@ def _edit(bridge: Bridge, one: Intervention, values: References) -> Edit:
         axis = {"head": -2, "branch": 0, "weight": -1}[one.part]
 
         def rotate(tensor: Tensor, row: Rows, seen: Taps) -> None:
-            _put(tensor, where, rotated(seen[f"{tap(one)} as it was"][row], axis)[where])
+            _put(tensor, where, rotated(seen[f"{tap(one)} as it was"], axis)[where])
 
         return rotate
     return lambda tensor, row, seen: _put(tensor, where, tensor[where] * one.factor)

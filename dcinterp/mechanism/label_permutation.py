@@ -28,13 +28,15 @@ Scored = TypeVar("Scored")
 
 
 def other_answers(bridge: Bridge, questions: Sequence[Question], seed: int) -> list[Question] | None:
-    """For every question another one, with another target or foil; None when all have the same.
+    """For every question another one, with another target or foil; None when all have the same, or the same exchanged.
+
+    A score for the foil against the target is the same score with the other sign, which controls nothing.
 
     Raises:
         UserError: a target or foil is not a token of the model.
     """
     labels = [_label(bridge, question) for question in questions]
-    if len(set(labels)) < 2:
+    if len({frozenset(label) for label in labels}) < 2:
         return None
     return [questions[place] for place in other_places(labels, seed=seed)]
 
@@ -60,7 +62,7 @@ def score_examples(
         later: units of work that the caller makes afterwards, for the same progress.
 
     Returns:
-        the scores, and those of the control; None if it was not wanted, or all examples have the same answers.
+        the scores, and those of the control; None if it was not wanted, or `other_answers` finds none.
     """
     others = other_answers(bridge, questions, seed) if permute_labels else None
     rounds = [("example", questions)] + ([] if others is None else [("other labels, example", others)])
@@ -119,8 +121,9 @@ def _rotated(groups: list[list[int]], generator: torch.Generator) -> list[int]:
 def label_warnings(targets: Sequence[str], foils: Sequence[str], control: str) -> list[str]:
     """What to know about the label-permutation control over these examples."""
     most = max(Counter(zip(targets, foils, strict=True)).values())
-    if control == "none" and most == len(targets):
-        return ["There is no control: all examples have the same target and foil, so labels cannot be permuted."]
+    if control == "none" and len({frozenset(pair) for pair in zip(targets, foils, strict=True)}) == 1:
+        how = "" if most == len(targets) else ", or these exchanged"
+        return [f"There is no control: all examples have the same target and foil{how}, so labels cannot be permuted."]
     if control == "labels" and 2 * most > len(targets):
         return [
             f"{most} of {len(targets)} examples have the same target and foil: the control scores them for the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ class Tally:
             "auroc_high": float(high),
             "auroc_shuffled": sum(self.shuffled) / len(self.shuffled),
             "precision": sum(self.precisions) / len(self.precisions),
-            "sign_agreement": self.agree / max(self.signs, 1),
+            "sign_agreement": self.agree / self.signs if self.signs else math.nan,
             "effects": self.signs,
             "calibration_error": self.error / max(self.effect, 1e-9),
         }

@@ -41,6 +41,9 @@ Metric = Callable[[Tensor], Tensor]
 """From logits [batch, pos, vocabulary] to one number per row, [batch]. One that has `places` and `at_places`, as
 `dcinterp.mechanism.objective.AnswerMetric`, is given the logits of these places alone."""
 
+ROUNDED = 4
+"""So many times the rounding of the metric a gap may be: more points do not make it smaller."""
+
 WEAK = 0.1
 """Share of the largest metric difference: weaker paths are measured by it."""
 
@@ -100,6 +103,13 @@ def measured_by(difference: Tensor, largest: Tensor | float | None = None) -> Te
 def share_missed(gap: Tensor, difference: Tensor) -> Tensor:
     """|gap| of every path, as a share of what it is measured by."""
     return gap.abs() / measured_by(difference).clamp(min=1e-9)
+
+
+def remedy(method: str) -> str:
+    """What to do about a gap, for a warning."""
+    if method == "gradient":
+        return "use integrated gradients (method 'ig')."
+    return "raise max_steps (and load a model in half precision in float32)."
 
 
 def missed(
@@ -296,6 +306,9 @@ def _next_cuts(move: Move, panels: list[_Panel], rule: Integration, scale: float
     """The panels that have to be finer, each with its cuts; none if the path is good enough, or has all its points."""
     difference, points = panels[-1].at_high - panels[0].at_low, sum(panel.points for panel in panels)
     allowed = rule.tolerance * max(abs(difference), WEAK * scale)
+    # More points do not mend what the numbers themselves cannot tell, as in half precision.
+    rounding = max(torch.finfo(end.dtype).eps for end in move.ends.values())
+    allowed = max(allowed, ROUNDED * rounding * max(abs(panels[0].at_low), abs(panels[-1].at_high)))
     missed = sum(abs(panel.gap) for panel in panels)
     if missed <= allowed:
         return []

@@ -91,7 +91,7 @@ def spaced_token_id(bridge: Bridge, word: Token) -> int | None:
 
     Byte-level vocabularies have two tokens for most words: "Paris" after a bracket, and " Paris" after a word.
     """
-    if isinstance(word, int) or word != word.strip():
+    if not isinstance(word, str) or word != word.strip():
         return None
     ids = _encode(bridge, f" {word}", special=False)[0]
     return int(ids[0]) if len(ids) == 1 and int(ids[0]) != token_id(bridge, word) else None
@@ -114,7 +114,7 @@ def first_token(bridge: Bridge, answer: Token) -> int:
     Raises:
         UserError: the answer is empty or has a word that the tokenizer does not know, or the id does not exist.
     """
-    return token_id(bridge, answer) if isinstance(answer, int) else tokens_in_text(bridge, answer)[0]
+    return tokens_in_text(bridge, answer)[0] if isinstance(answer, str) else token_id(bridge, answer)
 
 
 def tokens_in_text(bridge: Bridge, answer: str) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ def word_tokens(bridge: Bridge, word: Token) -> tuple[int, ...]:
     Raises:
         UserError: the word is empty or unknown, or the id is outside the vocabulary.
     """
-    if isinstance(word, int):
+    if not isinstance(word, str):
         return (token_id(bridge, word),)
     if not word.strip():
         raise UserError("A word is empty; give at least one letter.")
@@ -162,6 +162,32 @@ def position(index: int, length: int, name: str) -> int:
             f"{name} {index} is outside the prompt, whose positions are 0..{length - 1} (or -{length}..-1)."
         )
     return index % length
+
+
+def pair_of(query: int, key: int, length: int) -> tuple[int, int]:
+    """The positions of a token and of one that it can attend to, in 0..length-1.
+
+    Raises:
+        UserError: one lies outside the prompt, or the key comes after the query.
+    """
+    query, key = position(query, length, "Query"), position(key, length, "Key")
+    if key > query:
+        raise UserError(f"Key {key} comes after query {query}, but a token sees only itself and earlier ones.")
+    return query, key
+
+
+def require_in_window(bridge: Bridge, layer: int, query: int, key: int) -> None:
+    """Refuse a pair of tokens that a local layer does not see.
+
+    Raises:
+        UserError: the key lies outside the layer's window.
+    """
+    window = bridge.original_model.config.window(layer)
+    if window is not None and query - key >= window:
+        raise UserError(
+            f"Key {key} is outside the local window of layer {layer}, of {window} tokens up to the query {query}; "
+            "choose a later key."
+        )
 
 
 def layer_number(bridge: Bridge, layer: int) -> int:

@@ -23,6 +23,11 @@ PROBE = 1e3
 """Size of the vectors that a norm is tried on: large, so that its epsilon does not matter."""
 
 
+def likeliest(logits: Float[Tensor, " vocab"], k: int) -> Int[Tensor, " k"]:
+    """The tokens with the largest logits, most likely first; of equal ones the first, as argmax has it."""
+    return logits.sort(descending=True, stable=True).indices[:k]
+
+
 @dataclass(frozen=True)
 class HeldNorm:
     """A norm at some places of a prompt, as the linear map that it is when its scale does not change.

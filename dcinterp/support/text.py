@@ -34,6 +34,16 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
 
 
+def apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of which each stands once: those that repeat are numbered."""
+    numbers: dict[str, int] = {}
+    made = []
+    for name in names:
+        numbers[name] = numbers.get(name, 0) + 1
+        made.append(f"{name} ({numbers[name]})" if names.count(name) > 1 else name)
+    return tuple(made)
+
+
 def interval_name(level: float) -> str:
     """What an interval of a level is called, such as "99.5% interval"."""
     return f"{100 * level:g}% interval"

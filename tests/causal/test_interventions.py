@@ -482,3 +482,12 @@ def test_an_edge_of_a_result_stands_for_its_removal(model):
     assert by_edge.metric_after == by_line.metric_after != by_line.metric_before
     assert by_edge.call.arguments == by_line.call.arguments
     assert by_edge.call.arguments["interventions"] == str(edge.intervention)
+
+
+def test_a_branch_that_rotates_keeps_the_edits_of_its_edges(model):
+    """As the order says: weights, then edges, then whole branches."""
+    edge, branch = "edge 1.post.kp.1>2 zero", "branch 1.post.kp rotate"
+    one, other, both = (logits_under(model, line) for line in (edge, branch, f"{edge}; {branch}"))
+    assert not torch.allclose(both, other, atol=1e-6)
+    assert not torch.allclose(both, one, atol=1e-6)
+    assert torch.allclose(both, logits_under(model, f"{branch}; {edge}"), atol=1e-10)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.prompt import Prompt, Token, position, spaced_token_id, str_tokens, token_id, token_ids
+from dcinterp.mechanism.readout import likeliest
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -92,20 +93,20 @@ def predict(bridge: Bridge, prompt: Prompt, answer: Token | None = None, *, at: 
     if logits.isnan().any():
         raise UserError("This model's logits are not numbers (NaN); its weights or its config.json are damaged.")
     probability = logits.softmax(-1)
-    top = probability.topk(min(k, len(probability)))
+    top = likeliest(logits, k)
     chosen = token_id(bridge, answer) if answer is not None else -1
     spaced = spaced_token_id(bridge, answer) if answer is not None else None
     return Prediction(
         tokens=str_tokens(bridge, ids),
         position=at,
-        top_tokens=str_tokens(bridge, top.indices[None]),
+        top_tokens=str_tokens(bridge, top[None]),
         answer=str_tokens(bridge, torch.tensor([[chosen]]))[0] if chosen >= 0 else "",
         answer_id=chosen,
         rank=int((logits > logits[chosen]).sum()) + 1 if chosen >= 0 else 0,
         answer_probability=float(probability[chosen]) if chosen >= 0 else 0.0,
-        top_ids=top.indices,
-        probability=top.values,
-        logit=logits[top.indices],
+        top_ids=top,
+        probability=probability[top],
+        logit=logits[top],
         spaced=str_tokens(bridge, torch.tensor([[spaced]]))[0] if spaced is not None else "",
         spaced_probability=float(probability[spaced]) if spaced is not None else 0.0,
     )

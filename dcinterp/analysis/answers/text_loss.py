@@ -41,7 +41,8 @@ from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import AtLeast, Count, Level
-from dcinterp.support.text import interval_name
+from dcinterp.support.text import apart, interval_name
+from dcinterp.support.vocabulary import ends_texts, unknown_words
 
 HELD_OUT = 0.03
 """The share of files that configs/source-code.yaml holds out."""
@@ -193,20 +194,21 @@ def text_loss(
     named = documents_by_hash(text, share or (HELD_OUT if is_packages(text) else 1.0), files, pattern)
     if not named:
         raise UserError(f"No file of {text} has a hash below the share; raise share, up to 1 for all files.")
-    cut = [_rows(bridge, document, tokens) for _, document in named]
-    rows = [part for part, _ in cut]
+    context = min(each.cfg.n_ctx for each in bridges)
+    cut = [_rows(bridge, document, tokens, context) for _, document in named]
+    rows = [part for part, *_ in cut]
     words = {token: bridge.tokenizer.decode([token]) for token in _tokens_of(rows).unique().tolist()}
     units = [(name, partial(_parts, bridges, each, words)) for (name, _), each in zip(named, rows, strict=True)]
     made = all_once(progress, units)
     return TextLoss(
-        models=(getattr(bridge, "source", None) or bridge.cfg.model_name, *([other] if other else [])),
+        models=apart([getattr(bridge, "source", None) or bridge.cfg.model_name, *([other] if other else [])]),
         token_kinds=KINDS,
         files=tuple(name for name, _ in named),
         level=level,
-        unknown=_share_of(bridge.tokenizer.unk_token_id, rows),
+        unknown=sum(gaps for *_, gaps in cut) / max(len(_tokens_of(rows)), 1),
         nats=torch.stack([nats for nats, _ in made], -1),
         tokens=torch.stack([count for _, count in made], -1),
-        size=torch.tensor([round(size) for _, size in cut]),
+        size=torch.tensor([round(size) for _, size, _ in cut]),
     )
 
 
@@ -230,12 +232,13 @@ def _second(bridge: Bridge, other: str) -> Bridge:
     return second
 
 
-def _rows(bridge: Bridge, document: str, most: int) -> tuple[list[Int[Tensor, "row pos"]], float]:
-    """The first `most` tokens of a file behind the token that ends a text, and the bytes of those that are scored.
+def _rows(bridge: Bridge, document: str, most: int, context: int) -> tuple[list[Int[Tensor, "row pos"]], float, int]:
+    """The first `most` tokens of a file behind the token that ends a text, the bytes of those that are scored, and how
+    many stand for what the vocabulary lacks.
 
     They are cut into full rows of the context, and the rest; the first token of a row is not scored.
     """
-    tokenizer, context = bridge.tokenizer, bridge.cfg.n_ctx
+    tokenizer = bridge.tokenizer
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.bos_token_id
     # Tokens are shorter than that, so the rest of a long file need not be read.
     text, fast = document[: 64 * most], getattr(tokenizer, "is_fast", False)
@@ -250,7 +253,10 @@ def _rows(bridge: Bridge, document: str, most: int) -> tuple[list[Int[Tensor, "r
         parts = each[:full].reshape(-1, context), each[None, full:]
         return [part for part in parts if part.shape[1] > 1 and len(part)]
 
-    return cut(flat), float(sum(part[:, 1:].sum() for part in cut(counted)))
+    gaps = sum(token == tokenizer.unk_token_id for token in ids)
+    if gaps and ends_texts(tokenizer) and not unknown_words(tokenizer, text):
+        gaps = 0  # the end of a text that was typed
+    return cut(flat), float(sum(part[:, 1:].sum() for part in cut(counted))), gaps
 
 
 def token_bytes(text: str, spans: Sequence[tuple[int, int]]) -> list[float]:
@@ -298,7 +304,3 @@ def _losses(bridge: Bridge, ids: Int[Tensor, "row pos"]) -> Float[Tensor, " scor
 
 def _tokens_of(rows: list[list[Tensor]]) -> Int[Tensor, " token"]:
     return torch.cat([part.flatten() for each in rows for part in each])
-
-
-def _share_of(token: int | None, rows: list[list[Tensor]]) -> float:
-    return float((_tokens_of(rows) == token).float().mean()) if token is not None else 0.0

@@ -53,7 +53,7 @@ from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, froze
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain, other_answer
-from dcinterp.mechanism.path_gradient import Integration, Metric, Path, share_missed
+from dcinterp.mechanism.path_gradient import Integration, Metric, Path, remedy, share_missed
 from dcinterp.mechanism.prompt import Prompt, Token, layer_number, require_stage, str_tokens
 from dcinterp.mechanism.rounding import notable
 from dcinterp.mechanism.statistics import sign_test
@@ -327,7 +327,7 @@ class EdgeAttribution(Result):
             )
         worst = float(share_missed(self.gap, self.metric - self.metric_at_baseline).max())
         if self.method in ("ig", "ig-counterfactual") and worst > NOTABLE_GAP:
-            sentences.append(f"The integral misses {worst:.0%} of the metric difference; raise max_steps.")
+            sentences.append(f"The integral misses {worst:.0%} of the metric difference: {remedy(self.method)}")
         if self.method in MEASURING:  # the scores of these edges are their effects
             return sentences
         wrong = [

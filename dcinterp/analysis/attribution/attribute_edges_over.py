@@ -43,7 +43,7 @@ from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain, mixed_metrics
-from dcinterp.mechanism.path_gradient import Integration, Path, PathGradient, missed
+from dcinterp.mechanism.path_gradient import Integration, Path, PathGradient, missed, remedy
 from dcinterp.mechanism.prompt import decoded, require_stage
 from dcinterp.mechanism.statistics import (
     AgainstControl,
@@ -124,7 +124,7 @@ class EdgeAttributionSet(AgainstControl, Result):
         if self.method.startswith("ig") and gaps.any():
             sentences.append(
                 f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
-                "the metric difference on some path: raise max_steps."
+                f"the metric difference on some path: {remedy(self.method)}"
             )
         table = self.table()
         ablated = table[table["ablation"].notna()]

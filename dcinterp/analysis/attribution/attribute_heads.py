@@ -44,7 +44,7 @@ from dcinterp.mechanism.dataset import prompts
 from dcinterp.mechanism.head_scores import head_scores, mean_outputs, outputs
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Objective, explain, other_answer
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, share_missed
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, remedy, share_missed
 from dcinterp.mechanism.prompt import Prompt, Token, str_tokens
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -157,7 +157,7 @@ class HeadAttribution(Result):
             sentences.append(
                 f"The scores of {where} miss up to {float(self.gap_share.max()):.0%} of the metric difference"
                 f"{'' if joint else ' (of a tenth of the largest, where that of a layer is less)'}: "
-                + ("use integrated gradients (method 'ig')." if self.method == "gradient" else "raise max_steps.")
+                + remedy(self.method)
             )
         if self.disagreements:
             heads = ", ".join(f"L{layer}H{head}" for layer, head in self.disagreements)

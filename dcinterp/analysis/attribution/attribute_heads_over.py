@@ -43,7 +43,7 @@ from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain, mixed_metrics
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, missed
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, missed, remedy
 from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.mechanism.statistics import (
     AgainstControl,
@@ -149,7 +149,7 @@ class HeadAttributionSet(AgainstControl, Result):
         if gaps.any():
             sentences.append(
                 f"The scores of {int(gaps.sum())} of {self.n} examples miss more than {self.tolerance:.0%} of "
-                "the metric difference in some layer: raise max_steps."
+                f"the metric difference in some layer: {remedy(self.method)}"
             )
         if self.agreement < 0.75:
             sentences.append(

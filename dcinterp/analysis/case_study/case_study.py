@@ -336,7 +336,7 @@ def case_study(
         None if head is None else head_number(bridge, head),
     )
     rows = attention_rows(bridge, asked.prompt, layer)
-    sources = [] if asked.example is None else source_positions(bridge, asked.example)
+    sources = [] if asked.example is None else source_positions(bridge, asked.example, asked.around[0])
     if key is None:
         within = sources if hasattr(example, "facts") else ()
         key = max(within or range(rows.composed.shape[1]), key=lambda at: abs(float(rows.composed[head, at])))

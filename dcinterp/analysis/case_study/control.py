@@ -86,12 +86,13 @@ def _other_facts(ablator: Ablator, asked: Asked) -> list[TokenIds]:
     assert asked.example is not None
     read = asked.ids[:, asked.ids.shape[1] - asked.place :] if asked.place else asked.ids[:, :0]
     found: dict[str, TokenIds] = {}
+    before, behind = asked.around
     for seed in range(3 * WORDS):
         try:
             other = corrupt(asked.example, "source", tokenizer=ablator.bridge.tokenizer, seed=seed).corrupt
         except NoCounterfactual:
             break
-        ids = torch.cat([token_ids(ablator.bridge, other.prompt), read], 1)
+        ids = torch.cat([token_ids(ablator.bridge, before + other.prompt + behind), read], 1)
         if ids.shape == asked.ids.shape and len(found) < WORDS:
             found.setdefault(other.prompt, ids)
     return list(found.values())

@@ -73,14 +73,17 @@ def source_position(bridge: Bridge, example: Example) -> int | None:
     return positions[-1] if positions else None
 
 
-def source_positions(bridge: Bridge, example: Example) -> list[int]:
-    """All tokens of the source's item in an example's prompt; none when the tokenizer gives no offsets."""
+def source_positions(bridge: Bridge, example: Example, before: str = "") -> list[int]:
+    """All tokens of the source's item in an example's prompt; none when the tokenizer gives no offsets.
+
+    before: what stands before the example in the text that the model reads.
+    """
     if not getattr(bridge.tokenizer, "is_fast", False):
         return []
-    start, end = example.spans.source
+    start, end = (len(before) + place for place in example.spans.source)
     # With the tokens that open a prompt, so that positions are those of the model's input.
     special = bool(bridge.cfg.default_prepend_bos)
-    encoding = bridge.tokenizer(example.prompt, return_offsets_mapping=True, add_special_tokens=special)
+    encoding = bridge.tokenizer(before + example.prompt, return_offsets_mapping=True, add_special_tokens=special)
     return [i for i, (a, b) in enumerate(encoding["offset_mapping"]) if a < end and b > start]
 
 

@@ -22,6 +22,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import default_reference, other_answers
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, token_id, token_ids, tokens_in_text
+from dcinterp.mechanism.readout import likeliest
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
@@ -41,7 +42,7 @@ class Asked:
     answer; place: of the analysed one among them. contrast: what the foil is, "facts", "runner-up", "no facts" (the
     runner-up for want of them) or "given"; other: the foil of the other contrast, None if it is the same or there is
     none. probability: of the whole answer; written: whether the model writes all of it. example: that the prompt is, if
-    it is one of the tasks.
+    it is one of the tasks; around: the line breaks that the prompt has before and behind it.
     """
 
     prompt: Prompt
@@ -55,6 +56,7 @@ class Asked:
     probability: float
     written: bool
     example: Example | None
+    around: tuple[str, str] = ("", "")
 
     @property
     def target(self) -> int:
@@ -110,6 +112,7 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
         probability=probability,
         written=all(top[0] == token for top, token in zip(ranked, tokens, strict=True)),
         example=example,
+        around=_around(prompt, example),
     )
 
 
@@ -141,6 +144,14 @@ def _read(bridge: Bridge, prompt: Prompt) -> Example | None:
     return solution.example() if solution.source is not None and solution.prompt == prompt.strip("\n") else None
 
 
+def _around(prompt: Prompt, example: Example | None) -> tuple[str, str]:
+    """What a prompt has before and behind the text of its example."""
+    if example is None or not isinstance(prompt, str):
+        return "", ""
+    before, _, behind = prompt.partition(example.prompt)
+    return before, behind
+
+
 def _whole(bridge: Bridge, ids: TokenIds, tokens: Sequence[int]) -> tuple[float, list[list[int]]]:
     """The probability of the whole answer, and the two likeliest tokens in the place of each of its tokens.
 
@@ -151,7 +162,7 @@ def _whole(bridge: Bridge, ids: TokenIds, tokens: Sequence[int]) -> tuple[float,
         logits = bridge(token_ids(bridge, torch.cat([ids, read], 1)))[0, ids.shape[1] - 1 :]
     chances = logits.double().log_softmax(-1)
     log_probability = sum(float(row[token]) for row, token in zip(chances, tokens, strict=True))
-    return float(torch.tensor(log_probability).exp()), [row.topk(2).indices.tolist() for row in chances]
+    return float(torch.tensor(log_probability).exp()), [likeliest(row, 2).tolist() for row in chances]
 
 
 def _strongest_fact(

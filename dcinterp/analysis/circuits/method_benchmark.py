@@ -121,7 +121,7 @@ class MethodScores(Result):
             if quantity == "auroc":
                 bounds = [self.of(question, f"auroc_{end}")[1][number].tolist() for end in ("low", "high")]
                 cells = [
-                    cell if high - low < 0.005 else f"{cell} ({low:.2f}-{high:.2f})"
+                    cell if not high - low >= 0.005 else f"{cell} ({low:.2f}-{high:.2f})"
                     for cell, low, high in zip(cells, *bounds, strict=True)
                 ]
             rows.append([setting, f"{float(self.accuracy[number]):.0%}", *cells])
@@ -135,6 +135,7 @@ class MethodScores(Result):
             if share < 0.9
         ]
         few = ["Intervals over fewer than 5 models are unreliable; give more seeds."] if self.seeds < 5 else []
+        few = ["One model has no interval; give more seeds."] if self.seeds == 1 else few
         return wrong + few
 
 

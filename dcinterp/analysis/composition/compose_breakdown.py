@@ -28,7 +28,15 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import BRANCHES, HOOKS, WEIGHTS
 from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.memory import check_fits, slices
-from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
+from dcinterp.mechanism.prompt import (
+    Prompt,
+    layer_number,
+    pair_of,
+    require_in_window,
+    require_stage,
+    str_tokens,
+    token_ids,
+)
 from dcinterp.model.compose.branches import low_rank_map
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -140,9 +148,9 @@ def compose_breakdown(
             f"the stage {stage!r} of layer {layer}, which is no sum over the heads of one pair; use attribute_edges "
             f"with stage={stage!r}, which scores it too."
         )
-    query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
-    if key > query:
-        raise UserError(f"Key {key} comes after query {query}, but a token sees only itself and earlier ones.")
+    query, key = pair_of(query, key, ids.shape[1])
+    if stage == "pre":  # after the softmax its zeros are true
+        require_in_window(bridge, layer, query, key)
     check_fits(bridge, ids.shape[1], what=f"Taking layer {layer} apart")
     prefix = f"blocks.{layer}.attn.{stage}.hook_"
     pair = (0, slice(None), query, key)

@@ -51,7 +51,8 @@ from dcinterp.mechanism.prompt import (
     Prompt,
     head_number,
     layer_number,
-    position,
+    pair_of,
+    require_in_window,
     require_stage,
     str_tokens,
     token_ids,
@@ -209,15 +210,8 @@ def composition_causes(
     ids = token_ids(bridge, prompt)
     layer, length = layer_number(bridge, layer), ids.shape[1]
     head_from, head_to = head_number(bridge, head_from), head_number(bridge, head_to)
-    query, key = position(query, length, "Query"), position(key, length, "Key")
-    if key > query:
-        raise UserError(f"Key {key} comes after query {query}, but a token sees only itself and earlier ones.")
-    window = bridge.original_model.config.window(layer)
-    if window is not None and query - key >= window:
-        raise UserError(
-            f"Key {key} is outside the local window of layer {layer}, of {window} tokens up to the query {query}; "
-            "choose a later key."
-        )
+    query, key = pair_of(query, key, length)
+    require_in_window(bridge, layer, query, key)
     if length < 2:
         raise UserError("The prompt is one token, so there are no other positions to compare with; give a longer one.")
     stream = Stream(bridge, ids)

@@ -40,7 +40,7 @@ from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain, mixed_metrics
-from dcinterp.mechanism.path_gradient import Integration, Method, Path, integrate, missed
+from dcinterp.mechanism.path_gradient import Integration, Method, Path, integrate, missed, remedy
 from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
 from dcinterp.results.registry import analysis
@@ -117,7 +117,7 @@ class CompositionImportance(Result):
         if gaps.any():
             said.append(
                 f"The scores of {int(gaps.sum())} of {self.n} examples miss more than "
-                f"{self.tolerance:.0%} of the metric difference somewhere: raise max_steps."
+                f"{self.tolerance:.0%} of the metric difference somewhere: {remedy(self.method)}"
             )
         said += mixed_metrics(self.foils)
         if self.n > 1:

@@ -8,7 +8,8 @@ base depends on nothing. `motifs()` names the patterns that the paper points at 
 
 It does not show how much attention there was to lend: a large entry moves nothing where A is zero.
 
-Identity that the tests assert: applying the map to A gives the model's composed attention.
+Identity that the tests assert: applying the map to A gives the model's composed attention, where composition adds
+nothing from other pairs of tokens or from the previous layer (multi-token attention, collaboration of layers).
 
     composition = dcinterp.composition_map(model, prompt, 1, "post", query=-1, key=7)
     composition.total            # [head_from, head_to]
@@ -26,9 +27,9 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import BRANCHES, FORMER_PARTS, PARTS, part_name
-from dcinterp.mechanism.head_maps import MapOfParts, composer_of, position_maps
+from dcinterp.mechanism.head_maps import MapOfParts, beyond_warnings, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
-from dcinterp.mechanism.prompt import Prompt, layer_number, position, require_stage, str_tokens, token_ids
+from dcinterp.mechanism.prompt import Prompt, layer_number, pair_of, require_stage, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 
@@ -40,7 +41,8 @@ STATIC = -1
 class CompositionMap(MapOfParts, Result):
     """W and its parts, each [head_from, head_to]: head_from computed the attention, head_to uses it.
 
-    skip: whether the base holds the identity. A static map has no tokens, query and key -1, and only a base.
+    skip: whether the base holds the identity. A static map has no tokens, query and key -1, and only a base. beyond:
+    the composer, if it takes something from other pairs or from the previous layer too; window: of a local layer.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {name: ("head_from", "head_to") for name in ("total", *PARTS)}
@@ -58,6 +60,17 @@ class CompositionMap(MapOfParts, Result):
     qg: Float[Tensor, "head_from head_to"]
     kp: Float[Tensor, "head_from head_to"]
     kg: Float[Tensor, "head_from head_to"]
+    beyond: str = ""
+    window: int | None = None
+
+    def warnings(self) -> list[str]:
+        said = beyond_warnings(self.beyond, self.stage)
+        if self.window is not None and self.query - self.key >= self.window:
+            said.append(
+                f"Key {self.key} is outside the local window of layer {self.layer}, of {self.window} tokens up to the "
+                f"query {self.query}: there is no attention for this map to act on."
+            )
+        return said
 
     def motifs(self, part: str = "total", *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
         """The motifs of the map without its skip, or of one part; `share` and `many` are the rules' thresholds.
@@ -88,7 +101,7 @@ def composition_map(bridge: Bridge, prompt: Prompt, layer: int, stage: str, quer
         layer: the layer; negative counts from the last.
         stage: "pre" for scores, "post" for weights.
         query: the position that attends; negative counts from the end.
-        key: the position attended to.
+        key: the position attended to, not after `query`.
 
     Cost: one forward pass that keeps one stage's dynamic weights.
 
@@ -98,7 +111,7 @@ def composition_map(bridge: Bridge, prompt: Prompt, layer: int, stage: str, quer
     require_stage(bridge, stage)
     ids = token_ids(bridge, prompt)
     layer = layer_number(bridge, layer)
-    query, key = position(query, ids.shape[1], "Query"), position(key, ids.shape[1], "Key")
+    query, key = pair_of(query, key, ids.shape[1])
     composer = composer_of(bridge, layer, stage)
     maps = position_maps(bridge, ids, layer, stage)
     parts: dict[str, Any] = {"base": composer.base_map().float()}
@@ -110,6 +123,8 @@ def composition_map(bridge: Bridge, prompt: Prompt, layer: int, stage: str, quer
         query=query,
         key=key,
         skip=bool(composer.skip),
+        beyond=composer.name if composer.reads_beyond else "",
+        window=bridge.original_model.config.window(layer),
         total=torch.stack([parts[name] for name in PARTS]).sum(0),
         **parts,
     )

@@ -10,8 +10,8 @@ weighs the map by the attention there is to lend: how much of f's attention arri
 
 Source: W_ij of section 2 of the DCMHA paper; its averages over pairs and prompts, and `lent`, are ours.
 
-It does not show that what is lent matters for an answer: that is edge attribution. Pairs outside a layer's local window
-are counted like the others.
+Pairs are those that the layer sees: in a local layer, of its window. It does not show that what is lent matters for an
+answer: that is edge attribution.
 
 Identity that the tests assert: `lent` of all lenders adds up to what composition adds to a head's row sums in the
 model's own hooks.
@@ -35,7 +35,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import BRANCHES, FORMER_PARTS, PARTS
 from dcinterp.mechanism.dataset import Examples, read_questions, repeats
-from dcinterp.mechanism.head_maps import MapOfParts, composer_of, position_maps
+from dcinterp.mechanism.head_maps import MapOfParts, beyond_warnings, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
 from dcinterp.mechanism.prompt import layer_number, require_stage, token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
@@ -89,6 +89,7 @@ class MeanCompositionMap(MapOfParts, Result):
     kp: Float[Tensor, "head_from head_to"]
     kg: Float[Tensor, "head_from head_to"]
     distinct: int | None = None
+    beyond: str = ""
 
     def motifs(self, *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:
         """The motifs of the mean map, from entries whose interval leaves out zero (see dcinterp.mechanism.motifs)."""
@@ -97,7 +98,7 @@ class MeanCompositionMap(MapOfParts, Result):
         return find_motifs(self.added * sure, share=share, many=many)
 
     def warnings(self) -> list[str]:
-        return few_examples(self.n, self.low, self.distinct)
+        return [*beyond_warnings(self.beyond, self.stage), *few_examples(self.n, self.low, self.distinct)]
 
     def table(self) -> pd.DataFrame:
         """One row an entry of the map, the largest added ones first."""
@@ -184,6 +185,7 @@ def mean_composition_map(
         shared_low=shared_low.float(),
         shared_high=shared_high.float(),
         distinct=len(set(groups)),
+        beyond=composer.name if composer.reads_beyond else "",
         **shown,
     )
 
@@ -202,8 +204,11 @@ def _sums(bridge: Bridge, ids: TokenIds, layer: int, stage: str, queries: str) -
     maps = {name: each.double() for name, each in position_maps(bridge, ids, layer, stage).items()}
     q, k = maps["qp"] + maps["qg"], maps["kp"] + maps["kg"]
     at = torch.arange(length - 1, length) if queries == "last" else torch.arange(length)
-    # A query at t pairs with keys 0..t; a key at s with the chosen queries at s or later.
-    keys_of, queries_of = (at + 1).double(), (at[None] >= torch.arange(length)[:, None]).sum(1).double()
+    # A query at t pairs with keys 0..t, or the last of these in a local layer; a key with the queries that see it.
+    first = (at + 1 - (bridge.original_model.config.window(layer) or length)).clamp(min=0)
+    keys = torch.arange(length)[:, None]
+    keys_of, queries_of = (at + 1 - first).double(), ((first <= keys) & (keys <= at)).sum(1).double()
+    to = torch.cat([torch.zeros_like(k[:1]), k.cumsum(0)])
     parts = {}
     for name in PARTS[1:]:
         counts, values = (keys_of, maps[name][at]) if BRANCHES[name].side == "query" else (queries_of, maps[name])
@@ -211,7 +216,7 @@ def _sums(bridge: Bridge, ids: TokenIds, layer: int, stage: str, queries: str) -
     squares = (
         torch.einsum("p,pft->ft", keys_of, q[at] ** 2)
         + torch.einsum("p,pft->ft", queries_of, k**2)
-        + 2 * (q[at] * k.cumsum(0)[at]).sum(0)
+        + 2 * (q[at] * (to[at + 1] - to[first])).sum(0)
     )
     shared = torch.zeros(heads, heads, dtype=torch.float64)
     if stage == "post":

@@ -252,12 +252,14 @@ class _Run:
 
     def accuracy(self, part: str, names: Sequence[str] = (), kind: str = "zero") -> pd.DataFrame:
         """What `evaluate` finds, one row an answer, with these branches ablated."""
+        from synthetic_tasks.scoring import padding_of
+
         if not ABLATIONS[kind].reference:
             return self._evaluate(self.drawn, replacement(self.bridge, names, kind).hooks(), f"{part}, {kind}")
-        frames = []
+        frames, padding = [], padding_of(self.bridge.tokenizer)
         for task, values in self.values.items():  # in the order of the rows; each task has values of its own
             some = [row for row in self.drawn if row.task_id == task]
-            frames.append(self._evaluate(some, values.only(names).hooks(), f"{part}, {kind}"))
+            frames.append(self._evaluate(some, values.only(names).hooks(padding), f"{part}, {kind}"))
         return pd.concat(frames, ignore_index=True)
 
     def _evaluate(self, rows: list[Any], hooks: Hooks, message: str) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.text import apart
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def compare_head_diversity(
         return head_diversity(model, reading=reading, centre=centre, progress=report)
 
     results = [measure(bridge, 0), measure(second, sizes[0])]
-    return side_by_side({getattr(bridge, "source", None) or bridge.cfg.model_name: results[0], other: results[1]})
+    names = apart([getattr(bridge, "source", None) or bridge.cfg.model_name, other])
+    return side_by_side(dict(zip(names, results, strict=True)))
 
 
 def side_by_side(results: dict[str, HeadDiversity]) -> HeadDiversityComparison:

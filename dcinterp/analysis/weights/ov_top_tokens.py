@@ -120,7 +120,7 @@ def ov_top_tokens(
     """
     require_tokens(bridge)
     layer, head = layer_number(bridge, layer), head_number(bridge, head)
-    if not words:
+    if len(words) == 0:
         raise UserError("There are no words to read; give at least one.")
     if k < 1:
         raise UserError(f"k counts tokens and must be at least 1, not {k}.")

@@ -8,6 +8,7 @@ from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.grid import grid
 from dcinterp.figures.base.style import visible
 from dcinterp.mechanism.branches import NAMES
+from dcinterp.mechanism.edge_scores import MEASURING
 from dcinterp.mechanism.objective import UNITS
 
 RESULT = "EdgeAttribution"
@@ -16,6 +17,9 @@ KIND = "sources"
 
 def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: bool = True) -> go.Figure:
     """Rows are edges, the strongest on top; columns are source tokens.
+
+    Where the scores are measured effects, a gradient says how an edge's attention to each token shares in them: these
+    predictions need not add up to the score, which stands behind the edge.
 
     Args:
         result: the scores.
@@ -28,12 +32,14 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
         result.by_source[result.layers.index(e.layer), NAMES.index(e.branch), e.head_from, e.head_to].tolist()
         for e in edges
     ]
+    measured = result.method in MEASURING
+    labels = [f"{e.label}: {e.score:+.2f}" if measured else e.label for e in edges]
     return grid(
         rows,
         x=[visible(token) for token in result.sources],
-        y=[edge.label for edge in edges],
+        y=labels,
         x_title="source token",
-        y_title="edge",
-        quantity=f"contribution ({UNITS[result.objective]})",
+        y_title="edge and its measured effect" if measured else "edge",
+        quantity=f"{'predicted contribution' if measured else 'contribution'} ({UNITS[result.objective]})",
         theme=theme,
     )

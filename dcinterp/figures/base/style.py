@@ -55,13 +55,16 @@ def visible_apart(tokens: Sequence[str]) -> list[str]:
 
 
 def edge_name(unit: str) -> str:
-    """The label of an edge such as "edge 1.post.kp.6>1": L1H6 → L1H1 (kp). Another unit keeps its own name."""
+    """The label of an edge such as "edge 1.post.kp.6>1": L1H6 → L1H1 (kp), before the softmax (pre kp).
+
+    Another unit keeps its own name.
+    """
     parts = unit.removeprefix("edge ").split(".")
     if len(parts) != 4 or ">" not in parts[3]:
         return unit
-    layer, _, branch, heads = parts
+    layer, stage, branch, heads = parts
     head_from, head_to = heads.split(">")
-    return f"L{layer}H{head_from} → L{layer}H{head_to} ({branch})"
+    return f"L{layer}H{head_from} → L{layer}H{head_to} ({'pre ' * (stage == 'pre')}{branch})"
 
 
 @dataclass(frozen=True)

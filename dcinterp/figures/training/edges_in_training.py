@@ -65,9 +65,7 @@ def curves_of_edges(
     for number, (edge, values) in enumerate(edges.items()):
         stage = edge.split(".")[1]
         style = {"width": 2, "dash": "dash" if stage == "post" else "solid"}
-        _line(
-            figure, steps, values, f"{edge_name(edge)}, {stage}", starts.get(edge), SERIES[number % len(SERIES)], style
-        )
+        _line(figure, steps, values, edge_name(edge), starts.get(edge), SERIES[number % len(SERIES)], style)
     if checkpoint is not None:
         at = {"type": "line", "x0": steps[checkpoint], "x1": steps[checkpoint], "y0": 0, "y1": 1, "yref": "paper"}
         figure.add_shape(**at, line={"width": 1, "dash": "dot", "color": colour})

@@ -127,3 +127,20 @@ def test_edges_are_labelled_by_the_two_heads(bridge):
     assert first.label == f"L{first.layer}H{first.head_from} → L{first.layer}H{first.head_to} ({first.branch})"
     assert first.label == edge_name(first.intervention.unit)
     assert first.label in {name for trace in plot(edges).data for name in trace.y}
+
+
+def test_edges_before_the_softmax_are_named_so_everywhere(make_bridge):
+    bridge = make_bridge()
+    edges = dcinterp.attribute_edges(bridge, PROMPT, "tiger", "piano", stage="pre", method="gradient")
+    over = dcinterp.attribute_edges_over(bridge, [(PROMPT, "tiger", "piano")], stage="pre", method="gradient")
+    assert all("(pre " in str(name) for name in plot(over).layout.yaxis.categoryarray)
+    assert all("(pre " in str(text) for trace in plot(edges, kind="check").data for text in trace.text or ())
+
+
+def test_tokens_of_measured_edges_are_said_to_be_predicted(bridge):
+    for method, said in (("screened", "predicted contribution"), ("gradient", "contribution")):
+        edges = dcinterp.attribute_edges(bridge, PROMPT, "tiger", "piano", method=method)
+        figure = plot(edges, kind="sources")
+        assert figure.data[0].colorbar.title.text.startswith(said)
+        first = edges.top(1)[0]
+        assert (f"{first.label}: {first.score:+.2f}" in figure.layout.yaxis.ticktext) == (method == "screened")

@@ -88,3 +88,12 @@ def test_few_other_answers_are_said_to_be_few(bridge):
     assert "3 of 5 examples have the same target and foil" in " ".join(found.warnings())
     assert label_warnings(found.targets, found.foils, "heads") == []
     assert "no control" in " ".join(replace(found, control="none", targets=("a",) * 5, foils=("b",) * 5).warnings())
+
+
+def test_the_same_two_words_exchanged_are_no_other_answer(bridge):
+    """Their scores are those of the example with the other sign: an interval of them would control nothing."""
+    exchanged = (FRUIT[0], FRUIT[2], FRUIT[1])
+    for attribute in (attribute_heads_over, attribute_edges_over):
+        found = attribute(bridge, [FRUIT, exchanged], control="labels", **QUICK)
+        assert found.control == "none"
+        assert "or these exchanged" in " ".join(found.warnings())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -51,3 +53,11 @@ def test_numbers_are_means_over_models_and_the_table_shows_them():
     assert any("answer only 50%" in sentence for sentence in result.warnings())
     assert any("fewer than 5" in sentence for sentence in result.warnings())
     assert list(result.to_dataframe()["score_label"]) == ["some method: edges"]
+
+
+def test_without_a_notable_effect_no_sign_agrees():
+    made = Tally()
+    small = Case(LABELS, MEASURED / 1000)
+    made.add([(Answer(MEASURED.abs(), MEASURED), small)], torch.Generator().manual_seed(0))
+    assert math.isnan(made.numbers()["sign_agreement"])
+    assert made.numbers()["effects"] == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dcinterp.mechanism.path_gradient import Integration, Move, Paths, measured_by
+from dcinterp.mechanism.path_gradient import Integration, Move, Paths, measured_by, remedy
 
 
 class Bend:
@@ -19,15 +19,15 @@ class Bend:
         return torch.tanh((x - self.at) / self.width).sum((1, 2))
 
 
-def integral(bend: Bend, rule: Integration, scale: float = 0.0, monkeypatch=None):
+def integral(bend: Bend, rule: Integration, scale: float = 0.0, monkeypatch=None, dtype=torch.float64):
     import dcinterp.mechanism.path_gradient as module
 
     def metric_of(stream, metric, rows, hooks):
         ((_, put),) = hooks
-        return bend.value(put(torch.zeros(rows, 1, 1, dtype=torch.float64), None))
+        return bend.value(put(torch.zeros(rows, 1, 1, dtype=dtype), None))
 
     monkeypatch.setattr(module, "metric_of", metric_of)
-    end = torch.ones(1, 1, 1, dtype=torch.float64)
+    end = torch.ones(1, 1, 1, dtype=dtype)
     return Paths(None, None, rule.batch_size).integrals([Move({"x": end})], rule, scale)[0]
 
 
@@ -55,3 +55,18 @@ def test_the_bound_on_points_holds(monkeypatch):
 
 def test_gaps_are_shares_of_the_own_difference_or_of_a_tenth_of_the_largest():
     assert measured_by(torch.tensor([10.0, -5.0, 0.01])).tolist() == [10.0, 5.0, 1.0]
+
+
+def test_what_half_precision_cannot_tell_takes_no_more_points(monkeypatch):
+    rule = Integration(16, 512, 0.001)
+    exact, coarse = (
+        integral(Bend(0.5, 0.2), rule, monkeypatch=monkeypatch, dtype=t) for t in (torch.float64, torch.bfloat16)
+    )
+    assert coarse.steps == 16
+    assert abs(coarse.gap) > 0.001 * abs(coarse.actual - coarse.at_baseline), "more points would have been taken"
+    assert abs(exact.gap) <= 0.001 * abs(exact.actual - exact.at_baseline)
+
+
+def test_the_remedy_is_one_that_the_method_takes():
+    assert "max_steps" in remedy("ig")
+    assert "max_steps" not in remedy("gradient")

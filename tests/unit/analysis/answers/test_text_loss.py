@@ -140,6 +140,36 @@ def test_tokens_have_the_bytes_that_they_stand_for(text):
 
 
 def test_bits_a_byte_of_a_byte_model_are_those_of_its_tokens():
-    bridge = SimpleNamespace(tokenizer=byte_tokenizer(16), cfg=SimpleNamespace(n_ctx=16))
-    rows, size = _rows(bridge, "Кот видит собаку. " * 9, 99)
+    bridge = SimpleNamespace(tokenizer=byte_tokenizer(16))
+    rows, size, _ = _rows(bridge, "Кот видит собаку. " * 9, 99, 16)
     assert size == sum(row[:, 1:].numel() for row in rows)
+
+
+def test_two_models_of_one_name_are_told_apart(shipped, folder):
+    bridge = dcinterp.load("dcformer++")
+    with torch.no_grad():
+        next(bridge.original_model.parameters()).mul_(0.5)
+    found = dcinterp.text_loss(bridge, str(folder), other="dcformer++")
+    assert found.models == ("dcformer++ (1)", "dcformer++ (2)")
+    assert len(found.table().query("kind == 'all'")) == 3
+    assert f"{float(found.loss[0]):.3f} nats" in found.sentences()[0]
+    assert f"{float(found.loss[1]):.3f} nats" in found.sentences()[1]
+    both = dcinterp.compare_head_diversity(bridge, other="dcformer++")
+    assert both.models == ("dcformer++ (1)", "dcformer++ (2)")
+
+
+def test_rows_fit_the_shorter_of_two_contexts(make_bridge, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("Ruth has a violin. " * 12)
+    bridge, short = make_bridge(), make_bridge(max_position_embeddings=16)
+    monkeypatch.setattr("dcinterp.checkpoints.load.load", lambda name: short)
+    found = dcinterp.text_loss(bridge, str(tmp_path), other="short", files=1)
+    assert float(found.tokens.sum()) > 16
+    assert found.loss.isfinite().all()
+
+
+def test_the_token_that_opens_a_file_is_no_unknown_word(own_model, tmp_path):
+    """GPT-2's unknown token is its beginning and end of text, too."""
+    (tmp_path / "a.txt").write_text("Ruth has a violin.")
+    bridge = dcinterp.load(own_model("gpt2"))
+    assert bridge.tokenizer.unk_token_id == bridge.tokenizer.eos_token_id
+    assert dcinterp.text_loss(bridge, str(tmp_path), files=1).unknown == 0

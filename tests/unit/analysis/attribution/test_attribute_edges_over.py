@@ -14,6 +14,7 @@ QUESTIONS = [
     ("< Ruth has a violin. Carol has a beetle. >. Ruth has a kind of", "fruit", "animal"),
     ("< Ruth has a lime. Carol has a car. >. Carol has a kind of", "animal", "fruit"),
 ]
+OTHER_WORDS = [QUESTIONS[0], (*QUESTIONS[1][:2], "drink")]
 QUICK = {"method": "gradient"}
 
 
@@ -28,23 +29,27 @@ def test_one_example_is_attribute_edges(bridge):
 
 
 def test_labels_of_other_examples_are_the_control(bridge):
-    many = attribute_edges_over(bridge, QUESTIONS, control="labels", check=0, **QUICK)
-    swapped = [
-        attribute_edges(bridge, prompt, foil, target, check=0, **QUICK).scores for prompt, target, foil in QUESTIONS
-    ]
-    # With two examples whose answers change places, the control is minus the scores.
-    bounds = torch.stack(swapped).float()
+    many = attribute_edges_over(bridge, OTHER_WORDS, control="labels", check=0, **QUICK)
+    own, bounds = (
+        torch.stack([attribute_edges(bridge, prompt, *words, check=0, **QUICK).scores for prompt, words in asked])
+        for asked in (
+            [(prompt, words) for prompt, *words in OTHER_WORDS],
+            [(prompt, words) for (prompt, *_), (_, *words) in zip(OTHER_WORDS, OTHER_WORDS[::-1], strict=True)],
+        )
+    )
     middle = (many.control_low + many.control_high) / 2
     assert torch.allclose(middle, bounds.mean(0), atol=1e-5)
     assert (many.control_low <= bounds.amin(0) + 1e-5).all()
     assert (many.control_high >= bounds.amax(0) - 1e-5).all()
-    assert torch.allclose(many.per_example, -bounds, atol=1e-5)
+    assert torch.allclose(many.per_example, own, atol=1e-5)
 
 
 @pytest.mark.parametrize(("control", "units"), [("labels", 6), ("none", 4)])
 def test_the_removals_go_on_where_the_scores_ended(bridge, control, units):
     told = []
-    attribute_edges_over(bridge, QUESTIONS, control=control, check=1, progress=lambda *call: told.append(call), **QUICK)
+    attribute_edges_over(
+        bridge, OTHER_WORDS, control=control, check=1, progress=lambda *call: told.append(call), **QUICK
+    )
     assert [call[:2] for call in told] == [(done, units) for done in range(1, units + 1)]
     assert told[-1][2] == "removals, example 2"
 

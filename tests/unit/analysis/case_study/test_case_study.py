@@ -449,3 +449,17 @@ def test_a_static_map_is_said_to_be_in_what_stands_before_composition(make_bridg
     assert any("a map that is the same for all tokens" in said for said in with_map.warnings())
     without = dcinterp.case_study(make_bridge(), example, kind="zero")
     assert not any("a map that is the same for all tokens" in said for said in without.warnings())
+
+
+def test_line_breaks_around_an_example_do_not_move_its_source(bridge, example):
+    """The tokenizer of GPT-2's kind reads a line break as a token, that of the tasks as none."""
+    inside = source_positions(bridge, example)
+    before = bridge.to_tokens("\n" + example.prompt).shape[1] - bridge.to_tokens(example.prompt).shape[1]
+    assert source_positions(bridge, example, "\n") == [at + before for at in inside]
+    study, moved = (
+        dcinterp.case_study(bridge, prompt, example.answer, key=at, kind="mean", reference="task2 n=4")
+        for prompt, at in ((example.prompt, inside[-1]), (f"\n{example.prompt}\n", inside[-1] + before))
+    )
+    assert study.control is not None
+    assert moved.control is not None
+    assert study.control.source is moved.control.source is True

@@ -122,3 +122,36 @@ def test_names_of_version_0_1_still_open_and_answer(bridge, prompt, tmp_path):
     assert drawn[0] == drawn[1]
     with pytest.raises(UserError, match="no part of a map 'key_gat'; choose from base"):
         single.motifs("key_gat")
+
+
+def test_a_local_layer_has_maps_of_its_window_alone(make_bridge):
+    bridge, prompt = make_bridge(attention_windows=(3,)), "Ruth has a violin. Carol has a pear."
+    length = bridge.to_tokens(prompt).shape[1]
+    for queries in ("last", "all"):
+        result = mean_composition_map(bridge, [(prompt, "a")], 0, "post", queries=queries)
+        at = range(length - 1, length) if queries == "last" else range(length)
+        pairs = [
+            composition_map(bridge, prompt, 0, "post", t, s).total for t in at for s in range(max(0, t - 2), t + 1)
+        ]
+        assert result.pairs == len(pairs)
+        assert torch.allclose(result.total, torch.stack(pairs).mean(0), atol=1e-5)
+        assert torch.allclose(result.spread, torch.stack(pairs).std(0, unbiased=False), atol=1e-5)
+    assert "outside the local window" in composition_map(bridge, prompt, 0, "post", -1, 1).warnings()[0]
+    assert composition_map(bridge, prompt, 0, "post", -1, length - 2).warnings() == []
+    with pytest.raises(UserError, match="outside the local window"):
+        dcinterp.compose_breakdown(bridge, prompt, 0, -1, 1, "pre")
+    assert not dcinterp.compose_breakdown(bridge, prompt, 0, -1, 1, "post").out.any()
+
+
+def test_a_key_behind_its_query_has_no_map(bridge, prompt):
+    with pytest.raises(UserError, match="Key 4 comes after query 2"):
+        composition_map(bridge, prompt, 1, "post", 2, 4)
+
+
+def test_a_map_that_is_not_all_of_the_composition_says_so(make_bridge, prompt):
+    bridge = make_bridge(compose="multi-token", compose_options={"queries": 2, "keys": 3})
+    for result in (
+        composition_map(bridge, prompt, 1, "pre", -1, 2),
+        mean_composition_map(bridge, [(prompt, "a")], 1, "pre"),
+    ):
+        assert "not all of it" in result.warnings()[0]

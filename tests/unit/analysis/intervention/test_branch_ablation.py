@@ -161,3 +161,11 @@ def test_refuses_with_a_sentence(bridge, arguments, message):
 def test_a_plain_transformer_has_nothing_to_remove(twin):
     with pytest.raises(UserError, match="Load a DCFormer"):
         dcinterp.branch_ablation(twin)
+
+
+@pytest.mark.parametrize("kind", ["resample", "resample-token"])
+def test_what_takes_the_place_of_a_branch_does_not_hang_on_the_padding_of_a_batch(shipped, kind):
+    given = {"tasks": "same-person", "parts": ["all"], "kind": kind, "rows": 1, "examples": 2, "resamples": 5}
+    one, four = (dcinterp.branch_ablation(shipped, batch_size=size, **given) for size in (1, 4))
+    assert torch.equal(one.accuracy, four.accuracy)
+    assert one.unmatched == four.unmatched
