@@ -34,6 +34,7 @@ from dcinterp.mechanism.faithfulness import (
 )
 from dcinterp.mechanism.statistics import auroc
 from dcinterp.planted.circuit import PlantedExample
+from dcinterp.support.errors import UserError
 
 MODELS = ("dcformer++", "transformer++")
 FAST = ("gates-relp", "gates", "eap")
@@ -52,7 +53,7 @@ def measure_tasks(
     """Append a row for every model and task that the file does not have, up to a time (of `time.monotonic`)."""
     from dcinterp.checkpoints.load import load
 
-    known, made = {row["key"] for row in resume_rows(file)}, 0
+    known, made = _measured(file, "rankings", methods), 0
     with file.open("a", encoding="utf-8") as out:
         for model in models:
             wanted = [task for task in tasks if f"{model} {task}" not in known]
@@ -65,6 +66,22 @@ def measure_tasks(
                 add_row(out, row)
                 made += 1
     return made
+
+
+def _measured(file: Path, of: str, methods: Sequence[str]) -> set[str]:
+    """Keys of the file's rows, all of which were measured by the same methods as are wanted now.
+
+    Raises:
+        UserError: a row has other methods; the rows would not compare.
+    """
+    rows = [row for row in resume_rows(file) if of in row]
+    for row in rows:
+        if lacking := [method for method in methods if method not in row[of]]:
+            raise UserError(
+                f"{file} has rows without the method {lacking[0]!r}, such as {row['key']!r}; give the methods that it "
+                "has, or another file."
+            )
+    return {row["key"] for row in rows}
 
 
 def task_row(bridge: Bridge, task: str, methods: Sequence[str] = FAST, pairs: int = PAIRS) -> dict[str, Any]:
@@ -105,7 +122,7 @@ def measure_planted(
     settings: Sequence[str], file: Path, *, seeds: int = 5, methods: Sequence[str] = tuple(METHODS), until: float
 ) -> int:
     """Append a row for every planted model that the file does not have."""
-    known, made = {row["key"] for row in resume_rows(file)}, 0
+    known, made = _measured(file, "auroc", methods), 0
     with file.open("a", encoding="utf-8") as out:
         for setting in settings:
             for seed in range(seeds):
@@ -190,6 +207,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, f
     for setting in dict.fromkeys(row["planted"] for row in rows if "planted" in row):
         values = [row["auroc"] for row in rows if row.get("planted") == setting]
         found[setting] = {
-            name: {"models": len(values), "auroc": round(mean(each[name] for each in values), 4)} for name in values[0]
+            name: {"models": len(some), "auroc": round(mean(some), 4)}
+            for name in dict.fromkeys(name for each in values for name in each)
+            if (some := [each[name] for each in values if name in each])
         }
     return found

@@ -32,7 +32,9 @@ from dcinterp.mechanism.circuit_run import CircuitRun, Cut
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.planted.stated import FACTS, Asked, Stated, vocabulary, words_of_stated
+from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.whole_files import whole
 
 BATCH, RATE, WARM = 128, 4e-3, 50
 ENOUGH_RIGHT, ENOUGH_QUIET = 0.99, 0.01
@@ -175,8 +177,8 @@ def train_truth(
     model, until = new_model(circuit), time.monotonic() + seconds
     run = CircuitRun(wrap(model, words_of_stated(), circuit.name))
     optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    done = _resume(folder, model, optimizer)
-    draws = Draws(circuit, run, seed=1000 * circuit.seed + done)
+    draws = Draws(circuit, run, seed=1000 * circuit.seed)
+    done = _resume(folder, circuit, model, optimizer, draws)
     marks = check_truth(circuit, run)
     while done < steps and not marks.reached and time.monotonic() < until:
         for _ in range(min(EVERY, steps - done)):
@@ -184,7 +186,7 @@ def train_truth(
             done += 1
         marks = check_truth(circuit, run)
         _write(folder, circuit, model, marks, done)
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, folder / STATE)
+        _keep(folder, circuit, model, optimizer, draws, done)
         progress(done, steps, f"loss {loss:.3f}, interchange {marks.interchange:.1%}, outside {marks.outside:.1%}")
     if marks.reached:
         _write(folder, circuit, model, marks, done)
@@ -209,13 +211,45 @@ def _step(run: CircuitRun, draws: Draws, optimizer: torch.optim.Optimizer, done:
     return float(loss.detach())
 
 
-def _resume(folder: Path, model: DCFormerForCausalLM, optimizer: torch.optim.Optimizer) -> int:
+def _keep(
+    folder: Path,
+    circuit: Stated,
+    model: DCFormerForCausalLM,
+    optimizer: torch.optim.Optimizer,
+    draws: Draws,
+    done: int,
+) -> None:
+    version, numbers, following = draws.random.getstate()
+    state = {
+        "circuit": circuit.to_json(),
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "done": done,
+        "torch": torch.get_rng_state(),
+        "draws": [version, list(numbers), following],
+    }
+    with whole(folder / STATE) as place:
+        torch.save(state, place)
+
+
+def _resume(
+    folder: Path, circuit: Stated, model: DCFormerForCausalLM, optimizer: torch.optim.Optimizer, draws: Draws
+) -> int:
+    """The steps that were made before; model, optimizer and random numbers are as they were then."""
     if not (folder / STATE).exists():
         return 0
-    state: dict[str, Any] = torch.load(folder / STATE, weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(folder / STATE, weights_only=True)
+        of, done, (version, numbers, following) = state["circuit"], int(state["done"]), state["draws"]
+    except Exception as error:  # a file that was cut short fails in many ways, and one of an earlier version lacks keys
+        raise UserError(f"{folder / STATE} cannot be read; remove it to begin again.") from error
+    if of != circuit.to_json():
+        raise UserError(f"{folder} holds the training of another circuit; choose another folder.")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    return int(state["done"])
+    torch.set_rng_state(state["torch"])
+    draws.random.setstate((version, tuple(numbers), following))
+    return done
 
 
 def _write(folder: Path, circuit: Stated, model: DCFormerForCausalLM, marks: Marks, done: int) -> None:

@@ -7,10 +7,11 @@ import time
 
 import pytest
 
-from dcinterp.bench.circuits import is_contrast, measure_tasks, planted_auroc, summarise, task_row
+from dcinterp.bench.circuits import is_contrast, measure_planted, measure_tasks, planted_auroc, summarise, task_row
 from dcinterp.bench.row_file import read_rows
 from dcinterp.mechanism.faithfulness import FRACTIONS, cmd, cpr
 from dcinterp.planted import read_plant
+from dcinterp.support.errors import UserError
 
 
 def test_a_row_has_every_ranking_and_its_areas(shipped):
@@ -33,7 +34,12 @@ def test_rows_that_are_there_are_not_made_again_and_are_counted(tmp_path):
     rows += [{"key": "planted a seed=0", "planted": "a", "auroc": {"eap": 0.5}}]
     rows += [{"key": "planted a seed=1", "planted": "a", "auroc": {"eap": 1.0}}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert measure_tasks(["dcformer++"], ["task0", "task1", "task2"], file, until=time.monotonic() + 60) == 0
+    given = {"file": file, "until": time.monotonic() + 60}
+    assert measure_tasks(["dcformer++"], ["task0", "task1", "task2"], methods=["gates"], **given) == 0
+    with pytest.raises(UserError, match="rows without the method 'eap', such as 'dcformer\\+\\+ task0'"):
+        measure_tasks(["dcformer++"], ["task0"], methods=["gates", "eap"], **given)
+    with pytest.raises(UserError, match="rows without the method 'exact'"):
+        measure_planted(["a"], methods=["exact"], **given)
     found = summarise(read_rows(file))
     assert found["dcformer++"]["gates"] == {"tasks": 3, "faithful": 2, "cmd": 0.05, "cpr": 0.88}
     assert found["a"]["eap"] == {"models": 2, "auroc": 0.75}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from dcinterp.bench.planted import (
     METHODS,
@@ -24,6 +26,8 @@ from dcinterp.bench.trained_truth import Draws, train_truth
 from dcinterp.planted import circuits
 from dcinterp.planted.fixtures import trained
 from dcinterp.planted.stated import Hop, Stated
+from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Cancelled
 
 
 def test_numbers_by_hand():
@@ -124,7 +128,6 @@ TINY = Stated("tiny", "lookup", (Hop(0, "post", "kp", 0, 1),), layers=1, heads=2
 
 def test_training_goes_on_where_it_stopped_and_can_be_cancelled(tmp_path, monkeypatch):
     from dcinterp.bench import trained_truth
-    from dcinterp.support.progress import Cancelled
 
     monkeypatch.setattr(trained_truth, "EVERY", 3)
     monkeypatch.setattr(trained_truth, "BATCH", 16)
@@ -158,3 +161,23 @@ def test_what_is_outside_is_everything_but_the_circuit():
     inside = [p for p, out in enumerate(draws.outside.tolist()) if not out and run.graph.edges[p].kind == "stream"]
     assert gates[:, inside].min() == 1, "the stream between the circuit's own nodes is not patched"
     assert len(answers) == 64
+
+
+def test_a_training_that_was_stopped_gives_the_same_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("dcinterp.bench.trained_truth.EVERY", 1)
+    monkeypatch.setattr("dcinterp.bench.trained_truth.BATCH", 16)
+    train_truth(TINY, tmp_path / "whole", steps=3)
+
+    def stop(*told):
+        raise Cancelled
+
+    for _ in range(3):
+        with pytest.raises(Cancelled):
+            train_truth(TINY, tmp_path / "parts", steps=3, progress=stop)
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    with pytest.raises(UserError, match="holds the training of another circuit"):
+        train_truth(replace(TINY, seed=TINY.seed + 1), tmp_path / "parts", steps=4)
+    (tmp_path / "parts" / "state.pt").write_bytes(b"cut")
+    with pytest.raises(UserError, match="cannot be read; remove it to begin again"):
+        train_truth(TINY, tmp_path / "parts", steps=4)
