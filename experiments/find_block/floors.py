@@ -39,7 +39,7 @@ def floors(puzzle: FindBlock, documents: int, seed: int = 0) -> dict[str, float]
     }
 
 
-def main(documents: Annotated[int, typer.Option(help="Documents to draw.")] = 20_000) -> None:
+def main(documents: Annotated[int, typer.Option(min=1, help="Documents to draw.")] = 20_000) -> None:
     """Print the three shares."""
     section = read_experiment(Path(__file__).parent).run(FINAL, "plain", {}, 0).config.data.puzzle
     for way, share in floors(FindBlock(**section.options), documents).items():

@@ -55,7 +55,7 @@ def floors(puzzle: Pairing, part: str, documents: int, seed: int = 0) -> dict[st
     }
 
 
-def main(documents: Annotated[int, typer.Option(help="Documents to draw.")] = 20_000) -> None:
+def main(documents: Annotated[int, typer.Option(min=1, help="Documents to draw.")] = 20_000) -> None:
     """Print the shares of both parts."""
     print_floors(Path(__file__).parent, floors, documents)
 

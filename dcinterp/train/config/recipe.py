@@ -475,6 +475,31 @@ def require_ranges(recipe: RecipeSection) -> None:
         require_in_range(f"recipe.{name}", getattr(recipe, name), kind)
 
 
+READ_KEYS: dict[str, tuple[str, ...]] = {
+    "tasks": ("examples", "patterns", "tasks", "score"),
+    "questions": ("patterns", "tasks", "score", "asked"),
+    "pairs": ("gaps", "fillers", "both_ways", "score"),
+    "text": (),
+    "images": (),
+    "puzzle": ("score",),  # answers alone are scored there, whatever it says
+}
+"""{source of a phase: the keys that it alone reads}, beside its length and batch size."""
+
+
+def require_read_keys(config: TrainConfig) -> None:
+    """Refuse values that no document of a phase would follow.
+
+    Raises:
+        UserError: a phase sets a key that its source does not read.
+    """
+    for number, phase in enumerate(config.data.phases):
+        for key in dict.fromkeys(key for keys in READ_KEYS.values() for key in keys):
+            if key not in READ_KEYS[phase.source] and getattr(phase, key) != getattr(Phase(), key):
+                raise UserError(
+                    f"data.phases[{number}].{key} does nothing with the source {phase.source!r}; leave it out."
+                )
+
+
 def require_cooldown(config: TrainConfig) -> None:
     """Refuse a cooldown that begins before the warmup has ended: it falls from a rate that no step had.
 

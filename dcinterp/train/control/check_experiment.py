@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
-from dcinterp.train.config.recipe import TrainConfig, require_cooldown
+from dcinterp.train.config.recipe import TrainConfig, require_cooldown, require_read_keys
 from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, read_table
 from dcinterp.train.control.sweep import COLUMNS, SweepRun, patches, training_flops
 from dcinterp.train.data.batches import Batches, DataSource
@@ -229,6 +229,7 @@ class _Opener:
         source = self.sources[key]
         config = resolve_steps(config, source)
         require_cooldown(config)
+        require_read_keys(config)
         if start is None:
             with torch.device("meta"):
                 build_model(model_config(config, source))

@@ -57,6 +57,7 @@ from dcinterp.train.control.engines import (
     train_stack_there,
     train_there,
 )
+from dcinterp.train.control.resume import check_resumable
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.control.signals import interrupt_on_signals
 from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, read_records
@@ -109,6 +110,8 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
     if not isinstance(tree.get("output") or "", str):
         raise UserError(f"`output` of {path} must be a folder.")
     grid, listed, jobs = tree.get("grid") or {}, tree.get("runs") or [{}], tree.get("jobs", 1)
+    if isinstance(grid, dict):
+        grid = {str(key): values for key, values in grid.items()}
     if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
         raise UserError(f"The grid of {path} must hold keys with lists of values, such as `data.seed: [0, 1]`.")
     if not isinstance(listed, list) or not all(isinstance(run, dict) for run in listed):
@@ -169,6 +172,7 @@ def _run_sweep(
     beside: Sequence[Path],
 ) -> pd.DataFrame:
     """As `run_sweep`, by the process that has the folder."""
+    recorded_failures(sweep)  # refuses to write over another table
     waiting = [run for run in sweep.runs if not is_finished(run)]
     read: dict[str, tuple[Path, str]] = {}
     for folder in (*beside, *(Path(run.config.output) for run in sweep.runs)):
@@ -269,10 +273,17 @@ def is_finished(run: SweepRun) -> bool:
     folder = Path(run.config.output)
     if not is_trained(folder / "model") or not (folder / "config.yaml").is_file():
         return False
-    planned, saved = (_without_place(config) for config in (run.config, read_config(folder / "config.yaml")))
+    planned, saved = _beside_saved(run)
+    return planned == saved
+
+
+def _beside_saved(run: SweepRun) -> tuple[TrainConfig, TrainConfig]:
+    """The config of a run and the one in its folder, without what a run settles for itself."""
+    saved = read_config(Path(run.config.output) / "config.yaml")
+    planned, saved = (_without_place(config) for config in (run.config, saved))
     if planned.recipe.bf16 is None:
         saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
-    return planned == saved
+    return planned, saved
 
 
 def require_same_text(folder: Path, read: dict[str, tuple[Path, str]]) -> None:
@@ -347,11 +358,23 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
 
 
 def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweepRun:
-    keys = {str(k): v for k, v in listed.items() if k != "name"} | chosen
+    named, chosen = ({str(k): v for k, v in keys.items() if k != "name"} for keys in (listed, chosen))
+    for key in (*named, *chosen):
+        if key == "output":
+            raise UserError("A run of a sweep has its folder below that of the sweep; leave output out of it.")
+    for key, other in product(named, chosen):
+        if meet(key, other):
+            raise UserError(f"{key} of a run and {other} of the grid set the same thing; leave one of them out.")
+    keys = named | chosen
     parts = [str(listed["name"])] if "name" in listed else [f"{k.split('.')[-1]}={v}" for k, v in keys.items()]
     if "name" in listed:
         parts += [f"{k.split('.')[-1]}={v}" for k, v in chosen.items()]
     return make_run(base, folder, ",".join(parts), keys)
+
+
+def meet(key: str, other: str) -> bool:
+    """Whether two dotted keys are the same, or one is a section that holds the other."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any]) -> SweepRun:
@@ -361,6 +384,8 @@ def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any
         UserError: the config is not valid; the message names the run.
     """
     name = file_name(title) or "run"
+    if not name.strip("."):
+        raise UserError(f"A run cannot be called {title!r}, which names another folder; give it another name.")
     # Copies that share nothing: a later key may go into an earlier one's value, and YAML's aliases are one object.
     tree = unshared(base)
     for key, value in keys.items():
@@ -427,8 +452,18 @@ def _submit_stack(
 def _write(run: SweepRun, output: Path) -> tuple[str, str]:
     """The config of a run as a file, and its folder."""
     config, folder = output / f"{run.name}.yaml", Path(run.config.output).absolute()
+    if config.exists() and not _is_config_of(config, folder):
+        raise UserError(f"{config} is another file, which the config of a run would overwrite; give another output.")
     write_config(replace(run.config, output=str(folder)), config)
     return str(config.absolute()), str(folder)
+
+
+def _is_config_of(path: Path, folder: Path) -> bool:
+    """Whether a file is the config that a sweep wrote for the run of a folder."""
+    try:
+        return Path(read_config(path).output).absolute() == folder
+    except UserError:
+        return False
 
 
 def _failures(together: list[SweepRun], sentence: str) -> dict[str, str]:
@@ -489,6 +524,8 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     records = _records(folder)
     if not records:
         return row
+    if status != "done" and (other := _of_another(run)):
+        return row | {"message": row["message"] or other}
     losses = [record["loss"] for record in records if "loss" in record]
     tail = losses[-max(1, len(losses) // 10) :]
     row |= {"steps": records[-1]["step"], "tokens": records[-1]["tokens"]}
@@ -507,6 +544,20 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             row["message"] = f"its size cannot be read ({error})"
     return row
+
+
+def _of_another(run: SweepRun) -> str:
+    """What to say where the folder of a run has measurements of another config; "" if they are its own."""
+    folder = Path(run.config.output)
+    if not (folder / "config.yaml").is_file():
+        return ""
+    planned, saved = _beside_saved(run)
+    try:
+        if planned != saved:
+            check_resumable(saved, planned, _last_step(folder), folder)
+    except UserError:
+        return "its folder holds a run of another config, so nothing is shown of it; give another output"
+    return ""
 
 
 def _size(run: SweepRun, folder: Path, tokens: float) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+import numpy as np
 
 from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
@@ -49,6 +52,20 @@ def find_or_make(kind: str, made_from: Any, make: Callable[[Path], None]) -> Pat
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return folder
+
+
+def require_whole(folder: Path, record: str, arrays: list[str]) -> dict[str, Any]:
+    """The record of prepared data, whose files can be read.
+
+    Raises:
+        UserError: one is missing or was cut short.
+    """
+    try:
+        for name in arrays:
+            np.load(folder / name, mmap_mode="r")
+        return json.loads((folder / record).read_text(encoding="utf-8"))
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"The prepared data in {folder} are damaged ({error}); delete that folder.") from error
 
 
 def fingerprint_files(files: list[Path], root: Path) -> list[list[Any]]:

@@ -25,6 +25,9 @@ CONTEXT = 512
 """Tokens that a model of the tasks takes."""
 
 
+LONGEST_OF = 16
+"""Documents of which the longest stands for all of its kind."""
+
 MOST_UNKNOWN = 0.5
 SOME_UNKNOWN = 0.01
 """Shares of unknown words in a text: it is refused, and a warning is given."""
@@ -50,7 +53,10 @@ def _tasks(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
 def _text(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
     data_source = TextSource(section.text, words, output)
     assert data_source.tokenizer is not None
-    _require_words(data_source, section)
+    if words is not None:
+        _require_words(data_source, section)
+    else:
+        _warn_of_spelt(data_source, section)
     if processes().is_main_process:
         # Beside the checkpoints, so that each of them can be read while the run goes on.
         data_source.tokenizer.save_pretrained(output / "tokenizer")
@@ -83,6 +89,20 @@ def _require_words(data_source: TextSource, section: DataSection) -> None:
             "are of a text with gaps, and compare with no other tokenizer's.",
             100 * share,
             text,
+        )
+
+
+def _warn_of_spelt(data_source: TextSource, section: DataSection) -> None:
+    """Say where a text spells special tokens, such as Penn Treebank's <unk>: a new tokenizer reads them as such."""
+    tokenizer, rows = data_source.tokenizer, data_source.rows["train"]
+    assert tokenizer is not None
+    others = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
+    spelt = [token for token, number in others.items() if number != tokenizer.eos_token_id and (rows == number).any()]
+    if spelt:
+        log.warning(
+            "%s spells %s, which are read as special tokens of this name and not letter by letter.",
+            section.text.path or section.text.dataset or "This text",
+            " and ".join(spelt),
         )
 
 
@@ -156,9 +176,38 @@ def _steps(phase: Phase, seed: int, data_source: DataSource, probes: int = 20) -
     return max(1, -(-phase.tokens // round(tokens)))
 
 
+def require_fitting(config: TrainConfig, data_source: DataSource, context: int) -> None:
+    """Refuse phases whose documents do not fit the model, before the first step: by some of the longest kind.
+
+    Raises:
+        UserError: one is longer than the model's context.
+    """
+    for number, phase in enumerate(config.data.phases):
+        if phase.source not in SOURCES:
+            continue
+        worst = replace(phase, steps=1, batch_size=LONGEST_OF)
+        worst = replace(worst, examples=(max(phase.examples),), gaps=(max(phase.gaps),))
+        try:
+            batch = Batches(DataSection(seed=config.data.seed, phases=(worst,)), data_source)[0]
+        except ValueError as error:  # so many examples are not to be had
+            raise UserError(f"data.phases[{number}]: {error}.") from error
+        if (longest := batch["input_ids"].shape[1]) > context:
+            key = {"pairs": "gaps", "questions": "asked"}.get(phase.source, "examples")
+            raise UserError(
+                f"Documents of data.phases[{number}] are {longest} tokens and more, but the model reads {context}: "
+                f"give smaller numbers for data.phases[{number}].{key}, or a larger "
+                f"model.changes.max_position_embeddings."
+            )
+
+
 def count_tokens(batch: dict, data_source: DataSource) -> int:
     """Tokens of a batch without padding; of images, how many they are."""
     if "pixel_values" in batch:
         return len(batch["pixel_values"])
+    return int(is_no_padding(batch["input_ids"], padding_of(data_source)).sum())
+
+
+def padding_of(data_source: DataSource) -> int | None:
+    """The token that fills up rows; none of text, whose rows are full and may hold it as the end of a text."""
     assert data_source.tokenizer is not None
-    return int(is_no_padding(batch["input_ids"], data_source.tokenizer.pad_token_id).sum())
+    return None if isinstance(data_source, TextSource) else data_source.tokenizer.pad_token_id

@@ -17,6 +17,7 @@ from dcinterp.train.data.data_source import data_source_name
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.task_choice import held_out_tasks
 from dcinterp.train.data.text import TextSource
+from dcinterp.train.loop.metrics_file import data_digest, read_records
 
 Scored = tuple[Int[Tensor, "1 pos"], Int[Tensor, " pos"]]
 """The tokens of a document, and the same where they are scored, NOT_SCORED elsewhere."""
@@ -54,7 +55,14 @@ def _text(config: TrainConfig, folder: Path, count: int) -> list[Scored]:
 
     # A run that starts from a model reads by that model's tokenizer, of which it keeps a copy.
     own = PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer") if config.model.start else None
-    rows = TextSource(config.data.text, own).rows["validation"]
+    source = TextSource(config.data.text, own, folder)
+    read = data_digest(read_records(folder / "history.jsonl")[0])
+    if read not in ("", source.digest()):
+        raise UserError(
+            f"The text that the run in {folder} read has changed since, so what it was not trained on is not known; "
+            "give it back the text that it was trained on."
+        )
+    rows = source.rows["validation"]
     chosen = [shuffle_index(number, len(rows), "validation") for number in range(min(count, len(rows)))]
     found = [torch.from_numpy(rows[number].astype("int64")) for number in chosen]
     return [(ids[None], ids) for ids in found]

@@ -25,11 +25,11 @@ from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.paths import hidden, path_of
 from dcinterp.train.config.recipe import ImageSection
 from dcinterp.train.data.batches import Draw, shuffle_index
-from dcinterp.train.data.cache import find_or_make, fingerprint_files
+from dcinterp.train.data.cache import find_or_make, fingerprint_files, require_whole
 
 SIDES = ("train", "validation")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm")
-DEFAULT_SIZE = 32
+DEFAULT_SIZE, LARGEST_SIZE = 32, 4096
 FORMAT = 1
 """Raise it when the same images would give other rows."""
 
@@ -83,11 +83,15 @@ def prepare(section: ImageSection) -> Path:
     """
     identity, classes, images = find(section)
     made_from = {"format": FORMAT, "images": identity, "section": asdict(section)}
-    return find_or_make("images", made_from, lambda folder: build(images, classes, section, folder))
+    folder = find_or_make("images", made_from, lambda folder: build(images, classes, section, folder))
+    require_whole(folder, "images.json", [f"{side}{of}.npy" for side in SIDES for of in ("", "-labels")])
+    return folder
 
 
 def find(section: ImageSection) -> tuple[Any, list[str], Labelled]:
     """What identifies the images, the names of their classes, and a function that reads them."""
+    if not 0 <= section.size <= LARGEST_SIZE:
+        raise UserError(f"data.images.size is {section.size}; it must be 0 to {LARGEST_SIZE:,} pixels.")
     if section.path and section.dataset:
         raise UserError("data.images has both a path and a dataset; give one of them.")
     if section.dataset:
@@ -182,7 +186,10 @@ def _of_dataset(dataset: Any, section: ImageSection) -> tuple[Any, list[str], La
         if column not in dataset.column_names:
             raise UserError(f"The dataset has no column {column!r}; its columns are {', '.join(dataset.column_names)}.")
     feature = dataset.features[section.label_column]
-    values = sorted(set(dataset[section.label_column]))
+    found = set(dataset[section.label_column])
+    if None in found or (hasattr(feature, "names") and min(found, default=0) < 0):
+        raise UserError(f"Images of the dataset have no label in {section.label_column!r}; leave these out first.")
+    values = sorted(found)
     names = list(getattr(feature, "names", None) or map(str, values))
     numbers = {value: number if not hasattr(feature, "names") else value for number, value in enumerate(values)}
     size = section.size or DEFAULT_SIZE

@@ -27,6 +27,8 @@ def python_sources(packages: tuple[str, ...] | list[str]) -> list[tuple[str, Pat
     """
     found: list[tuple[str, Path]] = []
     for package in packages:
+        if not package.strip():
+            raise UserError("data.text.packages has an empty name; leave it out.")
         files = _standard() if package == STANDARD else _distribution(package)
         if not files:
             raise UserError(f"The package {package} has no Python source; leave it out of data.text.packages.")

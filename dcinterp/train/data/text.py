@@ -28,7 +28,7 @@ from dcinterp.support.file_names import is_run
 from dcinterp.support.paths import matching, path_of
 from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
-from dcinterp.train.data.cache import find_or_make, fingerprint_files
+from dcinterp.train.data.cache import find_or_make, fingerprint_files, require_whole
 from dcinterp.train.data.installed import python_sources
 from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer
 
@@ -98,7 +98,7 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
     if tokenizer is not None:
         made_from["tokenizer"] = [tokenizer.backend_tokenizer.to_str(), tokenizer.eos_token_id]
     folder = find_or_make("text", made_from, lambda folder: build(documents, section, folder, tokenizer))
-    made = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))["digest"]
+    made = require_whole(folder, "corpus.json", [f"{side}.npy" for side in SIDES])["digest"]
     if section.digest and made != section.digest:
         raise UserError(
             f"The text is not the one of data.text.digest ({made} instead of {section.digest}): files, packages or "
@@ -260,7 +260,7 @@ def assign_sides(documents: Documents, limit: float, whole: bool = False) -> Ite
 def _columns(dataset: Any, column: str) -> tuple[Any, Documents]:
     if column not in dataset.column_names:
         raise UserError(f"The dataset has no column {column!r}; set data.text.column to one of {dataset.column_names}.")
-    return dataset._fingerprint, lambda: (str(row) for row in dataset[column])
+    return dataset._fingerprint, lambda: (str(row) for row in dataset[column] if row is not None)
 
 
 def _text(path: Path) -> str:

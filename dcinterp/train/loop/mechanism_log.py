@@ -95,7 +95,7 @@ class MechanismLog(TrainerCallback):
     ) -> None:
         if self.writes:
             self.folder.mkdir(exist_ok=True)
-            for path in self.folder.iterdir():
+            for path in self.folder.glob("*step-*"):  # and what a killed process left beside them
                 if not (name := path.stem.removeprefix("step-")).isdigit() or int(name) > state.global_step:
                     path.unlink()
 

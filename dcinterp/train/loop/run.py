@@ -26,11 +26,18 @@ from dcinterp.support.file_names import is_trained
 from dcinterp.support.memory import keep_freed_memory
 from dcinterp.support.progress import Progress, silent, without_bars
 from dcinterp.support.whole_files import whole
-from dcinterp.train.config.recipe import TrainConfig, read_config, require_cooldown, require_ranges, write_config
+from dcinterp.train.config.recipe import (
+    TrainConfig,
+    read_config,
+    require_cooldown,
+    require_ranges,
+    require_read_keys,
+    write_config,
+)
 from dcinterp.train.control.resume import check_resumable, differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.data.batches import Batches, DataSource, TaskSource, is_no_padding
-from dcinterp.train.data.data_source import open_data_source, resolve_steps
+from dcinterp.train.data.data_source import open_data_source, padding_of, require_fitting, resolve_steps
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource, require_text
@@ -44,6 +51,9 @@ from dcinterp.train.loop.start import OpenStart, open_model
 from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, processes
 
 log = logging.getLogger(__name__)
+
+SEEDS = 2**32
+"""How many numpy has."""
 
 
 def train(
@@ -122,6 +132,8 @@ def _train(
         torch.set_num_threads(config.recipe.threads)
     set_seed(config.recipe.seed)
     model = start.model if start else build_model(model_config(config, data_source))
+    if (context := getattr(model.config, "max_position_embeddings", None)) is not None:
+        require_fitting(config, data_source, context)
     added = start.added if start and config.model.train == "composition" else None
     batches = Batches(config.data, data_source, parts=main.num_processes * config.recipe.gradient_accumulation)
     mechanism = MechanismLog(output / "watch", _probe(batches, data_source), writes=main.is_main_process)
@@ -135,6 +147,7 @@ def _train(
         added=added,
         on_loss=reporter.add_loss,
         loss_is_mean=isinstance(data_source, ImageSource),
+        padding=None if isinstance(data_source, ImageSource) else padding_of(data_source),
         model=model,
         args=arguments(config, output),
         train_dataset=batches,
@@ -174,7 +187,13 @@ def _train(
 
 def model_config(config: TrainConfig, data_source: DataSource) -> DCFormerConfig:
     """The model's configuration: preset, the run's changes, and what the data dictate."""
-    return DCFormerConfig.preset(config.model.preset, **(data_source.model_fields() | config.model.changes))
+    fields = data_source.model_fields()
+    words, changed = fields.get("vocab_size", 0), config.model.changes.get("vocab_size")
+    if isinstance(changed, int) and changed < words:
+        raise UserError(
+            f"model.changes.vocab_size is {changed}, but the tokenizer of this data has {words:,} tokens; leave it out."
+        )
+    return DCFormerConfig.preset(config.model.preset, **(fields | config.model.changes))
 
 
 HeldOut = HeldOutAccuracy | HeldOutImages | HeldOutPuzzle | HeldOutText
@@ -219,7 +238,9 @@ def resolve(config: TrainConfig) -> TrainConfig:
         if not reporters[name]():
             raise UserError(f"report_to names {name}, which is not installed; install it with: pip install {name}")
     counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
-    counts |= {f"evaluation.{key}": getattr(config.evaluation, key) for key in ("every", "validation_rows")}
+    counts |= {
+        f"evaluation.{key}": getattr(config.evaluation, key) for key in ("every", "validation_rows", "answers_per_task")
+    }
     many = {"evaluation.examples": (config.evaluation.examples, 1)}
     from_zero = {"data.seed": config.data.seed, "recipe.seed": config.recipe.seed}
     for number, phase in enumerate(config.data.phases):
@@ -235,13 +256,16 @@ def resolve(config: TrainConfig) -> TrainConfig:
     for key, value in from_zero.items():
         if value < 0:
             raise UserError(f"{key} is {value}; it must be 0 or more.")
+    if config.recipe.seed >= SEEDS:
+        raise UserError(f"recipe.seed is {config.recipe.seed}; it must be below {SEEDS:,}.")
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
 def require_cooldown_of_start(config: TrainConfig, output: Path) -> None:
-    """`require_cooldown` of a run that begins: one that earlier versions began goes on as it was."""
+    """`require_cooldown` and `require_read_keys` of a run that begins: one that was begun before goes on as it was."""
     if not checkpoints.steps_in(output / "checkpoints"):
         require_cooldown(config)
+        require_read_keys(config)
 
 
 def make_folder(output: Path, resuming: bool) -> None:
@@ -256,13 +280,30 @@ def make_folder(output: Path, resuming: bool) -> None:
             )
         if not steps and is_trained(output / "model"):
             raise UserError(f"{output} already holds a trained model; choose another output folder with --output.")
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise
-            raise UserError(f"{output} cannot be made ({error.strerror}); choose another output folder.") from error
+        if not steps and _others(output):
+            raise UserError(
+                f"{output} holds other files, such as {_others(output)[0]}, which a run could overwrite; choose "
+                "another output folder with --output."
+            )
+        make_output(output)
     main.wait_for_everyone()
+
+
+def make_output(output: Path) -> None:
+    """The folder, unless something is in its way."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UserError(f"{output} cannot be made ({error.strerror}); choose another output folder.") from error
+
+
+def _others(output: Path) -> list[str]:
+    """Files of a folder in which no run was ever started, but for hidden ones and the tokenizer of a run."""
+    if not output.is_dir() or (output / "history.jsonl").is_file():
+        return []
+    return sorted(path.name for path in output.iterdir() if not path.name.startswith(".") and path.name != "tokenizer")
 
 
 def join(*callbacks: Progress) -> Progress:
@@ -281,7 +322,12 @@ def _prepare(output: Path, config: TrainConfig, data_source: DataSource) -> str 
     step = int(found.name.removeprefix(checkpoints.PREFIX)) if found is not None else 0
     saved, history = output / "config.yaml", output / "history.jsonl"
     changes: dict[str, list[Any]] = {}
-    if found is not None and saved.is_file():
+    if found is not None and not saved.is_file():
+        raise UserError(
+            f"{saved} is missing, so it is not known how the checkpoints beside it were made; put it back, or choose "
+            "another output folder."
+        )
+    if found is not None:
         before = resolve(read_config(saved))
         check_resumable(before, config, step, output)
         changes = differences(before, config)
@@ -330,8 +376,7 @@ def _probe(batches: Batches, data_source: DataSource, rows: int = 8) -> dict[str
     if "pixel_values" in batch:
         return {"pixel_values": batch["pixel_values"][:rows]}
     ids = batch["input_ids"][:rows]
-    assert data_source.tokenizer is not None
-    return {"input_ids": ids[:, : int(is_no_padding(ids, data_source.tokenizer.pad_token_id).sum(1).min())]}
+    return {"input_ids": ids[:, : int(is_no_padding(ids, padding_of(data_source)).sum(1).min())]}
 
 
 def _save(

@@ -41,7 +41,7 @@ from dcinterp.train.control.resume import differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.signals import SIGNALS, stop_on_signals
 from dcinterp.train.data.batches import Batches, DataSource
-from dcinterp.train.data.data_source import open_data_source, resolve_steps
+from dcinterp.train.data.data_source import open_data_source, padding_of, resolve_steps
 from dcinterp.train.data.made_documents import open_made
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import Metrics
@@ -50,6 +50,7 @@ from dcinterp.train.loop.run import (
     evaluation_callback,
     join,
     make_folder,
+    make_output,
     model_config,
     require_cooldown_of_start,
     resolve,
@@ -101,7 +102,7 @@ def train_stacked(
     with ExitStack() as locks:
         tell: list[Progress] = [progress or silent]
         for config in configs:
-            Path(config.output).mkdir(parents=True, exist_ok=True)
+            make_output(Path(config.output))
             tell.append(locks.enter_context(lock_run(Path(config.output))))
         # Before anything is written there, and again where the checkpoint turns out to be of other runs.
         if not (Path(configs[0].output) / CHECKPOINT).is_file():
@@ -219,10 +220,8 @@ class Stack:
                 device=str(self.device),
             )
             write_config(run.config, run.output / "config.yaml")
-        tokenizer = self.runs[0].data_source.tokenizer
-        assert tokenizer is not None
         batches = [open_made(Batches(run.config.data, run.data_source), documents) for run in self.runs]
-        dataset = StackedBatches(batches, tokenizer.pad_token_id)
+        dataset = StackedBatches(batches, padding_of(self.runs[0].data_source))
         steps, began, message = self.first.steps, time.monotonic(), ""
         order = range(begin, steps)
         loader = DataLoader(
@@ -401,8 +400,8 @@ def main() -> None:
             sys.stdout.write(f"{time.strftime('%H:%M:%S')} step {done:,} of {total:,}, {message}\n")
             sys.stdout.flush()
 
-    configs = [read_config(path) for path in asked.configs]
     try:
+        configs = [read_config(path) for path in asked.configs]
         with stop_on_signals(say) as progress:
             train_stacked(
                 configs, device=asked.device, documents=asked.documents, workers=asked.workers, progress=progress

@@ -115,6 +115,7 @@ class DocumentTrainer(Trainer):
         keep_checkpoints: int,
         saved_tokenizer: PreTrainedTokenizerFast | None,
         on_loss: Callable[[float], None],
+        padding: int | None = None,
         loss_is_mean: bool = False,
         added: AddedComposition | None = None,
         **arguments: Any,
@@ -126,6 +127,7 @@ class DocumentTrainer(Trainer):
             keep_checkpoints: newest checkpoints that are kept.
             saved_tokenizer: saved with every checkpoint, so that each is a model that `dcinterp.load` reads.
             on_loss: called with the loss of every part of a batch.
+            padding: the token that fills up rows, and is not counted; none where nothing does.
             loss_is_mean: the model's loss is a mean over the rows of a batch (images), not a sum over tokens that the
                 Trainer divides.
             added: what checkpoints hold, where it is a composition alone and not the whole model.
@@ -133,6 +135,7 @@ class DocumentTrainer(Trainer):
         """
         self.recipe, self.keep_checkpoints, self.saved_tokenizer = recipe, keep_checkpoints, saved_tokenizer
         self.on_loss, self.added, self.loss_is_mean = on_loss, added, loss_is_mean
+        self.padding = padding
         self._staging: Path | None = None
         self.began, self.earlier = time.monotonic(), 0.0
         super().__init__(**arguments)
@@ -175,8 +178,7 @@ class DocumentTrainer(Trainer):
         if (ids := inputs.get("input_ids")) is None:
             seen = torch.tensor(len(inputs["pixel_values"]), device=self.args.device)
         else:
-            pad: Any = self.model.config.pad_token_id  # type: ignore[union-attr]
-            seen = is_no_padding(ids, pad).sum()
+            seen = is_no_padding(ids, self.padding).sum()
         loss = super().training_step(model, inputs, *args, **kwargs)
         counts = torch.stack([seen.to(self.args.device), (~loss.isfinite()).long()])
         if self.args.world_size > 1:

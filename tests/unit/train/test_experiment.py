@@ -198,9 +198,15 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"arms": [{"name": "a,b"}]}, "comma"),
         (
             {"arms": [{"name": "slow", "recipe.learning_rate": 1e-5}]},
-            "'slow' of .* has recipe.learning_rate, which the",
+            "'slow' of .* has recipe.learning_rate, but the search sets",
         ),
-        ({"arms": [{"name": "late", "data.seed": 7}]}, "'late' of .* has data.seed, which each seed sets"),
+        ({"arms": [{"name": "late", "data.seed": 7}]}, "'late' of .* has data.seed, but each seed sets"),
+        (
+            {"arms": [{"name": "slow", "recipe": {"learning_rate": 0.5}}]},
+            "has recipe, but the search sets recipe.learning",
+        ),
+        ({"tuning": TREE["tuning"] | {"config": {"recipe.seed": 5}}}, "has recipe.seed, but the search sets"),
+        ({"tuning": {"seeds": [100]}}, "has seeds and no keys to search"),
         ({"arms": [{"name": "a b"}, {"name": "a/b"}]}, "no other's"),
         ({"tuning": {"keys": {"recipe.learning_rate": [1.0]}}}, "no seeds"),
         ({"tuning": {"best": "higest"}}, "lowest or highest"),

@@ -28,6 +28,7 @@ from dcinterp.train.config.recipe import (
     TextSection,
     TrainConfig,
     read_config,
+    require_read_keys,
     write_config,
 )
 from dcinterp.train.control import run_lock
@@ -317,3 +318,54 @@ def test_a_number_that_somebody_wrote_into_a_lock_is_no_process_of_ours(tmp_path
             fcntl.flock(file, fcntl.LOCK_EX)
             assert lock_holder(tmp_path).process == 0
         other.kill()
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path):
+    """A config of one's own, notes and a table, none of which a run may overwrite."""
+    mine = {"config.yaml": "# my notes\n", "watch/notes.txt": "seen", "metrics.jsonl": "mine"}
+    (tmp_path / "run" / "watch").mkdir(parents=True)
+    for name, text in mine.items():
+        (tmp_path / "run" / name).write_text(text)
+    for resume in (False, True):
+        with pytest.raises(UserError, match=r"holds other files, such as config\.yaml"):
+            train(tiny(tmp_path / "run"), resume=resume)
+    assert {name: (tmp_path / "run" / name).read_text() for name in mine} == mine
+
+
+def test_checkpoints_without_their_config_do_not_go_on(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").unlink()
+    with pytest.raises(UserError, match="it is not known how the checkpoints beside it were made"):
+        train(tiny(tmp_path / "run", seed=5), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ({"source": "text", "score": "answer"}, r"phases\[0\].score does nothing with the source 'text'"),
+        ({"source": "pairs", "tasks": ("task10",)}, r"phases\[0\].tasks does nothing with the source 'pairs'"),
+        ({"source": "tasks", "asked": 2}, r"phases\[0\].asked does nothing with the source 'tasks'"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused(phase, said):
+    config = TrainConfig(data=DataSection(phases=(Phase(**phase),)))
+    with pytest.raises(UserError, match=said):
+        require_read_keys(config)
+
+
+def test_a_vocabulary_that_is_too_small_is_refused(tmp_path):
+    config = tiny(tmp_path / "run")
+    with pytest.raises(UserError, match="vocab_size is 10, but the tokenizer of this data has"):
+        train(replace(config, model=replace(config.model, changes=config.model.changes | {"vocab_size": 10})))
+
+
+def test_documents_that_are_too_long_are_refused_before_the_first_step(tmp_path):
+    config = tiny(tmp_path / "run")
+    for most, said in (
+        (20, r"phases\[2\] are .* but the model reads 512: .* data\.phases\[2\]\.examples"),
+        (40, "too few"),
+    ):
+        phases = (*config.data.phases, Phase(steps=6, batch_size=1, examples=(*[1] * 20, most)))
+        with pytest.raises(UserError, match=said):
+            train(replace(config, data=replace(config.data, phases=phases)))
+    assert not list((tmp_path / "run").glob("checkpoints/*"))

@@ -142,3 +142,39 @@ def test_flops_of_images_are_those_counted_on_the_model():
             model(torch.zeros(1, 1, 8, 8), output_attentions=True)
         formula = training_flops(config.to_dict(), parameters, tokens=16, row=16) / 3
         assert counted.total == pytest.approx(formula, rel=0.03), preset
+
+
+def test_the_table_has_no_numbers_of_another_config(tmp_path):
+    text = f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a, recipe.learning_rate: %s}}]\n"
+    run_sweep(read_sweep(write(tmp_path, text % 0.001)))
+    table = run_sweep(read_sweep(write(tmp_path, text % 0.002)))
+    assert table["status"].tolist() == ["failed"]
+    assert "loss" not in table or table["loss"].isna().all()
+
+
+def test_files_that_a_sweep_did_not_write_are_left_alone(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "results.csv").write_text("my,table\n1,2\n")
+    place = write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: base}}]\n")
+    with pytest.raises(UserError, match="has no column 'name'"):
+        run_sweep(read_sweep(place))
+    assert (tmp_path / "out" / "results.csv").read_text() == "my,table\n1,2\n"
+    (tmp_path / "out" / "results.csv").unlink()
+    (tmp_path / "out" / "base.yaml").write_text("# mine\nmodel: {}\n")
+    with pytest.raises(UserError, match=r"base\.yaml is another file"):
+        run_sweep(read_sweep(place))
+    assert (tmp_path / "out" / "base.yaml").read_text().startswith("# mine")
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ("runs: [{name: a, data.seed: 77}]\ngrid: {data.seed: [0, 1]}", "set the same thing"),
+        ("runs: [{name: a, data: {seed: 7}}]\ngrid: {data.seed: [0, 1]}", "set the same thing"),
+        ("runs: [{name: a, output: elsewhere}]", "leave output out of it"),
+        ("runs: [{name: ..}]", "names another folder"),
+    ],
+)
+def test_settings_that_would_be_dropped_are_refused(tmp_path, runs, said):
+    with pytest.raises(UserError, match=said):
+        read_sweep(write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}{runs}\n"))

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import DataSection, Phase, TextSection, TrainConfig, build_config
 from dcinterp.train.data import cache
 from dcinterp.train.data.batches import Batches
+from dcinterp.train.data.data_source import count_tokens, open_data_source
+from dcinterp.train.data.held_out import held_out_documents
 from dcinterp.train.data.installed import python_sources
 from dcinterp.train.data.text import SIDES, TextSource, assign_sides, find, hash_share, pieces, threshold
 from dcinterp.train.loop.run import train
@@ -329,3 +332,42 @@ def test_a_run_that_is_refused_for_its_text_leaves_no_folder(tmp_path, monkeypat
     assert done.exit_code == 1
     assert "There is no text at nope.txt" in str(done.exception) + done.output
     assert not list(tmp_path.iterdir())
+
+
+def test_held_out_documents_of_a_text_that_changed_are_refused(text, tmp_path):
+    """They would be rows that the model was trained on."""
+    section = TextSection(path=str(text), context=32, validation_share=0.2)
+    changes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    config = TrainConfig(
+        output=str(tmp_path / "run"),
+        data=DataSection(text=section, phases=(Phase(source="text", steps=2, batch_size=2),)),
+    )
+    train(replace(config, model=replace(config.model, changes=changes)))
+    assert len(held_out_documents(tmp_path / "run", 4)) == 4
+    text.write_text("One more line.\n" + "".join(LINES), encoding="utf-8")
+    with pytest.raises(UserError, match="has changed since, so what it was not trained on is not known"):
+        held_out_documents(tmp_path / "run", 4)
+
+
+def test_prepared_text_that_was_cut_short_is_named(text):
+    section = TextSection(path=str(text), context=32, validation_share=0.2)
+    TextSource(section)
+    (rows,) = cache.cache_folder().glob("text/*/train.npy")
+    rows.write_bytes(rows.read_bytes()[:200])
+    with pytest.raises(UserError, match=f"data in {rows.parent} are damaged .*; delete that folder"):
+        TextSource(section)
+
+
+def test_special_tokens_that_a_text_spells_are_said(text, tmp_path, caplog):
+    text.write_text("the <unk> of a <unk> company\n" * 300, encoding="utf-8")
+    section = DataSection(text=TextSection(path=str(text), context=32, validation_share=0.2))
+    open_data_source(TrainConfig(data=replace(section, phases=(Phase(source="text"),))), tmp_path / "run")
+    assert "spells <unk>" in caplog.text
+    assert "does not know" not in caplog.text
+
+
+def test_ends_of_texts_are_counted_where_they_are_the_padding_too():
+    """As of many tokenizers of the hub; rows of text are never filled up."""
+    source = object.__new__(TextSource)
+    source.tokenizer = SimpleNamespace(pad_token_id=7, eos_token_id=7)
+    assert count_tokens({"input_ids": torch.tensor([[7, 1, 7, 2]])}, source) == 4
