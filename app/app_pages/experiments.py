@@ -44,15 +44,17 @@ st.markdown(
     "(its *arms*) on the same documents (arms that train longer read more), tunes all of them by the same search or "
     "gives all one learning rate, and repeats them with three to ten seeds. What would count as an answer was written "
     "down before the results (of one experiment git does not show that); what was changed or added later, and what was "
-    "known then, is listed at the end of each protocol. **No task is shown to need composition.** In one puzzle, which "
+    "known then, is listed at the end of each protocol. This page does not use the model in the sidebar.\n\n"
+    "- **No task is shown to need composition.** In one puzzle, which "
     "was made for it, DCMHA learns sooner than plain models with the same heads or with more parameters, in models in "
     "which one layer alone sees the items (*Does composition spare a head for every pair ...?*); two kinds with more "
     "parameters learn it with three times the steps, and one of them, with an MLP, in the same steps where the "
     "learning rate falls late (0.987 of the trained pairs, DCMHA 1.000), and so they did again with other seeds. Its "
     "sizes were chosen in pilots in which DCMHA was ahead, and the learning rates by the accuracy at the end, not by "
-    "how soon. **On Python source** a plain model that is trained longer, for about the same compute, has the lower "
+    "how soon.\n"
+    "- **On Python source** a plain model that is trained longer, for about the same compute, has the lower "
     "mean loss in all eight experiments that trained one (one library, early in training; in two of them DCMHA had the "
-    "lowest rate tried, and one of these verdicts is open). This page does not use the model in the sidebar."
+    "lowest rate tried, and one of these verdicts is open)."
 )
 found = experiments.found()
 if not found:
