@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -54,6 +55,8 @@ log = logging.getLogger(__name__)
 
 SEEDS = 2**32
 """How many numpy has."""
+BEFORE = ("tokenizer", "stack.safetensors")
+"""What a run may have written before its history."""
 
 
 def train(
@@ -300,10 +303,11 @@ def make_output(output: Path) -> None:
 
 
 def _others(output: Path) -> list[str]:
-    """Files of a folder in which no run was ever started, but for hidden ones and the tokenizer of a run."""
-    if not output.is_dir() or (output / "history.jsonl").is_file():
+    " "
+    """Files of a folder in which no run was started, but for hidden ones and what one writes before its history."""
+    if not output.is_dir() or os.path.lexists(output / "history.jsonl"):
         return []
-    return sorted(path.name for path in output.iterdir() if not path.name.startswith(".") and path.name != "tokenizer")
+    return sorted(name for path in output.iterdir() if (name := path.name) not in BEFORE and not name.startswith("."))
 
 
 def join(*callbacks: Progress) -> Progress:

@@ -176,6 +176,7 @@ def test_a_model_stays_where_the_new_one_cannot_take_its_place(tmp_path, monkeyp
 def test_metrics_on_a_full_disk_too(tmp_path):
     output = tmp_path / "run"
     output.mkdir()
+    (output / "history.jsonl").write_text("")  # a run was begun here
     (output / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"could not be written .*make room on the disk"):
         train(tiny(output, log_every=1))
@@ -185,6 +186,8 @@ def test_metrics_on_a_full_disk_too(tmp_path):
 def test_a_loop_of_links_is_a_sentence(tmp_path, name):
     output = tmp_path / "run"
     output.mkdir()
+    (output / "history.jsonl").write_text("")
+    (output / name).unlink(missing_ok=True)
     (output / name).symlink_to(output / name)
     with pytest.raises(UserError, match=rf"{name} cannot be used \(.*\); remove it, or choose another output folder"):
         train(tiny(output, log_every=1))
