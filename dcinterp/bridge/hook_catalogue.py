@@ -80,8 +80,10 @@ STANDARD = {
     "hook_unembed": "the logits",
 }
 
-# (batch, length) of the two runs.
-SHORT, LONG = (2, 5), (3, 7)
+BATCHES, LENGTHS = (2, 3), (5, 7)
+"""Of the two runs that tell the axes apart; shorter ones where the context is."""
+MATRICES = re.compile(r".*\.(hook_pattern|hook_attn_scores|(pre|post)\.hook_(in|out|o_\w+))")
+"""Hooks with a query and a key axis."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +139,25 @@ def list_hooks(bridge: Bridge, match: str = "", *, layer: int | None = None) -> 
     layers = bridge.cfg.n_layers
     if layer is not None and not -layers <= layer < layers:
         raise UserError(f"There is no layer {layer}; this model has layers 0..{layers - 1}.")
-    short, long = (_shapes(bridge, *size) for size in (SHORT, LONG))
+    lengths = _lengths(bridge)
+    short, long = (_shapes(bridge, *size) for size in zip(BATCHES, lengths, strict=True))
     places: dict[int, list[str]] = {}
     for name, point in bridge.hook_dict.items():
         places.setdefault(id(point), []).append(name)
-    hooks = tuple(_describe(bridge, names, short, long) for names in places.values())
+    hooks = tuple(_describe(bridge, names, short, long, lengths) for names in places.values())
     hooks = tuple(hook for hook in hooks if layer is None or hook.layer == layer % layers)
     chosen = tuple(hook for hook in hooks if _matches(hook, match.split()))
     if not chosen:
         raise UserError(f"No hook of this model matches {match!r}; {nearest(match, (hook.name for hook in hooks))}")
     return chosen
+
+
+def _lengths(bridge: Bridge) -> tuple[int, int]:
+    """Two lengths that the model takes, which the sizes of the batches cannot be mistaken for."""
+    context = getattr(bridge.cfg, "n_ctx", None) or LENGTHS[1]
+    if context >= LENGTHS[1]:
+        return LENGTHS
+    return (1, 3) if context == 3 else (max(1, context - 1), context)
 
 
 def _shapes(bridge: Bridge, batch: int, length: int) -> dict[str, tuple[int, ...]]:
@@ -163,7 +174,11 @@ def _shapes(bridge: Bridge, batch: int, length: int) -> dict[str, tuple[int, ...
 
 
 def _describe(
-    bridge: Bridge, names: list[str], short: dict[str, tuple[int, ...]], long: dict[str, tuple[int, ...]]
+    bridge: Bridge,
+    names: list[str],
+    short: dict[str, tuple[int, ...]],
+    long: dict[str, tuple[int, ...]],
+    lengths: tuple[int, int],
 ) -> Hook:
     # The name that says what it is before one that says where, and of these the shortest.
     name, *aliases = sorted(names, key=lambda n: (n.rsplit(".", 1)[-1] in ("hook_in", "hook_out"), len(n)))
@@ -171,20 +186,23 @@ def _describe(
     axes: tuple[str, ...] = ()
     sizes: tuple[int | None, ...] = ()
     if fired is not None:
-        axes = _axes(bridge, name, short[fired], long[fired])
+        axes = _axes(bridge, name, short[fired], long[fired], lengths)
         sizes = tuple(a if a == b and b > 0 else None for a, b in zip(short[fired], long[fired], strict=True))
     switch = SWITCHES.get(name.rsplit(".", 1)[-1], "") if fired is None else ""
     return Hook(name, axes, sizes, _meaning(name), tuple(aliases), switch)
 
 
-def _axes(bridge: Bridge, name: str, short: tuple[int, ...], long: tuple[int, ...]) -> tuple[str, ...]:
+def _axes(
+    bridge: Bridge, name: str, short: tuple[int, ...], long: tuple[int, ...], lengths: tuple[int, int]
+) -> tuple[str, ...]:
     cfg = bridge.cfg
     patches = getattr(bridge.original_model.config, "num_patches", None)
+    patch_axes = (2, 3) if MATRICES.fullmatch(name) else (1,)
     axes = []
     for index, (a, b) in enumerate(zip(short, long, strict=True)):
-        if (a, b) == (SHORT[0], LONG[0]):
+        if (a, b) == BATCHES:
             axes.append("batch")
-        elif (a, b) == (SHORT[1], LONG[1]) or (a == b == patches and 1 <= index < len(short) - (len(short) == 3)):
+        elif (a, b) == lengths or (a == b == patches and index in patch_axes):
             axes.append("pos")
         elif a == b:
             axes.append("")

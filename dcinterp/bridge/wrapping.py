@@ -75,6 +75,7 @@ def _configured(tokenizer: Any, cfg: Any) -> Any:
                 "some that its vocabulary may lack."
             )
     if tokenizer.pad_token is None:
+        tokenizer = copy.deepcopy(tokenizer)  # the caller's stays as it is
         tokenizer.pad_token = tokenizer.eos_token
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)

@@ -61,8 +61,8 @@ def load(
             "planted:share-by-kp,noise=0.01" for a model whose circuit is known; or a model of transformers or a
             `PeftModel` in memory, which is copied. Only a hub id touches the network.
         device: where to put the model; the CPU when None.
-        dtype: of the weights, or its name ("bfloat16"); as stored when None (float32 for a GGUF file and the shipped
-            models).
+        dtype: of the weights, or its name ("bfloat16"); when None as stored, and float32 for a GGUF file, the shipped
+            models, and models of others that TransformerLens's bridge opens.
         tokenizer: the folder of another tokenizer than the model's own, or the name of a shipped model; also a
             tokenizer in memory. For models that come without one.
         decoder: "own" opens models of the Llama family (`model_type` llama, mistral, qwen2, qwen3) in our decoder,
@@ -256,6 +256,7 @@ def _wrap_ours(model: Any, folder: Path, name: str, words: Any) -> TransformerBr
             f"The tokenizer in {words.name_or_path or folder} is damaged ({reason(error)}); copy its files again."
         ) from error
     if words.bos_token is None:
+        words = copy.deepcopy(words)
         words.bos_token = words.eos_token  # Qwen's has none; this one no text begins with either
     bridge = wrap(model, words, name)
     bridge.cfg.default_prepend_bos = opened

@@ -30,6 +30,8 @@ class CheckpointTensors:
                         "in a folder."
                     )
                 self.home[name] = file
+        if not self.home:
+            raise UserError(f"The weights in {folder} hold no tensors; copy the model's files again.")
 
     def __iter__(self) -> Iterator[str]:
         """Names, file by file."""

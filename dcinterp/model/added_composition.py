@@ -10,6 +10,7 @@ in the composed model).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -125,7 +126,7 @@ def add_composition(base: DCFormerForCausalLM, fields: Mapping[str, Any], *, see
         for layer, block in enumerate(composed.model.layers):
             for stage in config.stages:
                 composer = composer_class(config.compose)(config).place(Place(layer, stage))
-                for module in composer.modules():
+                for module in reversed([*composer.modules()]):  # parts first: a composer knows their values better
                     composed._init_weights(module)
                 composer.start_at_identity()
                 setattr(block.self_attn, stage, composer)
@@ -233,5 +234,7 @@ def _on_meta(config: DCFormerConfig) -> DCFormerForCausalLM:
 
 
 def _like(composed: Any, base: DCFormerForCausalLM) -> DCFormerForCausalLM:
-    """On the device of `base`, in its type and its mode."""
+    """On the device of `base`, in its type and its mode, with its way to generate and to compute attention."""
+    composed.generation_config = copy.deepcopy(base.generation_config)
+    composed.set_attn_implementation(base.config._attn_implementation)
     return composed.to(device=base.device, dtype=base.dtype).train(base.training)  # type: ignore[no-any-return]

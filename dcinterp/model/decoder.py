@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from dcinterp.model.attention import HandedOn
 from dcinterp.model.block import Block
@@ -47,9 +48,10 @@ class DCFormerPreTrainedModel(PreTrainedModel):
             initialise()
         elif isinstance(module, nn.Embedding):
             embedding_std = self.config.embedding_initializer_range
-            init.normal_(module.weight, std=embedding_std or self.config.initializer_range)
+            init.normal_(module.weight, std=self.config.initializer_range if embedding_std is None else embedding_std)
         elif isinstance(module, nn.Linear | nn.Conv2d):
-            init.normal_(module.weight, std=self.config.initializer_range * getattr(module, "init_scale", 1.0))
+            std = self.config.initializer_range * getattr(module, "init_scale", 1.0)
+            init.normal_(module.weight, std=getattr(module, "init_std", std))
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, RMSNorm | nn.LayerNorm):
@@ -80,6 +82,8 @@ class DCFormerPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """As in transformers, and a model card where the folder has none."""
+        if Path(save_directory).is_file():
+            raise UserError(f"{save_directory} is a file; give the name of a folder to save the model to.")
         super().save_pretrained(save_directory, *args, **kwargs)
         open_like(Path(save_directory) / "config.json")
         write_card(self.config, self.num_parameters(), save_directory)
@@ -98,12 +102,21 @@ class DCFormerModel(DCFormerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    def _require_positions(self, given: Tensor | None) -> None:
+        """Refuse learned positions that there are not."""
+        if given is not None and given.numel() and int(given.max()) >= self.config.max_position_embeddings:
+            raise UserError(
+                f"position_ids go up to {int(given.max())}, but this model has {self.config.max_position_embeddings} "
+                "learned positions."
+            )
+
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value  # type: ignore[assignment]
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: TokenIds | None = None,
@@ -116,6 +129,9 @@ class DCFormerModel(DCFormerPreTrainedModel):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
+        output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give either input_ids or inputs_embeds, one of the two.")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
@@ -141,6 +157,7 @@ class DCFormerModel(DCFormerPreTrainedModel):
         positions = position_ids if position_ids is not None else _positions(slots, attention_mask, x.shape[0])
         turn = self._rotation(positions, x.dtype)
         if self.config.position_type == "learned":
+            self._require_positions(position_ids)
             x = x + self.embed_positions(positions)
         windows = self.config.windows
         sights = self._sights(set(windows), slots, length, attention_mask)
@@ -260,6 +277,7 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
             return 0.0
         return extra if items is None else extra * (labels[:, 1:] != -100).sum() / items
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: TokenIds | None = None,
@@ -282,6 +300,7 @@ class DCFormerForCausalLM(DCFormerPreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             output_attentions=kwargs.pop("output_attentions", None),
             output_hidden_states=kwargs.pop("output_hidden_states", None),
+            return_dict=True,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(output.last_hidden_state[:, kept])

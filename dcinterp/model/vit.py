@@ -37,7 +37,9 @@ class PatchEmbeddings(nn.Module):
                 f"The images are {tuple(pixel_values.shape[1:])} (channels, height, width), but this model takes "
                 f"{self.shape}; resize them."
             )
-        return self.projection(pixel_values).flatten(2).transpose(1, 2) + self.positions
+        return (
+            self.projection(pixel_values.to(self.projection.weight.dtype)).flatten(2).transpose(1, 2) + self.positions
+        )
 
 
 class DCViTPreTrainedModel(DCFormerPreTrainedModel):

@@ -149,10 +149,7 @@ QUOTED = ('"[', '"{', '"#', '"\\"')
 def _misread(text: str, name: str) -> bool:
     if text.startswith(QUOTED) or (name in TOKEN_ARGUMENTS and text[:1] == "#" and text[1:].isdigit()):
         return True
-    try:
-        return text[:1] in ("[", "{") and bool(json.loads(text))
-    except (ValueError, RecursionError):
-        return False
+    return text[:1] in ("[", "{")
 
 
 def plain(value: Any) -> Any:

@@ -16,6 +16,8 @@ from dcinterp.checkpoints.layouts import write_foreign
 from dcinterp.checkpoints.layouts.diffllama import write_config
 from dcinterp.checkpoints.read import read_model
 from dcinterp.checkpoints.verify import verify
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.errors import UserError
 
 IDS = torch.randint(0, 31, (2, 9), generator=torch.Generator().manual_seed(4))
@@ -130,3 +132,21 @@ def test_what_the_layout_has_no_place_for_is_not_written(changes: dict[str, Any]
     config = dcinterp.DCFormerConfig(compose="differential", hidden_size=32, num_attention_heads=4, **changes)
     with pytest.raises(UserError, match="diffllama"):
         write_config(config)
+
+
+def test_half_precision_runs_as_it_is_stored(tmp_path):
+    sizes = dict(vocab_size=50, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4)
+    config = DiffLlamaConfig(**sizes, num_key_value_heads=2)
+    DiffLlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
+    model = read_model(tmp_path)
+    assert model.dtype == torch.bfloat16
+    assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
+
+
+def test_layers_that_were_moved_are_not_written_as_if_they_had_not(tmp_path):
+    sizes = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=3, intermediate_size=40, vocab_size=50)
+    model = DCFormerForCausalLM(DCFormerConfig(**sizes, compose="differential", norm_eps=1e-5))
+    model.model.layers = model.model.layers[1:]
+    model.config.num_hidden_layers = 2
+    with pytest.raises(UserError, match="layers were moved or taken out"):
+        write_foreign(model, tmp_path, "diffllama")

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 
 from dcinterp.checkpoints.fit import require_layers, require_one_type
 from dcinterp.checkpoints.names import layout_names
@@ -102,7 +103,21 @@ def read_foreign(
     model.load_state_dict(loaded, assign=True)
     model.tie_weights()
     config.dtype = model.lm_head.weight.dtype
+    if (folder / "generation_config.json").is_file():  # where a chat model says at which tokens it ends
+        model.generation_config = read_generation(folder)
     return model.eval()
+
+
+def read_generation(folder: Path) -> GenerationConfig:
+    """How the model of a folder generates.
+
+    Raises:
+        UserError: its generation_config.json is damaged.
+    """
+    try:
+        return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{folder / 'generation_config.json'} cannot be read ({reason(error)}).") from error
 
 
 def _tied(loaded: dict[str, Tensor]) -> bool:

@@ -29,6 +29,7 @@ FIELDS = frozenset(
     "output_attentions output_hidden_states return_dict problem_type is_encoder_decoder chunk_size_feed_forward".split()
 )
 VECTOR = re.compile(r"model\.layers\.(\d+)\.self_attn\.(lambda_[qk][12])")
+LAMBDA = re.compile(r"model\.layers\.(\d+)\.self_attn\.post\.lambda_init")
 OUT = re.compile(r"model\.layers\.\d+\.self_attn\.o_proj\.weight")
 SHARED = re.compile(
     r"model\.layers\.\d+\.(self_attn\.[qkv]_proj|mlp\.(gate|up|down)_proj|(input|post_attention)_layernorm)\.weight"
@@ -85,7 +86,7 @@ def to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iterator[tuple
     if vector := VECTOR.fullmatch(name):
         at = f"model.layers.{vector[1]}.self_attn.post."
         yield at + vector[2], tensor
-        yield at + "lambda_init", torch.tensor(first_lambda(int(vector[1])))
+        yield at + "lambda_init", torch.tensor(first_lambda(int(vector[1])), dtype=tensor.dtype)
     elif OUT.fullmatch(name):
         yield name, _turn(tensor, (config.num_attention_heads // 2, 2))
     elif name.endswith("rotary_emb.inv_freq"):
@@ -124,6 +125,13 @@ def write_config(config: DCFormerConfig) -> dict[str, Any]:
 def to_theirs(tensors: Mapping[str, Tensor], config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
     """(foreign name, tensor) of a whole model."""
     for name, tensor in tensors.items():
+        if place := LAMBDA.fullmatch(name):
+            said = first_lambda(int(place[1]))
+            if abs(float(tensor) - said) > 4 * torch.finfo(tensor.dtype).eps:
+                raise UserError(
+                    f"{name} is {float(tensor):.4f}, and the diffllama layout has {said:.4f} in that layer, so layers "
+                    "were moved or taken out; write our own layout."
+                )
         if name.endswith("lambda_init") or (name == "lm_head.weight" and config.tie_word_embeddings):
             continue  # the number of the layer says it; the embedding is it
         yield (

@@ -89,7 +89,7 @@ def shared_config(
     ours = dict(
         vocab_size=fields["vocab_size"],
         hidden_size=width,
-        intermediate_size=fields.get("intermediate_size") or default_mlp_width,
+        intermediate_size=default_mlp_width if (mlp := fields.get("intermediate_size")) is None else mlp,
         num_hidden_layers=fields["n_layer"],
         num_attention_heads=heads,
         num_key_value_heads=_shared_heads(fields, tensors),
@@ -208,6 +208,12 @@ def attention_to_theirs(own: Mapping[str, Tensor], config: DCFormerConfig) -> It
     yield "dyn_w_proj.qkw", torch.stack([w[0].unflatten(-1, (2 * rank, heads)) for w in up]).unsqueeze(0)
     yield "dyn_w_proj.dd", torch.cat([w.T for w in gate], dim=-1).unsqueeze(1)
     identity = torch.eye(heads, dtype=own["q_proj.weight"].dtype).unsqueeze(0)
+    static = [own[name] for stage in ("pre", "post") if (name := f"{stage}.static.weight") in own]
+    if static and all(_is_identity(each) for each in static):
+        raise UserError(
+            "Static maps that are the identity stand for untrained ones in this layout, and would be left out; write "
+            "our own layout."
+        )
     for stage in ("pre", "post"):
         yield f"dyn_w_proj.{stage}_proj.w", own.get(f"{stage}.static.weight", identity).clone()
 

@@ -86,7 +86,7 @@ class DifferentialCompose(Composer):
     ) -> ComposeWeights:
         """Reads no token: [head_from, head_to] = [[1, 1], [-lambda, -lambda]], each over the pairs."""
         first, second = (self.lambda_q1 * self.lambda_k1).sum(), (self.lambda_q2 * self.lambda_k2).sum()
-        share = first.exp() - second.exp() + self.lambda_init
+        share = first.exp() - second.exp() + self.lambda_init.to(first.dtype)
         one = torch.eye(self.config.num_attention_heads // 2, dtype=share.dtype, device=share.device)
         plus = torch.cat([one, one], dim=1)
         return ComposeWeights(static=torch.cat([plus, -share * plus]), skip=False)

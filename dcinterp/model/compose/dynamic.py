@@ -51,6 +51,9 @@ class SideWeights(nn.Module):
             self.up = nn.Parameter(torch.empty(self.groups, inner, inner))
         if config.compose_gate:
             self.gate = nn.Linear(config.hidden_size, config.num_attention_heads, bias=False)
+            # For where it is all there is: transformers passes over modules without parameters of their own, and never
+            # calls this one's `initialise`.
+            self.gate.init_std = self._gate_std()  # type: ignore[assignment]
 
     def forward(self, x: Residual) -> tuple[LowRank | None, LowRank | None, Gate | None]:
         w1 = w2 = wg = None
@@ -86,7 +89,6 @@ class SideWeights(nn.Module):
     @torch.no_grad()
     def initialise(self) -> None:
         """The paper's initialisation: composition starts close to the identity."""
-        heads = self.groups * self.group_heads
         if hasattr(self, "down"):
             for rows in self.down.weight.chunk(self.groups):
                 init.xavier_normal_(rows)
@@ -94,7 +96,10 @@ class SideWeights(nn.Module):
             # sqrt(2HR)(H+R), per group: the width of W_2 and the heads and rank that share its output.
             init.normal_(self.up, std=0.02 / (math.sqrt(inner) * (self.group_heads + self.rank)))
         if hasattr(self, "gate"):
-            init.normal_(self.gate.weight, std=0.05 * math.sqrt(2 / (self.gate.in_features + heads)))
+            init.normal_(self.gate.weight, std=self._gate_std())
+
+    def _gate_std(self) -> float:
+        return 0.05 * math.sqrt(2 / (self.gate.in_features + self.gate.out_features))
 
     @torch.no_grad()
     def start_at_identity(self) -> None:

@@ -87,3 +87,22 @@ def test_matching(make_bridge):
         list_hooks(bridge, "blocks.0.hook_resid_prex")
     with pytest.raises(UserError, match=r"no layer 2; this model has layers 0\.\.1"):
         list_hooks(bridge, layer=2)
+
+
+@pytest.mark.parametrize("context", [2, 3, 4, 6])
+def test_hooks_of_a_model_with_a_short_context(make_bridge, context):
+    bridge = make_bridge(max_position_embeddings=context)
+    (hook,) = list_hooks(bridge, "blocks.0.attn.hook_z")
+    assert hook.axes == ("batch", "pos", "head", "d_head")
+    (hook,) = list_hooks(bridge, "blocks.0.attn.hook_pattern")
+    assert hook.axes == ("batch", "head", "query", "key")
+
+
+def test_as_many_patches_as_a_head_is_wide_are_told_apart():
+    sizes = dict(hidden_size=64, num_attention_heads=4, image_size=16, patch_size=4, num_hidden_layers=1)
+    bridge = wrap(build_model(DCFormerConfig.preset("tiny-dcvit", **sizes)))
+    axes = {name: hook.axes for hook in list_hooks(bridge) for name in (hook.name, *hook.aliases)}
+    for name in ("hook_q", "hook_z"):
+        assert axes[f"blocks.0.attn.{name}"] == ("batch", "pos", "head", "d_head")
+    for name in ("hook_pattern", "post.hook_in", "post.hook_o_kp"):
+        assert axes[f"blocks.0.attn.{name}"] == ("batch", "head", "query", "key")

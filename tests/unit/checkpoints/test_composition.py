@@ -17,6 +17,8 @@ from dcinterp.checkpoints.read import read_model
 from dcinterp.checkpoints.verify import verify
 from dcinterp.cli import main
 from dcinterp.model.added_composition import TENSORS, is_added, weights_fingerprint
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.progress import Cancelled
 from dcinterp.train.config.recipe import (
@@ -371,3 +373,28 @@ def test_the_flags_of_the_verb_start_from_it(added, text, tmp_path, capsys):
         main([*arguments, "--preset", "tiny-dcformer"])
     assert ended.value.code == 2
     assert "Give --from or --preset" in capsys.readouterr().err
+
+
+def test_what_is_put_in_starts_as_in_a_fresh_model():
+    """And not at the range of all other layers, with which w_1 is half as long as it should be."""
+    from dcinterp.model.added_composition import add_composition
+
+    sizes = dict(vocab_size=50, hidden_size=256, num_attention_heads=8, num_hidden_layers=1, intermediate_size=64)
+    fresh = DCFormerForCausalLM(DCFormerConfig(**sizes)).model.layers[0].self_attn.post
+    base = DCFormerForCausalLM(DCFormerConfig(**sizes, compose="none"))
+    base.generation_config.eos_token_id = [3, 4]
+    base.set_attn_implementation("eager")
+    added = add_composition(base, {"compose": "dynamic"})
+    own = added.model.layers[0].self_attn.post
+    assert float(own.query.down.weight.std()) == pytest.approx(float(fresh.query.down.weight.std()), rel=0.1)
+    assert added.generation_config.eos_token_id == [3, 4]
+    assert added.config._attn_implementation == "eager"
+
+
+def test_a_chat_model_keeps_the_tokens_at_which_it_ends(base, tmp_path):
+    shutil.copytree(base, tmp_path / "chat")
+    (tmp_path / "chat" / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
+    assert read_model(tmp_path / "chat").generation_config.eos_token_id == [2, 7]
+    (tmp_path / "chat" / "generation_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"generation_config\.json cannot be read"):
+        read_model(tmp_path / "chat")

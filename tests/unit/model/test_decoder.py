@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.support.errors import UserError
 
 Build = Callable[..., DCFormerForCausalLM]
 
@@ -188,3 +189,40 @@ def test_a_mask_of_pairs_is_one_sentence(model: Build) -> None:
 def test_a_pad_token_outside_the_vocabulary_is_one_sentence() -> None:
     with pytest.raises(ValueError, match="pad_token_id is 31, outside the vocabulary of 31"):
         DCFormerConfig(vocab_size=31, pad_token_id=31)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"compose_projection": False}, {"compose_projection": False, "compose_static": True}]
+)
+def test_gates_start_as_small_where_they_are_all_there_is(changes) -> None:
+    """transformers passes over modules without parameters of their own: these began fifteen times as large."""
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=512, num_attention_heads=16, num_hidden_layers=1, intermediate_size=64, vocab_size=30)
+    post = DCFormerForCausalLM(DCFormerConfig(**sizes, **changes)).model.layers[0].self_attn.post
+    for side in (post.query, post.key):
+        assert side.gate.weight.std().item() == pytest.approx(0.05 * math.sqrt(2 / 528), rel=0.05)
+
+
+def test_outputs_are_asked_for_as_in_transformers(model: Build) -> None:
+    built, ids = model("tiny-dcformer++"), torch.tensor([[1, 2, 3]])
+    whole = built(ids, output_hidden_states=True, output_attentions=True)
+    logits, *_ = built(ids, return_dict=False)
+    assert torch.equal(logits, built(ids).logits)
+    built.config.output_hidden_states = True
+    asked = built(ids)
+    assert len(asked.hidden_states) == len(whole.hidden_states)
+    assert asked.attentions is None
+
+
+def test_positions_that_were_not_learned_are_one_sentence() -> None:
+    sizes = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, vocab_size=30)
+    built = DCFormerForCausalLM(DCFormerConfig(**sizes, position_type="learned", max_position_embeddings=8))
+    with pytest.raises(UserError, match="position_ids go up to 9, but this model has 8 learned positions"):
+        built(torch.tensor([[1, 2]]), position_ids=torch.tensor([[8, 9]]))
+
+
+def test_a_model_is_not_saved_into_a_file(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    sizes = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, vocab_size=30)
+    with pytest.raises(UserError, match="is a file; give the name of a folder"):
+        DCFormerForCausalLM(DCFormerConfig(**sizes)).save_pretrained(tmp_path / "file")

@@ -125,3 +125,8 @@ def test_layers_that_read_the_scores_of_others_get_them() -> None:
     for parameter in model.model.layers[0].self_attn.pre.parameters():
         parameter.data.mul_(2)
     assert (model(images()).logits - logits).abs().max() > 1e-3
+
+
+def test_a_model_in_half_precision_takes_ordinary_pixels() -> None:
+    model = build().to(torch.bfloat16)
+    assert torch.equal(model(images()).logits, model(images().to(torch.bfloat16)).logits)
