@@ -154,5 +154,8 @@ def average(
     """
     chosen = [(table[task], 1 if answers is None else answers[task]) for task in tasks if task in table]
     names = dict.fromkeys(name for row, _ in chosen for name in row)
-    total = sum(count for _, count in chosen)
-    return {name: sum(count * row.get(name, 0.0) for row, count in chosen) / total for name in names}
+    averages = {}
+    for name in names:
+        having = [(row[name], count) for row, count in chosen if name in row]
+        averages[name] = sum(level * count for level, count in having) / sum(count for _, count in having)
+    return averages

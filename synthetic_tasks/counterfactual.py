@@ -191,7 +191,7 @@ def scope_of(grammar: Grammar, word: str) -> Scope:
 def frame(grammar: Grammar, fact: Fact) -> str:
     """A fact with its item blanked: what must not change when the item does."""
     item = grammar.domain.items[fact.item]
-    text = grammar.write_fact(fact.person, item).lower()
+    text = grammar.write_fact("", item).lower()  # the word may stand in a name: "car" in Carol
     return text.replace(fact.item.lower(), "_", 1)
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from synthetic_tasks.catalogue import find
 from synthetic_tasks.example import Row
 from synthetic_tasks.solve import solve
 
@@ -66,7 +67,7 @@ def parse_row(task_id: str, text: str) -> Row:
             expected = " or ".join(solution.accepted)
             raise ValueError(f"{line!r} should be answered with {expected!r}")
         examples.append(solution.example())
-    row = Row(task_id, tuple(examples))
+    row = Row(find(task_id).id, tuple(examples))
     if row.text != text:
         raise ValueError(
             "the row is not in the released layout (newlines around it, `[ answer ]` from the third example on): "

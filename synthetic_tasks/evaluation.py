@@ -78,8 +78,8 @@ class Evaluation:
                     "high": high,
                     "accepted": part["accepted"].mean(),
                     "restricted": part["restricted"].mean(),
-                    "logprob": part["logprob"].mean(),
-                    "perplexity": float(np.exp(-part["logprob"].sum() / part["tokens"].sum())),
+                    "logprob": part["logprob"].mean(skipna=False),
+                    "perplexity": float(np.exp(-part["logprob"].sum(skipna=False) / part["tokens"].sum())),
                 }
             )
         return pd.DataFrame(lines)
@@ -138,7 +138,8 @@ class Evaluation:
             raise ValueError(f"{folder} does not hold a finished evaluation (summary.json is missing)")
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         text = {"answer": str, "greedy": str}  # "2014" is a word here
-        records = pd.read_csv(folder / "answers.csv", dtype=text, keep_default_na=False).to_dict("records")
+        given = {"dtype": text, "keep_default_na": False, "na_values": {"logprob": [""]}}
+        records = pd.read_csv(folder / "answers.csv", **given).to_dict("records")
         levels = {
             task: {FORMER.get(name, name): level for name, level in named.items()}
             for task, named in summary["baselines"].items()

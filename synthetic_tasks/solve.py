@@ -103,8 +103,8 @@ def solve(line: str, task: Task | str | int | None = None) -> Solution:
     if not found:
         raise UnsolvableLine(line, max(failures, key=lambda failure: failure[0])[1])
     best = next((solution for solution in found if solution.source is not None), found[0])
-    alike = tuple(s.task.id for s in found if s.facts == best.facts and s.accepted == best.accepted and s is not best)
-    return replace(best, task_ids=(best.task.id, *alike))
+    alike = (s.task.id for s in found if s.facts == best.facts and s.accepted == best.accepted)
+    return replace(best, task_ids=tuple(dict.fromkeys((best.task.id, *alike))))
 
 
 def readings(line: str, tasks: Iterable[Task], failures: list[tuple[int, str]]) -> Iterator[Solution]:

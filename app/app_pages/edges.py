@@ -41,7 +41,7 @@ except UserError as problem:
 across = st.columns([2, 2, 2])
 stage = inputs.stage(name, where=across[0])
 method = links.choose(
-    "Method", METHODS, key="method", format=METHODS.__getitem__, help=tip("edge score"), where=across[1]
+    "Method", METHODS, key="edge_rule", format=METHODS.__getitem__, help=tip("edge score"), where=across[1]
 )
 shown = links.number("Strongest edges", 4, 64, key="top", default=16, help=tip("edge"), where=across[2])
 try:

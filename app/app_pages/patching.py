@@ -164,6 +164,7 @@ except UserError as problem:
     inputs.refuse(problem)
 if placed is not None:
     rows = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads)]
+    cell, at = st.session_state.get("cell"), st.session_state.get("at")  # of another page, where none is drawn here
 
     def follow_head_at(row, column):
         st.session_state.cell, st.session_state.at = rows[row], column
@@ -171,7 +172,7 @@ if placed is not None:
     view(
         placed,
         "head-positions",
-        selected=(rows.index(st.session_state.cell), st.session_state.at) if "cell" in st.session_state else None,
+        selected=(rows.index(cell), at) if cell in rows and at in range(length) else None,
         on_pick=follow_head_at,
         warnings=False,
         caption=f"Each cell is one run: {patching_form.site_label(placed.site)} of this head, at this token alone, "

@@ -19,6 +19,8 @@ from workbench.glossary import tip
 from workbench.markdown import escape, sentence
 
 TASK, TEXT = "task", "text"
+SIGNS = (".", ",", "?", "!", ";", ":")
+"""Before which a text has no space."""
 EXAMPLES_AT_MOST = 5000
 """Of an analysis that is started on a page."""
 KINDS = {TASK: "An example of a task", TEXT: "My own text"}
@@ -225,7 +227,9 @@ def append_word() -> None:
     """The word that was clicked at the end of the text, as a callback."""
     chosen = st.session_state.get("known-word")
     if chosen:
-        st.session_state.text = synthetic_tasks.join([*synthetic_tasks.words(st.session_state.get("text", "")), chosen])
+        text = st.session_state.get("text", "")
+        joined = not text or text[-1].isspace() or chosen in SIGNS
+        st.session_state.text = text + ("" if joined else " ") + chosen
         st.session_state["known-word"] = None
 
 

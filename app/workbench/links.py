@@ -38,6 +38,7 @@ FORMER_WORDS: dict[str, dict[str, str]] = {
 """{parameter: {a value that links of version 0.1 hold: what it is called now}}, of the values that were renamed."""
 
 FORMER_KEYS: dict[str, dict[str, str]] = {
+    "Edges": {"method": "edge_rule"},
     "Experiments": {"seed": "run_seed"},
     "Glossary": {"search": "term"},
     "Interventions": {"part": "units"},

@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from dcinterp.bridge.protocol import stages_of
-from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF
+from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF, OWN
 from dcinterp.cli.app import MODELS_VARIABLE, TOKENIZER_MARK
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
@@ -22,6 +22,8 @@ LOADED_AT_MOST = 4
 FOLDERS_LISTED_AT_MOST = 200
 FITS_THE_SIDEBAR = 26
 """Letters."""
+ENDINGS = ("safetensors", "gguf", "bin", "json")
+"""Of the files that make a model: its weights, config and tokenizer."""
 WITHOUT_ASKING = 2_000_000_000
 """Bytes of weights up to which a link opens a model of this machine; a larger one is opened by a click."""
 BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "BOOL": 1}
@@ -141,8 +143,8 @@ def _load(name: str, stamp: int) -> Any:
 
 def stamp(name: str) -> int:
     """A number that changes when the weights of a local folder do, so that a model in training is shown as it is."""
-    place = path_of(parts(name)[0])
-    files = [file for ending in ("safetensors", "gguf") for file in place.glob(f"*.{ending}")]
+    place = path_of(parts(name)[0].removeprefix(OWN))
+    files = [file for ending in ENDINGS for file in place.glob(f"*.{ending}")]
     return max(
         (file.stat().st_mtime_ns for file in (files if place.is_dir() else [place]) if file.is_file()), default=0
     )
@@ -196,7 +198,7 @@ def estimate(name: str) -> Any:
         UserError: there is no such model, its folder is damaged, or its size is not known before it is downloaded.
     """
     import dcinterp
-    from dcinterp.checkpoints.names import OWN, PLANTED, refuse_missing_folder
+    from dcinterp.checkpoints.names import PLANTED, refuse_missing_folder
 
     asked = parts(name.strip())[0]
     name = asked.removeprefix(OWN)
@@ -211,7 +213,7 @@ def estimate(name: str) -> Any:
 
 def lacks_tokenizer(name: str) -> bool:
     """Whether a model's folder on this machine has no tokenizer (a GGUF file has its own)."""
-    from dcinterp.checkpoints.names import OWN, gguf_file, is_adapter
+    from dcinterp.checkpoints.names import gguf_file, is_adapter
     from dcinterp.checkpoints.tokenizer_files import has_tokenizer
 
     folder = path_of(name.removeprefix(OWN))
@@ -237,7 +239,7 @@ def tokenizer_problem(name: str, tokenizer: str) -> str:
 def needs_hub(name: str) -> bool:
     """Whether only the hub can say what a name stands for, so that it is asked when a person wants that."""
     from dcinterp.checkpoints.hub import cached_snapshot
-    from dcinterp.checkpoints.names import OWN, PLANTED
+    from dcinterp.checkpoints.names import PLANTED
 
     source = parts(name.strip())[0].removeprefix(OWN)
     try:

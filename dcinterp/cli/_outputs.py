@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from dcinterp.results.result import Result
 
 
+def require_different(*paths: Path | None) -> None:
+    """Raise a UserError if two outputs, or an output and what is read, are one file: the later would replace it."""
+    places = [path.resolve() for path in paths if path is not None]
+    for number, place in enumerate(places):
+        for other in places[number + 1 :]:
+            if place == other or place in other.parents or other in place.parents:
+                raise UserError(f"{other} and {place} are in each other's place; give different paths.")
+
+
 def require_file_place(path: Path | None) -> None:
     """Raise a UserError if no file can be written at `path`: better now than after the work."""
     if path is None:

@@ -14,6 +14,7 @@ from dcinterp.cli._help import Group, Verb, Verbs, example
 from dcinterp.cli._models import MODEL, TOKENIZER
 from dcinterp.cli._outputs import (
     print_result_json,
+    require_different,
     require_figure_place,
     require_file_place,
     require_result_place,
@@ -322,6 +323,7 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     if kind and kind not in (known := figure_kinds(entry)):
         hint = nearest(kind, filter(None, known)) if any(known) else "leave --figure-kind out."
         raise UserError(f"There is no figure {kind!r} of this result; {hint}")
+    require_different(figure, given["save"], given["csv"])
     require_result_place(given["save"], entry.kind)
     require_file_place(given["csv"])
 

@@ -259,19 +259,21 @@ def circuits(
     from dcinterp.bench.circuits import FAST, MODELS, PLANTED, measure_planted, measure_tasks, summarise
     from dcinterp.bench.row_file import read_rows
     from dcinterp.mechanism.circuit_scores import METHODS
-    from dcinterp.support.errors import require_known
+    from dcinterp.support.errors import UserError, require_known
     from synthetic_tasks.selection import chosen
 
     require_file_place(rows)
     for method in methods or ():
         require_known("method", method, METHODS)
     until = time.monotonic() + seconds
+    names = [task.id for task in chosen("" if tasks == "all" else tasks)]
+    if not seconds and not rows.is_file():
+        raise UserError(f"There is no file {rows} to read; without --seconds 0 it is made.")
     if not seconds:
         made = 0
     elif planted:
         made = measure_planted(PLANTED, rows, methods=methods or tuple(METHODS), until=until)
     else:
-        names = [task.id for task in chosen("" if tasks == "all" else tasks)]
         made = measure_tasks(models or MODELS, names, rows, methods=methods or FAST, until=until)
     typer.echo(f"{made} more rows", err=True)
     found = summarise(read_rows(rows))

@@ -12,7 +12,7 @@ import typer
 
 from dcinterp.cli._engine import Engine
 from dcinterp.cli._help import Verbs
-from dcinterp.cli._outputs import print_results_json, require_file_place
+from dcinterp.cli._outputs import print_results_json, require_different, require_file_place
 from dcinterp.cli._training_progress import show_progress
 from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.whole_files import whole
@@ -213,6 +213,9 @@ def circuits(
     from dcinterp.evidence.circuits import circuits_text
 
     require_file_place(to)
+    place = folder.parent if folder.is_file() else folder
+    require_different(to, place / "circuits.csv")
+    require_different(to, place / "results.csv")
     text = circuits_text(folder, table, arm, said=partial(typer.echo, err=True))
     if to is not None:
         with whole(to) as made:

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._models import MODEL, TOKENIZER
+from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import print_json
 from dcinterp.support.text import printable
 
 
 def command(
+    ctx: typer.Context,
     model: Annotated[str, MODEL],
     files_only: Annotated[
         bool, typer.Option("--files-only", help="Read config.json and the headers of the weights; load nothing.")
@@ -41,6 +43,7 @@ def command(
 
     from dcinterp.checkpoints.describe import describe, size
 
+    require_apart(ctx, "files_only", "device", "tokenizer")
     if files_only:
         described = describe(model)
         print_json(described.record()) if as_json else typer.echo(printable("\n".join(described.sentences())))

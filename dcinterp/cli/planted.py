@@ -12,6 +12,7 @@ from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import (
     print_json,
     print_result_json,
+    require_different,
     require_file_place,
     require_folder_place,
     require_result_place,
@@ -213,6 +214,7 @@ def bench(
 
     require_file_place(rows)
     require_file_place(page)
+    require_different(rows, page)
     for kind in kinds or ():
         require_known("kind", kind, fixtures())
     for method in methods or ():

@@ -19,7 +19,10 @@ def command(
         bool, typer.Option("--mechanisms", help="List the ways of composing heads instead, with what each one is.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: by name the family, fields, training recipe and parameters.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON: by name the family, fields, training recipe and parameters; or the mechanisms."
+        ),
     ] = False,
 ) -> None:
     """List the named models with their shapes, parameter counts and the paper's training recipe.
@@ -41,10 +44,16 @@ def command(
     from rich.table import Table
 
     from dcinterp.model.build import count_parameters
-    from dcinterp.model.compose.registry import mechanism_rows
+    from dcinterp.model.compose.registry import MECHANISM_COLUMNS, mechanism_rows
     from dcinterp.model.config import DCFormerConfig
     from dcinterp.model.presets import preset, presets
+    from dcinterp.support.errors import UserError
 
+    if mechanisms and name is not None:
+        raise UserError("--mechanisms lists all of them; leave the name out.")
+    if mechanisms and as_json:
+        print_json([dict(zip(MECHANISM_COLUMNS, row, strict=True)) for row in mechanism_rows()])
+        return
     if mechanisms:
         for title, compose, formula, head_map, released, analyses in mechanism_rows():
             typer.echo(f"{title} (compose: {compose})\n    {formula}\n    M: {head_map}")

@@ -193,7 +193,6 @@ def solve(
 
         dcinterp tasks solve --file rows.jsonl --json
     """
-    require_apart(ctx, "file", "task")
     from synthetic_tasks import UnsolvableLine
     from synthetic_tasks import solve as solve_line
 
@@ -241,6 +240,8 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
             task_id, texts = parse_texts(line)
         except ValueError as error:
             raise ValueError(f"{file}, record {number}: not in the released format ({error})") from error
+        if task is not None:
+            raise ValueError(f"{file} says the task of every record; leave --task out.")
         found += [(one, task_id) for one in texts.strip("\n").split("\n")]
     if not found:
         raise ValueError(f"{file} has no lines; give a file of lines, or of the released format")

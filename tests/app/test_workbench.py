@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import threading
@@ -184,3 +185,35 @@ def test_workbench_modules_import_torch_only_when_needed():
     )
     out = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert out.stdout.strip() == "[]", out.stdout + out.stderr
+
+
+class State(dict):
+    __getattr__, __setattr__ = dict.__getitem__, dict.__setitem__
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "after"),
+    [
+        ("<bos> Bob topaz", "Ann", "<bos> Bob topaz Ann"),
+        ("a11=2 rule7 ", "A", "a11=2 rule7 A"),
+        ("Ruth has a lime", ".", "Ruth has a lime."),
+        ("", "Ruth", "Ruth"),
+    ],
+)
+def test_a_word_that_is_clicked_leaves_the_text_as_it_is(monkeypatch, text, word, after):
+    from workbench import inputs
+
+    monkeypatch.setattr(inputs.st, "session_state", state := State({"text": text, "known-word": word}))
+    inputs.append_word()
+    assert state == {"text": after, "known-word": None}
+
+
+def test_a_model_is_read_again_when_its_files_change(tmp_path):
+    from workbench import models
+
+    (tmp_path / "pytorch_model.bin").write_bytes(b"1")
+    os.utime(tmp_path / "pytorch_model.bin", ns=(1, 1))
+    assert models.stamp(str(tmp_path)) == models.stamp(f"own:{tmp_path}") == 1
+    (tmp_path / "config.json").write_text("{}")
+    os.utime(tmp_path / "config.json", ns=(2, 2))
+    assert models.stamp(f"own:{tmp_path}") == 2

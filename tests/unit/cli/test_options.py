@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dcinterp
+import synthetic_tasks
 from dcinterp.cli import main
 from dcinterp.cli._models import model_names
 
@@ -19,10 +21,16 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
+def ran(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert not ended.value.code
+
+
 @pytest.mark.parametrize(
     ("arguments", "option", "other"),
     [
-        (("tasks", "solve", "--file", "x", "--task", "task2"), "--file", "--task"),
+        (("load", "dcformer++", "--files-only", "--device", "cpu"), "--files-only", "--device"),
         (("tasks", "evaluate", "dcformer++", "--data", "x", "--rows", "3"), "--data", "--rows"),
         (("bench", "attention", "--short", "--long"), "--short", "--long"),
         (("bench", "load", "--folder", "x", "--preset", "tiny-dcformer"), "--folder", "--preset"),
@@ -94,3 +102,33 @@ def test_edges_into_a_head_that_is_not_there_are_refused(shipped, prompt):
     for head, said in (((2, 99), "no head 99"), ((9, 0), "Layer 9 was not scored"), (7, r"give \(layer, head\)")):
         with pytest.raises(dcinterp.UserError, match=said):
             edges.top(1, head_to=head)
+
+
+def test_a_file_of_lines_may_be_of_one_task(capsys, tmp_path):
+    row = synthetic_tasks.generate("task0", 1, 0)[0]
+    (tmp_path / "lines.txt").write_text(row.examples[0].prompt + "\n")
+    ran("tasks", "solve", "--file", str(tmp_path / "lines.txt"), "--task", "task0", "--json")
+    assert '"task": "task0"' in capsys.readouterr().out
+    synthetic_tasks.write_jsonl([row], tmp_path / "rows.jsonl")
+    said = refused(capsys, "tasks", "solve", "--file", str(tmp_path / "rows.jsonl"), "--task", "task0")
+    assert "says the task of every record" in said
+
+
+def test_one_output_does_not_take_the_place_of_another(capsys, tmp_path):
+    same, rows = str(tmp_path / "same.html"), str(tmp_path / "rows.jsonl")
+    prompt = ("analyze", "predict", "dcformer++", "--prompt", "< Ruth has")
+    for options in (("--csv", same, "--figure", same), ("--save", same, "--csv", f"{same}/table.csv")):
+        assert "each other's place" in refused(capsys, *prompt, *options)
+    assert "each other's place" in refused(capsys, "planted", "bench", rows, "--short", "--page", rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_mechanisms_are_json_where_it_is_asked_for(capsys):
+    ran("presets", "--mechanisms", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert {"dynamic", "static"} <= {each["`compose`"].strip("`") for each in found}
+    assert "leave the name out" in refused(capsys, "presets", "nowhere", "--mechanisms")
+
+
+def test_a_benchmark_reads_no_file_that_there_is_not(capsys, tmp_path):
+    assert "There is no file" in refused(capsys, "bench", "circuits", str(tmp_path / "no.jsonl"), "--seconds", "0")

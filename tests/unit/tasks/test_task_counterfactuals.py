@@ -171,3 +171,11 @@ def test_a_relation_that_somebody_adds_changes_none_of_the_74_tasks(monkeypatch)
     added = [replace(each, relation="mine") for each in real()]  # there is none, so that asking it anything fails
     monkeypatch.setattr(module, "compositions", lambda: (*added, *real()))
     assert str(counterfactuals(example)) == before
+
+
+@pytest.mark.parametrize("person", ["Carol", "Donna"])
+def test_a_word_inside_a_name_is_no_word(person: str) -> None:
+    line = f"< {person} has a car. Ruth has a lime. Karen has a dog. >. {person} has a kind of"
+    changed = corrupt(solve(line).example(), "source", seed=0).corrupt
+    assert changed.facts[0].item != "car"
+    assert changed.facts[0].person == person

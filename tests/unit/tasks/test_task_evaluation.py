@@ -383,3 +383,20 @@ def test_rows_of_any_length(word_tokenizer) -> None:
     result = evaluate(oracle, rows, tokenizer=word_tokenizer)
     assert [record["shots"] for record in result.records] == [0] * len(rows)
     assert all(one["row"] + 1 == other["row"] for one, other in pairwise(result.records))
+
+
+def test_a_model_that_overflows_is_not_perfect(word_tokenizer, tmp_path) -> None:
+    def overflows(ids):
+        return torch.full((*ids.shape, len(word_tokenizer)), float("nan"))
+
+    result = evaluate(overflows, generate("task2", 2, 0), tokenizer=word_tokenizer, bootstrap=0)
+    table = result.table("all")
+    assert table[["logprob", "perplexity"]].isna().all(axis=None)
+    result.save(tmp_path)
+    assert Evaluation.load(tmp_path).table("all")[["logprob", "perplexity"]].isna().all(axis=None)
+
+
+def test_a_baseline_is_averaged_over_the_tasks_that_have_it() -> None:
+    levels = {"a": {"first": 0.2, "middle": 0.3}, "b": {"first": 0.6}}
+    assert average(levels, ["a", "b"]) == pytest.approx({"first": 0.4, "middle": 0.3})
+    assert average(levels, ["a", "b"], {"a": 1, "b": 3}) == pytest.approx({"first": 0.5, "middle": 0.3})

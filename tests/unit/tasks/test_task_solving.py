@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from synthetic_tasks import EXTRA_TASKS, TASKS, Row, UnsolvableLine, generate, read_jsonl, solve, write_jsonl
 from synthetic_tasks.catalogue import compositions
+from synthetic_tasks.dataset import parse_row
 
 
 def test_every_line_of_the_sample(sample_path: Path) -> None:
@@ -186,3 +187,14 @@ def test_wrong_answers_and_layouts_in_a_file_are_refused(tmp_path: Path) -> None
         path.write_text(path.read_text().replace(old, new, 1))
         with pytest.raises(ValueError, match=message):
             read_jsonl(path)
+
+
+def test_a_task_is_not_another_of_itself() -> None:
+    solution = solve("< Ruth has a lime. John has a dog. Karen has a pear. >. John does not have")
+    assert solution.source is None
+    assert len(set(solution.task_ids)) == len(solution.task_ids)
+
+
+def test_a_row_has_the_id_that_its_task_has() -> None:
+    row = generate("task56", 1, 0)[0]
+    assert parse_row("56", row.text).task_id == "task56"
