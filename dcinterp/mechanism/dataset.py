@@ -5,7 +5,8 @@
     read_questions(bridge, [("The dog is an", "animal", "fruit"), ...])    # prompt, target and, if wanted, foil
 
 The text form is `TASKS key=value ...`: TASKS as in `dcinterp tasks` (ids, numbers, ranges, patterns, relations or
-`all`), n examples spread evenly over them, and shots worked examples before each.
+`all`), n examples, one of every task in turn (of fewer examples than tasks, the first tasks by number have one), and
+shots worked examples before each.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def draw_examples(text: str) -> list[tuple[Example, str]]:
         rows = [generate(task, rounds, chosen.seed, examples=chosen.shots + 1, split=split) for task in chosen.tasks]
     except (ValueError, KeyError) as error:
         raise UserError(str(error.args[0])) from error
-    # One of every task in turn, so that the first n are spread evenly.
+    # One of every task in turn, so that they are spread evenly where there are as many as tasks.
     return [(row.examples[-1], with_shots(row.examples)) for turn in zip(*rows, strict=True) for row in turn][
         : chosen.n
     ]
