@@ -242,8 +242,8 @@ def examples_set(label: str, *, key: str, default: str, **options: Any) -> str:
         key=key,
         default=default,
         help="A QK pattern, a transformation or task numbers, followed by any of n=, seed=, shots=, split=; at most "
-        f"n={EXAMPLES_AT_MOST}. Examples are one of every task in turn; with fewer than there are tasks, the first tasks "
-        "by number have one.",
+        f"n={EXAMPLES_AT_MOST}. Examples are one of every task in turn; with fewer than there are tasks, the first "
+        "tasks by number have one.",
         **options,
     )
     try:
