@@ -36,6 +36,15 @@ _TRANSFORMERS_FIELDS = {
     "architectures",
     "default_prepend_bos",
 }
+_OF_OTHER_TOOLS = {
+    "tokenizer_class",
+    "sep_token_id",
+    "torchscript",
+    "loss_type",
+    "task_specific_params",
+    "unsloth_version",
+}
+"""Fields that other tools write into a config.json, and which say nothing of what the model computes."""
 
 
 class DCFormerConfig(PreTrainedConfig):
@@ -218,7 +227,8 @@ class DCFormerConfig(PreTrainedConfig):
         return [None if window is None else window + edge for window in self.attention_windows]
 
     def _refuse_unknown(self, extra: dict[str, Any]) -> None:
-        allowed = _TRANSFORMERS_FIELDS | set(GenerationConfig._get_default_generation_params())
+        allowed = _TRANSFORMERS_FIELDS | _OF_OTHER_TOOLS | set(GenerationConfig._get_default_generation_params())
+        allowed |= {"quantization_config"} if extra.get("quantization_config") is None else set()
         unknown = [name for name in extra if name not in allowed and not name.startswith("_")]
         if unknown:
             fields = [name for name in type(self).__dataclass_fields__ if not name.startswith("_")]

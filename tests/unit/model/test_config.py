@@ -60,3 +60,10 @@ def test_a_window_may_include_its_edge() -> None:
 def test_stages_follow_the_order_of_computation() -> None:
     assert DCFormerConfig(compose_stages=("post", "pre")).stages == ("pre", "post")
     assert DCFormerConfig(compose="none").stages == ()
+
+
+def test_fields_of_other_tools_are_no_error():
+    config = DCFormerConfig(tokenizer_class="T", sep_token_id=None, quantization_config=None, task_specific_params={})
+    assert config.hidden_size == DCFormerConfig().hidden_size
+    with pytest.raises(UserError, match="no field 'quantization_config'"):
+        DCFormerConfig(quantization_config={"bits": 4})
