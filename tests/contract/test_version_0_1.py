@@ -30,6 +30,7 @@ ADDRESSES: dict[str, Any] = json.loads((FIXTURE / "links.json").read_text(encodi
 LINKS: list[dict[str, Any]] = ADDRESSES["links"]
 
 INPUTS: dict[str, dict[str, str]] = {
+    "/edges": {"method": "edge_rule"},
     "/glossary": {"search": "term"},
     "/interventions": {"part": "units"},
     "/planted": {"question": "planted_example", "seed": "roles_seed"},

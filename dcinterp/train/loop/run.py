@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 
 SEEDS = 2**32
 """How many numpy has."""
-BEFORE = ("tokenizer", "stack.safetensors")
-"""What a run may have written before its history."""
+BEFORE = ("tokenizer", "stack.safetensors", "app.yaml", "app.log")
+"""What a run, or the app that starts it, may have written before its history."""
 
 
 def train(

@@ -39,7 +39,7 @@ def test_table_prints_what_it_saves(tmp_path):
     assert done.exit_code == 0
     scores = MethodScores.load(folder)
     assert scores.markdown("edges", "auroc") in done.stdout
-    assert "Intervals over fewer than 5 models are unreliable" in done.stdout
+    assert "One model has no interval" in done.stdout
 
 
 def test_a_misspelt_circuit_is_refused():

@@ -60,8 +60,8 @@ def test_curves_are_those_of_the_seed(tmp_path):
     assert [trace.name for trace in figure.data] == [
         "loss",
         "start of loss",
-        "L1H1 → L1H0 (qp), post",
-        "start of L1H1 → L1H0 (qp), post",
+        "L1H1 → L1H0 (qp)",
+        "start of L1H1 → L1H0 (qp)",
     ]
     assert list(figure.data[2].y) == pytest.approx([2.0, 2.5, 3.0])
     with pytest.raises(UserError, match="There is no seed 7"):
