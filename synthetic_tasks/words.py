@@ -17,7 +17,7 @@ from synthetic_tasks.task import Grammar
 WORD_PATTERN = r"\n|'s\b|\w+(?:[.\-]\w+|'(?!s\b)\w+)*|[^\w\s]"
 
 _WORD = re.compile(WORD_PATTERN)
-_NO_SPACE_BEFORE = frozenset({".", ",", "?", "'s", "\n"})
+NO_SPACE_BEFORE = frozenset({".", ",", "?", "'s", "\n"})
 
 
 def words(text: str) -> list[str]:
@@ -32,7 +32,7 @@ def join(tokens: Iterable[str]) -> str:
     """
     text: list[str] = []
     for token in tokens:
-        if text and text[-1] != "\n" and token not in _NO_SPACE_BEFORE:
+        if text and text[-1] != "\n" and token not in NO_SPACE_BEFORE:
             text.append(" ")
         text.append(token)
     return "".join(text)

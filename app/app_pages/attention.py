@@ -28,9 +28,10 @@ VERBS = {
 
 st.title("Attention patterns", anchor=False)
 st.markdown(
-    "What does a head attend to (*weights before*: its softmax), and what attention does it use with its values "
-    "(*weights after* composition: of any sign and sum)? Point at a token to see it from there; click it to keep it. "
-    "The grid below the prompt is the same head's whole pattern."
+    "What does a head attend to, and what attention does it use with its values? *Weights before*: the attention from "
+    "the softmax. *Weights after*: what composition makes of it; these can be negative and need not add up to 1. Point "
+    "at a token to see them from there; click it to keep it. The grid below the prompt is the same head's whole "
+    "pattern."
 )
 
 name = st.session_state.model

@@ -138,7 +138,7 @@ try:
             warnings=False,
             table=False,
             caption="The heads with the largest means. A head stands out if its whole interval lies outside the grey "
-            "bar: in it lies the largest mean of its layer, too, when heads change places at random. The diamond is "
+            "bar, the middle 95 % of the largest mean of its layer when heads change places at random. The diamond is "
             "the effect of ablating the head.",
         )
 except UserError as problem:

@@ -14,13 +14,12 @@ import streamlit as st
 import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.support.errors import UserError
+from synthetic_tasks.words import NO_SPACE_BEFORE
 from workbench import analyses, examples, links, models
 from workbench.glossary import tip
 from workbench.markdown import escape, sentence
 
 TASK, TEXT = "task", "text"
-SIGNS = (".", ",", "?", "!", ";", ":")
-"""Before which a text has no space."""
 EXAMPLES_AT_MOST = 5000
 """Of an analysis that is started on a page."""
 KINDS = {TASK: "An example of a task", TEXT: "My own text"}
@@ -228,7 +227,7 @@ def append_word() -> None:
     chosen = st.session_state.get("known-word")
     if chosen:
         text = st.session_state.get("text", "")
-        joined = not text or text[-1].isspace() or chosen in SIGNS
+        joined = not text or text[-1].isspace() or chosen in NO_SPACE_BEFORE
         st.session_state.text = text + ("" if joined else " ") + chosen
         st.session_state["known-word"] = None
 

@@ -53,7 +53,7 @@ def measure_tasks(
     """Append a row for every model and task that the file does not have, up to a time (of `time.monotonic`)."""
     from dcinterp.checkpoints.load import load
 
-    known, made = _measured(file, "rankings", methods), 0
+    known, made = _measured(file, "rankings", methods, models), 0
     with file.open("a", encoding="utf-8") as out:
         for model in models:
             wanted = [task for task in tasks if f"{model} {task}" not in known]
@@ -68,18 +68,19 @@ def measure_tasks(
     return made
 
 
-def _measured(file: Path, of: str, methods: Sequence[str]) -> set[str]:
-    """Keys of the file's rows, all of which were measured by the same methods as are wanted now.
+def _measured(file: Path, of: str, methods: Sequence[str], models: Sequence[str] = ()) -> set[str]:
+    """Keys of the file's rows (of these models), which were measured by the very methods that are wanted now.
 
     Raises:
-        UserError: a row has other methods; the rows would not compare.
+        UserError: a row has others; the rows would not compare.
     """
-    rows = [row for row in resume_rows(file) if of in row]
+    rows = [row for row in resume_rows(file) if of in row and (not models or row["model"] in models)]
     for row in rows:
-        if lacking := [method for method in methods if method not in row[of]]:
+        # In this order: the first one also ranks nodes.
+        if (had := [method for method in row[of] if method in METHODS]) != list(methods):
             raise UserError(
-                f"{file} has rows without the method {lacking[0]!r}, such as {row['key']!r}; give the methods that it "
-                "has, or another file."
+                f"{file} has rows of other methods, such as {row['key']!r} ({', '.join(had)}); give these, or another "
+                "file."
             )
     return {row["key"] for row in rows}
 

@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 def require_different(*paths: Path | None) -> None:
     """Raise a UserError if two outputs, or an output and what is read, are one file: the later would replace it."""
     places = [path.resolve() for path in paths if path is not None]
+    # A device, such as that of the screen, takes everything.
+    places = [place for place in places if place.is_file() or place.is_dir() or not place.exists()]
     for number, place in enumerate(places):
         for other in places[number + 1 :]:
-            if place == other or place in other.parents or other in place.parents:
-                raise UserError(f"{other} and {place} are in each other's place; give different paths.")
+            if place == other:
+                raise UserError(f"Two outputs go to {place}, or one to what is read; give different paths.")
+            inside, around = (other, place) if place in other.parents else (place, other)
+            if around in inside.parents:
+                raise UserError(f"{inside} lies inside {around}, which is made anew; give different paths.")
 
 
 def require_file_place(path: Path | None) -> None:

@@ -214,8 +214,8 @@ def circuits(
 
     require_file_place(to)
     place = folder.parent if folder.is_file() else folder
-    require_different(to, place / "circuits.csv")
-    require_different(to, place / "results.csv")
+    for read in (table, *(place / name for name in ("circuits.csv", "results.csv", "experiment.yaml", "protocol.md"))):
+        require_different(to, read)
     text = circuits_text(folder, table, arm, said=partial(typer.echo, err=True))
     if to is not None:
         with whole(to) as made:

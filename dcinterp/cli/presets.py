@@ -52,7 +52,10 @@ def command(
     if mechanisms and name is not None:
         raise UserError("--mechanisms lists all of them; leave the name out.")
     if mechanisms and as_json:
-        print_json([dict(zip(MECHANISM_COLUMNS, row, strict=True)) for row in mechanism_rows()])
+        columns = [name.strip("`") for name in MECHANISM_COLUMNS]
+        print_json(
+            [dict(zip(columns, (text.replace("`", "") for text in row), strict=True)) for row in mechanism_rows()]
+        )
         return
     if mechanisms:
         for title, compose, formula, head_map, released, analyses in mechanism_rows():

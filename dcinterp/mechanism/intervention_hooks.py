@@ -40,8 +40,8 @@ Taps = dict[str, Tensor]
 Rows = int | slice
 Edit = Callable[[Tensor, Rows, Taps], None]
 """Changes rows of a tensor in place: (their tensor, their number or all, taps so far)."""
-Change = tuple[Rows, str, Edit]
-"""An edit of some rows, and the sort of unit if it is one that rotates."""
+Change = tuple[Rows, str, bool, Edit]
+"""An edit of some rows: their number or all, the sort of unit, and whether it rotates."""
 
 
 @dataclass
@@ -128,8 +128,8 @@ def intervention_hooks(
     edits: dict[str, list[Change]] = {}
     for row, interventions in enumerate(rows):
         for one in sorted(interventions, key=lambda one: PARTS.index(one.part)):
-            rotates = one.part if one.kind == "rotate" else ""
-            edits.setdefault(tap(one), []).append((row, rotates, _edit(bridge, one, values)))
+            edit = _edit(bridge, one, values)
+            edits.setdefault(tap(one), []).append((row, one.part, one.kind == "rotate", edit))
     needed = {name for row in rows for one in row if one.part in ("edge", "branch") for name in _inside(bridge, one)}
     changes = [(name, partial(_change, name=name, edits=some, seen=seen)) for name, some in edits.items()]
     # What an edge is made of is seen after the weights were changed, in the order of the computation.
@@ -140,7 +140,7 @@ def edge_hooks(bridge: Bridge, edge: Intervention, values: References | None = N
     """Forward hooks of one (checked) intervention on an edge, for every row of any batch of one length."""
     seen: Taps = {}
     edit = partial(_edit_edge, one=edge, values=values or References(), **_of_stage(bridge, edge))
-    change = partial(_change, name=tap(edge), edits=[(slice(None), "", edit)], seen=seen)
+    change = partial(_change, name=tap(edge), edits=[(slice(None), edge.part, False, edit)], seen=seen)
     return [(tap(edge), change), *((name, partial(_remember, seen=seen)) for name in sorted(_inside(bridge, edge)))]
 
 
@@ -222,10 +222,12 @@ def _remember(tensor: Tensor, hook: Any, seen: Taps) -> None:
 
 def _change(tensor: Tensor, hook: Any, name: str, edits: list[Change], seen: Taps) -> Tensor:
     out, before = tensor.clone(), None
-    for row, rotates, edit in edits:
-        # Heads that rotate together read each other as they were, with what came before them.
-        if rotates and before != (row, rotates):
-            seen[f"{name} as it was"], before = out[row].clone(), (row, rotates)
+    turning = [(row, part) for row, part, rotates, _ in edits if rotates]
+    for row, part, _, edit in edits:
+        # What rotates reads this sort of unit as it was, whatever the order they are written in, and what came before.
+        if (row, part) != before and (row, part) in turning:
+            seen[f"{name} as it was"] = out[row].clone()
+        before = (row, part)
         edit(out[row], row, seen)
     return out
 

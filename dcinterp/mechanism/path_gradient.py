@@ -68,7 +68,7 @@ class PathGradient:
 @dataclass(frozen=True)
 class Integration:
     """How an integral is computed: `steps` points to start with, and up to `max_steps` until |gap| <= `tolerance`
-    times the metric difference; `batch_size` points share a forward and backward pass."""
+    times the metric difference, or the rounding of the numbers; `batch_size` points share a pass."""
 
     steps: int = 32
     max_steps: int = 512
@@ -109,7 +109,7 @@ def remedy(method: str) -> str:
     """What to do about a gap, for a warning."""
     if method == "gradient":
         return "use integrated gradients (method 'ig')."
-    return "raise max_steps (and load a model in half precision in float32)."
+    return "raise max_steps (for a model in half precision: load it in float32)."
 
 
 def missed(

@@ -104,7 +104,9 @@ class DCFormerModel(DCFormerPreTrainedModel):
 
     def _require_positions(self, given: Tensor | None) -> None:
         """Refuse learned positions that there are not."""
-        if given is not None and given.numel() and int(given.max()) >= self.config.max_position_embeddings:
+        if given is None or torch.compiler.is_compiling() or not given.numel():
+            return  # the value of a tensor is unknown while a graph is traced
+        if int(given.max()) >= self.config.max_position_embeddings:
             raise UserError(
                 f"position_ids go up to {int(given.max())}, but this model has {self.config.max_position_embeddings} "
                 "learned positions."

@@ -36,11 +36,12 @@ def printable(text: str) -> str:
 
 def apart(names: Sequence[str]) -> tuple[str, ...]:
     """Names of which each stands once: those that repeat are numbered."""
-    numbers: dict[str, int] = {}
-    made = []
+    made: list[str] = []
     for name in names:
-        numbers[name] = numbers.get(name, 0) + 1
-        made.append(f"{name} ({numbers[name]})" if names.count(name) > 1 else name)
+        own, number = name, 1
+        while names.count(name) > 1 and (own == name or own in (*names, *made)):
+            own, number = f"{name} ({number})", number + 1
+        made.append(own)
     return tuple(made)
 
 

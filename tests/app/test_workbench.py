@@ -197,6 +197,7 @@ class State(dict):
         ("<bos> Bob topaz", "Ann", "<bos> Bob topaz Ann"),
         ("a11=2 rule7 ", "A", "a11=2 rule7 A"),
         ("Ruth has a lime", ".", "Ruth has a lime."),
+        ("The beer is Sarah", "'s", "The beer is Sarah's"),
         ("", "Ruth", "Ruth"),
     ],
 )

@@ -491,3 +491,11 @@ def test_a_branch_that_rotates_keeps_the_edits_of_its_edges(model):
     assert not torch.allclose(both, other, atol=1e-6)
     assert not torch.allclose(both, one, atol=1e-6)
     assert torch.allclose(both, logits_under(model, f"{branch}; {edge}"), atol=1e-10)
+
+
+def test_what_rotates_does_not_hang_on_the_order_of_the_lines(model):
+    """Units of one sort act together: a rotating head reads the others as they were."""
+    one, other = (
+        logits_under(model, lines) for lines in ("head 1.1 zero; head 1.2 rotate", "head 1.2 rotate; head 1.1 zero")
+    )
+    assert torch.equal(one, other)

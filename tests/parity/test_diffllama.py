@@ -135,12 +135,17 @@ def test_what_the_layout_has_no_place_for_is_not_written(changes: dict[str, Any]
 
 
 def test_half_precision_runs_as_it_is_stored(tmp_path):
-    sizes = dict(vocab_size=50, hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4)
-    config = DiffLlamaConfig(**sizes, num_key_value_heads=2)
-    DiffLlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
-    model = read_model(tmp_path)
-    assert model.dtype == torch.bfloat16
-    assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
+    theirs = save(tmp_path).to(torch.bfloat16)
+    theirs.save_pretrained(tmp_path)
+    ours = read_model(tmp_path)
+    assert ours.dtype == torch.bfloat16
+    found, wanted = ours(IDS).logits.float(), theirs(IDS).logits.float()
+    assert (found - wanted).abs().mean() < 0.05 * wanted.abs().mean()
+    exact = read_model(tmp_path, dtype=torch.float32)
+    wanted = DiffLlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()(IDS).logits
+    assert torch.allclose(exact(IDS).logits, wanted, atol=2e-5)
+    for number, model in enumerate((ours, exact, read_model(tmp_path).float())):
+        write_foreign(model, tmp_path / str(number), "diffllama")
 
 
 def test_layers_that_were_moved_are_not_written_as_if_they_had_not(tmp_path):

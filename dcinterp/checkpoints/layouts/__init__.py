@@ -104,20 +104,11 @@ def read_foreign(
     model.tie_weights()
     config.dtype = model.lm_head.weight.dtype
     if (folder / "generation_config.json").is_file():  # where a chat model says at which tokens it ends
-        model.generation_config = read_generation(folder)
+        try:
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, TypeError) as error:
+            warnings.warn(f"{folder / 'generation_config.json'} is ignored ({reason(error)}).", stacklevel=2)
     return model.eval()
-
-
-def read_generation(folder: Path) -> GenerationConfig:
-    """How the model of a folder generates.
-
-    Raises:
-        UserError: its generation_config.json is damaged.
-    """
-    try:
-        return GenerationConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder / 'generation_config.json'} cannot be read ({reason(error)}).") from error
 
 
 def _tied(loaded: dict[str, Tensor]) -> bool:

@@ -86,7 +86,7 @@ def to_ours(name: str, tensor: Tensor, config: DCFormerConfig) -> Iterator[tuple
     if vector := VECTOR.fullmatch(name):
         at = f"model.layers.{vector[1]}.self_attn.post."
         yield at + vector[2], tensor
-        yield at + "lambda_init", torch.tensor(first_lambda(int(vector[1])), dtype=tensor.dtype)
+        yield at + "lambda_init", torch.tensor(first_lambda(int(vector[1])))
     elif OUT.fullmatch(name):
         yield name, _turn(tensor, (config.num_attention_heads // 2, 2))
     elif name.endswith("rotary_emb.inv_freq"):
@@ -127,7 +127,8 @@ def to_theirs(tensors: Mapping[str, Tensor], config: DCFormerConfig) -> Iterator
     for name, tensor in tensors.items():
         if place := LAMBDA.fullmatch(name):
             said = first_lambda(int(place[1]))
-            if abs(float(tensor) - said) > 4 * torch.finfo(tensor.dtype).eps:
+            stored = (float(torch.tensor(said, dtype=kind)) for kind in (torch.float32, torch.bfloat16, torch.float16))
+            if min(abs(float(tensor) - each) for each in stored) > 1e-6:
                 raise UserError(
                     f"{name} is {float(tensor):.4f}, and the diffllama layout has {said:.4f} in that layer, so layers "
                     "were moved or taken out; write our own layout."

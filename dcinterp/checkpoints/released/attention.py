@@ -185,6 +185,20 @@ def _dynamic_to_ours(kind: str, tensor: Tensor, config: DCFormerConfig) -> Itera
             yield f"{stage}.{side}.{ours}", part
 
 
+def require_trained_maps(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a model all of whose static maps are the identity, which in this layout stands for no such maps.
+
+    Raises:
+        UserError: they would be left out.
+    """
+    static = [tensor for name, tensor in tensors.items() if name.endswith(".static.weight")]
+    if static and all(_is_identity(each) for each in static):
+        raise UserError(
+            "Static maps that are the identity stand for untrained ones in this layout, and would be left out; write "
+            "our own layout."
+        )
+
+
 def attention_to_theirs(own: Mapping[str, Tensor], config: DCFormerConfig) -> Iterator[tuple[str, Tensor]]:
     """(foreign name after "attention.", tensor) of a layer's attention; `own` has our names after "self_attn."."""
     for kind in ("weight", "bias"):
@@ -208,12 +222,6 @@ def attention_to_theirs(own: Mapping[str, Tensor], config: DCFormerConfig) -> It
     yield "dyn_w_proj.qkw", torch.stack([w[0].unflatten(-1, (2 * rank, heads)) for w in up]).unsqueeze(0)
     yield "dyn_w_proj.dd", torch.cat([w.T for w in gate], dim=-1).unsqueeze(1)
     identity = torch.eye(heads, dtype=own["q_proj.weight"].dtype).unsqueeze(0)
-    static = [own[name] for stage in ("pre", "post") if (name := f"{stage}.static.weight") in own]
-    if static and all(_is_identity(each) for each in static):
-        raise UserError(
-            "Static maps that are the identity stand for untrained ones in this layout, and would be left out; write "
-            "our own layout."
-        )
     for stage in ("pre", "post"):
         yield f"dyn_w_proj.{stage}_proj.w", own.get(f"{stage}.static.weight", identity).clone()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor
 
-from dcinterp.checkpoints.released.attention import attention_to_ours, attention_to_theirs
+from dcinterp.checkpoints.released.attention import attention_to_ours, attention_to_theirs, require_trained_maps
 from dcinterp.model.config import DCFormerConfig
 
 Names = Mapping[str, str]
@@ -36,6 +36,7 @@ def tensors_to_theirs(
     tensors: Mapping[str, Tensor], config: DCFormerConfig, top: Names, block: Names
 ) -> Iterator[tuple[str, Tensor]]:
     """(foreign name, tensor) of a whole model."""
+    require_trained_maps(tensors)
     yield from ((theirs, tensors[ours]) for theirs, ours in top.items())
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}."

@@ -47,7 +47,7 @@ from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.train.config.recipe import TrainConfig, find_config, own_folders, read_tree
 from dcinterp.train.control.experiment import FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
-from dcinterp.train.control.sweep import TABLE, file_name, meet
+from dcinterp.train.control.sweep import TABLE, file_name, leaves, meet
 from dcinterp.train.data.puzzles import open_puzzle
 
 FILE = "experiment.yaml"
@@ -251,8 +251,8 @@ def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
         )
     if tuning.get("seeds") and not searched:
         raise UserError(f"`tuning` of {file} has seeds and no keys to search; give `keys`, or leave it out.")
-    for key, own in product((*searched, *SEEDED), tuning.get("config") or {}):
-        if meet(str(key), str(own)):
+    for key, own in product(leaves(searched) + list(SEEDED), leaves(tuning.get("config") or {})):
+        if meet(key, own):
             raise UserError(f"`config` under `tuning` of {file} has {own}, but the search sets {key}; leave it out.")
     known = isinstance(solved, dict) and set(solved) <= {"by", "at"}
     if not known or type(at := solved.get("at", 0.95)) not in (int, float) or not 0 < at <= 1:
@@ -267,9 +267,9 @@ def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
 def _require_own_keys(file: Path, arms: Sequence[Mapping[str, Any]], searched: Mapping[str, Any]) -> None:
     """Refuse an arm's value of a key that the search or the seed of a run sets: that value would not count."""
     for arm in arms:
-        for key, own in product((*searched, *SEEDED), arm):
-            if meet(key, str(own)):
-                sets = "the search" if key in searched else "each seed"
+        for key, own in product(leaves(searched) + list(SEEDED), leaves(arm)):
+            if meet(key, own):
+                sets = "each seed" if key in SEEDED else "the search"
                 raise UserError(
                     f"The arm {arm['name']!r} of {file} has {own}, but {sets} sets {key} for every arm; leave it out."
                 )

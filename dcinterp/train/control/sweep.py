@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -362,7 +362,7 @@ def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dic
     for key in (*named, *chosen):
         if key == "output":
             raise UserError("A run of a sweep has its folder below that of the sweep; leave output out of it.")
-    for key, other in product(named, chosen):
+    for key, other in product(leaves(named), leaves(chosen)):
         if meet(key, other):
             raise UserError(f"{key} of a run and {other} of the grid set the same thing; leave one of them out.")
     keys = named | chosen
@@ -370,6 +370,15 @@ def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dic
     if "name" in listed:
         parts += [f"{k.split('.')[-1]}={v}" for k, v in chosen.items()]
     return make_run(base, folder, ",".join(parts), keys)
+
+
+def leaves(keys: Mapping[str, Any]) -> list[str]:
+    """The dotted keys of all values, those inside of sections one by one."""
+    found = []
+    for key, value in keys.items():
+        inside = {f"{key}.{each}": inner for each, inner in value.items()} if isinstance(value, dict) else {}
+        found += leaves(inside) or [str(key)]
+    return found
 
 
 def meet(key: str, other: str) -> bool:
@@ -452,16 +461,16 @@ def _submit_stack(
 def _write(run: SweepRun, output: Path) -> tuple[str, str]:
     """The config of a run as a file, and its folder."""
     config, folder = output / f"{run.name}.yaml", Path(run.config.output).absolute()
-    if config.exists() and not _is_config_of(config, folder):
+    if config.exists() and not _is_config_of(config, run.name):
         raise UserError(f"{config} is another file, which the config of a run would overwrite; give another output.")
     write_config(replace(run.config, output=str(folder)), config)
     return str(config.absolute()), str(folder)
 
 
-def _is_config_of(path: Path, folder: Path) -> bool:
-    """Whether a file is the config that a sweep wrote for the run of a folder."""
+def _is_config_of(path: Path, name: str) -> bool:
+    """Whether a file is the config that a sweep wrote for a run of this name, wherever its folder is now."""
     try:
-        return Path(read_config(path).output).absolute() == folder
+        return Path(str(read_tree(path).get("output") or "")).name == name
     except UserError:
         return False
 
@@ -551,12 +560,20 @@ def _of_another(run: SweepRun) -> str:
     folder = Path(run.config.output)
     if not (folder / "config.yaml").is_file():
         return ""
-    planned, saved = _beside_saved(run)
     try:
-        if planned != saved:
-            check_resumable(saved, planned, _last_step(folder), folder)
-    except UserError:
-        return "its folder holds a run of another config, so nothing is shown of it; give another output"
+        saved, planned = read_config(folder / "config.yaml"), run.config
+        if planned.recipe.bf16 is None:
+            saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
+        # What the budgets of tokens came to in this run, of the phases that have the same.
+        settled = dict(enumerate(saved.data.phases))
+        phases = tuple(
+            replace(phase, steps=settled[n].steps) if n in settled and 0 < phase.tokens == settled[n].tokens else phase
+            for n, phase in enumerate(planned.data.phases)
+        )
+        planned = replace(planned, data=replace(planned.data, phases=phases))
+        check_resumable(saved, planned, _last_step(folder), folder)
+    except UserError as error:
+        return f"nothing is shown of it: {error}"
     return ""
 
 

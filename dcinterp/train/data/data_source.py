@@ -193,10 +193,11 @@ def require_fitting(config: TrainConfig, data_source: DataSource, context: int) 
             raise UserError(f"data.phases[{number}]: {error}.") from error
         if (longest := batch["input_ids"].shape[1]) > context:
             key = {"pairs": "gaps", "questions": "asked"}.get(phase.source, "examples")
+            given = getattr(phase, key) != getattr(Phase(), key)
+            smaller = f"smaller numbers for data.phases[{number}].{key}, or " if given else ""
             raise UserError(
                 f"Documents of data.phases[{number}] are {longest} tokens and more, but the model reads {context}: "
-                f"give smaller numbers for data.phases[{number}].{key}, or a larger "
-                f"model.changes.max_position_embeddings."
+                f"give {smaller}a larger model.changes.max_position_embeddings."
             )
 
 

@@ -260,7 +260,9 @@ def assign_sides(documents: Documents, limit: float, whole: bool = False) -> Ite
 def _columns(dataset: Any, column: str) -> tuple[Any, Documents]:
     if column not in dataset.column_names:
         raise UserError(f"The dataset has no column {column!r}; set data.text.column to one of {dataset.column_names}.")
-    return dataset._fingerprint, lambda: (str(row) for row in dataset[column] if row is not None)
+    return [dataset._fingerprint, "without empty rows"], lambda: (
+        str(row) for row in dataset[column] if row is not None
+    )
 
 
 def _text(path: Path) -> str:

@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 
 SEEDS = 2**32
 """How many numpy has."""
-BEFORE = ("tokenizer", "stack.safetensors", "app.yaml", "app.log")
-"""What a run, or the app that starts it, may have written before its history."""
+WRITES = ("config.yaml", "metrics.jsonl", "timings.json", "watch", "checkpoints", "model")
+"""What a run writes from its history on."""
 
 
 def train(
@@ -98,7 +98,7 @@ def train(
         if not resume and any(phase.source == "text" for phase in config.data.phases):
             require_text(config.data.text)  # before anything is made
         if not any(phase.tokens for phase in config.data.phases):  # else it is known when the data are open
-            require_cooldown_of_start(config, output)
+            require_valid_start(config, output)
         make_folder(output, resume)
         lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
         with lock as publish, keep_freed_memory():
@@ -127,7 +127,7 @@ def _train(
     with main.main_process_first():
         data_source = open_data_source(config, output, start.tokenizer if start else None)
     config = resolve_steps(config, data_source)
-    require_cooldown_of_start(config, output)
+    require_valid_start(config, output)
     checkpoint = None
     with main.main_process_first():
         checkpoint = _prepare(output, config, data_source) if main.is_main_process else _last(output)
@@ -264,15 +264,15 @@ def resolve(config: TrainConfig) -> TrainConfig:
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
-def require_cooldown_of_start(config: TrainConfig, output: Path) -> None:
-    """`require_cooldown` and `require_read_keys` of a run that begins: one that was begun before goes on as it was."""
+def require_valid_start(config: TrainConfig, output: Path) -> None:
+    """Refuse settings that make no sense together in a run that begins; one that was begun before goes on as it was."""
     if not checkpoints.steps_in(output / "checkpoints"):
         require_cooldown(config)
         require_read_keys(config)
 
 
 def make_folder(output: Path, resuming: bool) -> None:
-    """The folder of the run, unless there is another one in it."""
+    """The folder of the run, unless another one is in it, or files that a run would write over."""
     main = processes()
     if main.is_main_process:
         steps = checkpoints.steps_in(output / "checkpoints")
@@ -303,11 +303,10 @@ def make_output(output: Path) -> None:
 
 
 def _others(output: Path) -> list[str]:
-    " "
-    """Files of a folder in which no run was started, but for hidden ones and what one writes before its history."""
+    """Files of a folder in which no run was started that a run would write over."""
     if not output.is_dir() or os.path.lexists(output / "history.jsonl"):
         return []
-    return sorted(name for path in output.iterdir() if (name := path.name) not in BEFORE and not name.startswith("."))
+    return [name for name in WRITES if os.path.lexists(output / name)]
 
 
 def join(*callbacks: Progress) -> Progress:

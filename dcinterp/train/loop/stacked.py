@@ -41,7 +41,7 @@ from dcinterp.train.control.resume import differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.signals import SIGNALS, stop_on_signals
 from dcinterp.train.data.batches import Batches, DataSource
-from dcinterp.train.data.data_source import open_data_source, padding_of, resolve_steps
+from dcinterp.train.data.data_source import open_data_source, padding_of, require_fitting, resolve_steps
 from dcinterp.train.data.made_documents import open_made
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import Metrics
@@ -52,7 +52,7 @@ from dcinterp.train.loop.run import (
     make_folder,
     make_output,
     model_config,
-    require_cooldown_of_start,
+    require_valid_start,
     resolve,
 )
 from dcinterp.train.loop.stacked_model import StackedAdamW, StackedBatch, StackedBatches, StackedModel
@@ -185,7 +185,7 @@ class Stack:
             output = Path(config.output)
             data_source = open_data_source(config, output)
             config = resolve_steps(config, data_source)
-            require_cooldown_of_start(config, output)
+            require_valid_start(config, output)
             metrics = Metrics(output / "metrics.jsonl")
             if self.runs:  # what is held out is the same for all of them
                 evaluation = copy.copy(self.runs[0].evaluation)
@@ -193,7 +193,10 @@ class Stack:
             else:
                 evaluation = evaluation_callback(config, data_source, metrics)
             set_seed(config.recipe.seed)
-            models.append(build_model(model_config(config, data_source)))
+            built = model_config(config, data_source)
+            if (context := getattr(built, "max_position_embeddings", None)) is not None:
+                require_fitting(config, data_source, context)
+            models.append(build_model(built))
             self.runs.append(Run(config, data_source, metrics, evaluation))
         self.first = self.runs[0].config
         if any(run.config.steps != self.first.steps for run in self.runs):

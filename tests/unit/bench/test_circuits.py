@@ -36,9 +36,10 @@ def test_rows_that_are_there_are_not_made_again_and_are_counted(tmp_path):
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {"file": file, "until": time.monotonic() + 60}
     assert measure_tasks(["dcformer++"], ["task0", "task1", "task2"], methods=["gates"], **given) == 0
-    with pytest.raises(UserError, match="rows without the method 'eap', such as 'dcformer\\+\\+ task0'"):
-        measure_tasks(["dcformer++"], ["task0"], methods=["gates", "eap"], **given)
-    with pytest.raises(UserError, match="rows without the method 'exact'"):
+    for methods in (["gates", "eap"], ["eap"]):
+        with pytest.raises(UserError, match=r"rows of other methods, such as 'dcformer\+\+ task0' \(gates\)"):
+            measure_tasks(["dcformer++"], ["task0"], methods=methods, **given)
+    with pytest.raises(UserError, match=r"rows of other methods, such as 'planted a seed=0' \(eap\)"):
         measure_planted(["a"], methods=["exact"], **given)
     found = summarise(read_rows(file))
     assert found["dcformer++"]["gates"] == {"tasks": 3, "faithful": 2, "cmd": 0.05, "cpr": 0.88}

@@ -13,6 +13,7 @@ import torch
 import dcinterp
 from dcinterp import UserError
 from dcinterp.checkpoints.composition import open_start, read_composed
+from dcinterp.checkpoints.layouts import write_foreign
 from dcinterp.checkpoints.read import read_model
 from dcinterp.checkpoints.verify import verify
 from dcinterp.cli import main
@@ -396,5 +397,27 @@ def test_a_chat_model_keeps_the_tokens_at_which_it_ends(base, tmp_path):
     (tmp_path / "chat" / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
     assert read_model(tmp_path / "chat").generation_config.eos_token_id == [2, 7]
     (tmp_path / "chat" / "generation_config.json").write_text("{")
-    with pytest.raises(UserError, match=r"generation_config\.json cannot be read"):
+    with pytest.warns(UserWarning, match=r"generation_config\.json is ignored"):
         read_model(tmp_path / "chat")
+
+
+def test_maps_that_are_all_the_identity_are_not_written_where_they_stand_for_none(tmp_path):
+    """One layer with other maps is enough to tell."""
+    sizes = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=48, vocab_size=50)
+    model = DCFormerForCausalLM(DCFormerConfig(**sizes, compose_static=True)).eval()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for stage in (layer.self_attn.pre, layer.self_attn.post):
+                stage.static.weight.copy_(torch.eye(4).expand_as(stage.static.weight))
+        with pytest.raises(UserError, match="Static maps that are the identity"):
+            write_foreign(model, tmp_path / "all", "dcformer")
+        model.model.layers[1].self_attn.post.static.weight.mul_(0.5)
+        write_foreign(model, tmp_path / "one", "dcformer")
+        assert torch.allclose(read_model(tmp_path / "one")(IDS).logits, model(IDS).logits, atol=1e-5)
+
+
+def test_attention_alone_comes_back_as_it_was_written(tmp_path):
+    sizes = dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, intermediate_size=0, vocab_size=50)
+    model = DCFormerForCausalLM(DCFormerConfig(**sizes)).eval()
+    write_foreign(model, tmp_path / "model", "dcformer")
+    assert torch.allclose(read_model(tmp_path / "model")(IDS).logits, model(IDS).logits, atol=1e-5)

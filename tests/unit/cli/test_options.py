@@ -13,6 +13,9 @@ import dcinterp
 import synthetic_tasks
 from dcinterp.cli import main
 from dcinterp.cli._models import model_names
+from dcinterp.cli._outputs import require_different
+
+ROOT = Path(__file__).parents[3]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -117,16 +120,20 @@ def test_a_file_of_lines_may_be_of_one_task(capsys, tmp_path):
 def test_one_output_does_not_take_the_place_of_another(capsys, tmp_path):
     same, rows = str(tmp_path / "same.html"), str(tmp_path / "rows.jsonl")
     prompt = ("analyze", "predict", "dcformer++", "--prompt", "< Ruth has")
-    for options in (("--csv", same, "--figure", same), ("--save", same, "--csv", f"{same}/table.csv")):
-        assert "each other's place" in refused(capsys, *prompt, *options)
-    assert "each other's place" in refused(capsys, "planted", "bench", rows, "--short", "--page", rows)
+    assert "Two outputs go to" in refused(capsys, *prompt, "--csv", same, "--figure", same)
+    assert "lies inside" in refused(capsys, *prompt, "--save", same, "--csv", f"{same}/table.csv")
+    assert "Two outputs go to" in refused(capsys, "planted", "bench", rows, "--short", "--page", rows)
+    require_different(Path("/dev/null"), Path("/dev/null"))
+    for name in ("circuits.csv", "results.csv", "protocol.md"):
+        place = ROOT / "experiments" / "birth"
+        assert "Two outputs go to" in refused(capsys, "experiment", "circuits", str(place), "--to", str(place / name))
     assert not list(tmp_path.iterdir())
 
 
 def test_mechanisms_are_json_where_it_is_asked_for(capsys):
     ran("presets", "--mechanisms", "--json")
     found = json.loads(capsys.readouterr().out)
-    assert {"dynamic", "static"} <= {each["`compose`"].strip("`") for each in found}
+    assert {"dynamic", "static"} <= {each["compose"] for each in found}
     assert "leave the name out" in refused(capsys, "presets", "nowhere", "--mechanisms")
 
 

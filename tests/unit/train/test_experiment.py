@@ -203,7 +203,7 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"arms": [{"name": "late", "data.seed": 7}]}, "'late' of .* has data.seed, but each seed sets"),
         (
             {"arms": [{"name": "slow", "recipe": {"learning_rate": 0.5}}]},
-            "has recipe, but the search sets recipe.learning",
+            "has recipe.learning_rate, but the search sets recipe.learning",
         ),
         ({"tuning": TREE["tuning"] | {"config": {"recipe.seed": 5}}}, "has recipe.seed, but the search sets"),
         ({"tuning": {"seeds": [100]}}, "has seeds and no keys to search"),

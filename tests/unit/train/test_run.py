@@ -332,6 +332,20 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     assert {name: (tmp_path / "run" / name).read_text() for name in mine} == mine
 
 
+def test_a_log_beside_a_run_is_no_hindrance(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "slurm-12.out").write_text("")
+    with pytest.raises(Cancelled):
+        train(tiny(tmp_path / "run"), progress=lambda *told: (_ for _ in ()).throw(Cancelled))
+
+
+def test_what_a_run_would_drop_is_refused_before_it_starts(tmp_path):
+    config = tiny(tmp_path / "run")
+    phases = (replace(config.data.phases[0], asked=2), *config.data.phases[1:])
+    with pytest.raises(UserError, match=r"phases\[0\].asked does nothing"):
+        train(replace(config, data=replace(config.data, phases=phases)))
+
+
 def test_checkpoints_without_their_config_do_not_go_on(whole, tmp_path):
     shutil.copytree(whole[0], tmp_path / "run")
     (tmp_path / "run" / "config.yaml").unlink()

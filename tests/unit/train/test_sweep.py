@@ -11,7 +11,8 @@ import torch
 import dcinterp
 from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.sweep import is_finished, read_sweep, run_sweep, training_flops
+from dcinterp.train.control.sweep import is_finished, read_sweep, results, run_sweep, training_flops
+from dcinterp.train.loop.run import train
 
 SWEEPS = sorted((Path(__file__).parents[3] / "configs" / "sweeps").glob("*.yaml"))
 BASE = """
@@ -178,3 +179,43 @@ def test_files_that_a_sweep_did_not_write_are_left_alone(tmp_path):
 def test_settings_that_would_be_dropped_are_refused(tmp_path, runs, said):
     with pytest.raises(UserError, match=said):
         read_sweep(write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}{runs}\n"))
+
+
+def test_a_stopped_run_keeps_its_numbers_where_a_resume_would_take_the_change(tmp_path):
+    from dcinterp.support.progress import Cancelled
+
+    base = BASE.replace("steps: 3", "tokens: 4000").replace("save_every: 3", "save_every: 1")
+    text = f"output: {tmp_path / 'out'}\n{base}runs: [{{name: a%s}}]\n"
+
+    def stop(done, total, message=""):
+        if done == 2:
+            raise Cancelled
+
+    (run,) = read_sweep(write(tmp_path, text % "")).runs
+    with pytest.raises(Cancelled):
+        train(run.config, progress=stop)
+    table = results(read_sweep(write(tmp_path, text % ", evaluation.answers_per_task: 2")))
+    assert table["status"].tolist() == ["stopped"]
+    assert table["loss"].notna().all()
+    other = results(read_sweep(write(tmp_path, text % ", recipe.learning_rate: 0.5")))
+    assert "the learning rate of step" in other["message"][0]
+    assert "loss" not in other
+    config = tmp_path / "out" / "a" / "config.yaml"
+    config.write_text(config.read_text() + "gone: 1\n")
+    assert "'gone'" in results(read_sweep(write(tmp_path, text % "")))["message"][0]
+
+
+def test_a_sweep_whose_folder_was_moved_goes_on(tmp_path):
+    text = f"output: %s\n{BASE}runs: [{{name: a}}]\n"
+    run_sweep(read_sweep(write(tmp_path, text % (tmp_path / "out"))))
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    for place in ("moved", "link"):
+        assert run_sweep(read_sweep(write(tmp_path, text % (tmp_path / place))))["status"].tolist() == ["done"]
+
+
+def test_sections_of_a_run_and_keys_of_the_grid_may_lie_beside_each_other(tmp_path):
+    runs, grid = "[{name: a, recipe: {weight_decay: 0.2}}]", "{recipe.learning_rate: [0.1]}"
+    text = f"output: out\n{BASE}runs: {runs}\ngrid: {grid}\n"
+    (run,) = read_sweep(write(tmp_path, text)).runs
+    assert (run.config.recipe.weight_decay, run.config.recipe.learning_rate) == (0.2, 0.1)
