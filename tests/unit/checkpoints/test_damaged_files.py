@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 import dcinterp
 from dcinterp import UserError
 from dcinterp.checkpoints.fit import require_finite
+from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.checkpoints.pickled_file import PickledFile
 from dcinterp.checkpoints.safetensors_file import SafetensorsFile
 from dcinterp.checkpoints.tensor_files import CheckpointTensors, checkpoint_files
@@ -440,3 +441,11 @@ def test_a_key_that_stands_twice_is_found_at_once(tmp_path):
     began = time.process_time()
     said(lambda: read_json_object(tmp_path / "many.json", ours=True), "twice")
     assert time.process_time() - began < 3
+
+
+def test_weights_without_a_tensor_are_a_sentence(tmp_path):
+    shutil.copytree(SHIPPED / "dcformer++", tmp_path / "model")
+    save_file({}, tmp_path / "model" / "model.safetensors")
+    for reads in (dcinterp.load, dcinterp.describe):
+        with pytest.raises(UserError, match="hold no tensors"):
+            reads(tmp_path / "model")

@@ -144,3 +144,23 @@ def test_a_tiny_dcvit_learns_the_digits(tmp_path):
     assert measured[-1]["image_accuracy"] > 0.5, "chance is 0.1"
     assert measured[-1]["tokens"] == 120 * 32
     assert dcinterp.read_model(model).config.id2label[3] == "3"
+
+
+@pytest.mark.parametrize("size", [-1, 100_000])
+def test_a_size_that_no_image_has_is_refused(folder, size):
+    for path in ("", str(folder)):
+        with pytest.raises(UserError, match=f"data.images.size is {size}; it must be 0 to 4,096 pixels"):
+            ImageSource(ImageSection(path=path, size=size))
+
+
+def test_images_without_a_label_are_refused(tmp_path):
+    datasets, image = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    pictures = [image.fromarray(np.full((8, 8, 3), shade, dtype=np.uint8)) for shade in range(4)]
+    for label, kind in (
+        ([0, 1, None, 0], datasets.Value("int64")),
+        ([0, 1, -1, 0], datasets.ClassLabel(names=["a", "b"])),
+    ):
+        features = datasets.Features({"image": datasets.Image(), "label": kind})
+        datasets.Dataset.from_dict({"image": pictures, "label": label}, features).save_to_disk(tmp_path / str(kind)[:5])
+        with pytest.raises(UserError, match="have no label in 'label'"):
+            ImageSource(ImageSection(path=str(tmp_path / str(kind)[:5])))

@@ -297,6 +297,7 @@ def test_the_standard_library_is_read_without_what_is_installed_beside_it():
     ("given", "sentence"),
     [
         ({"packages": ("no-such-package",)}, "'no-such-package' of data.text.packages is not installed"),
+        ({"packages": ("",)}, "data.text.packages has an empty name"),
         ({"packages": ("einops",), "path": "somewhere"}, "more than one of path, dataset and packages"),
     ],
 )
