@@ -23,7 +23,7 @@ from dcinterp.train.config.recipe import (
 )
 from dcinterp.train.control.resume import check_resumable
 from dcinterp.train.control.sweep import read_sweep, require_same_text, run_sweep
-from dcinterp.train.loop.run import require_cooldown_of_start, train
+from dcinterp.train.loop.run import require_valid_start, train
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
 
@@ -124,8 +124,8 @@ def test_a_folder_that_a_sweep_does_not_name_is_not_compared(tmp_path):
 def test_a_run_that_an_earlier_version_began_goes_on_with_its_cooldown(tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-3").mkdir(parents=True)
     long = config_of(tmp_path, cooldown_steps=6)
-    require_cooldown_of_start(long, tmp_path)
+    require_valid_start(long, tmp_path)
     with pytest.raises(UserError, match="must be at most 2"):
-        require_cooldown_of_start(long, tmp_path / "another")
+        require_valid_start(long, tmp_path / "another")
     smooth = config_of(tmp_path, cooldown_steps=6, warmup_steps=0, warmup_fraction=0.0)
-    require_cooldown_of_start(smooth, tmp_path / "another")
+    require_valid_start(smooth, tmp_path / "another")
