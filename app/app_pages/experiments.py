@@ -7,7 +7,7 @@ from dcinterp.evidence.page import search_tables
 from dcinterp.evidence.verdicts import AT_AN_EDGE
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
-from workbench.glossary import tip
+from workbench.glossary import FAVOURS_AFTER, tip
 from workbench.markdown import escape, sentence
 from workbench.view import view
 
@@ -145,8 +145,8 @@ if by_seed := experiments.curves(experiment):
         "edge-starts",
         caption="Thick: the loss. The others: by how much it rises when an edge is replaced by its mean, of the edges "
         "that matter most at the end; solid before the softmax (pre), dashed after it (post). Diamonds: where the loss "
-        "and the main edge start, by the split of their curves into two levels; a slow rise is split too. An edge can "
-        "hardly be worth much before the model knows anything, so this comparison favours *after*.",
+        "and the main edge start, by the split of their curves into two levels; a slow rise is split too. "
+        f"{FAVOURS_AFTER}",
         seed=seed,
         checkpoint=place,
     )

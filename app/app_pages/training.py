@@ -8,7 +8,7 @@ import streamlit as st
 
 from dcinterp.support.errors import UserError
 from workbench import analyses, code_models, examples, links, models, training
-from workbench.glossary import tip
+from workbench.glossary import FAVOURS_AFTER, SIZE_ALONE, tip
 from workbench.markdown import escape, sentence
 from workbench.view import view
 
@@ -209,7 +209,7 @@ else:
             "strengths",
             caption="Mean size of what a branch adds, relative to the attention that it is added to: solid before the "
             "softmax (pre), dashed after it (post). The dotted line is the chosen checkpoint, or the last one before "
-            "it at which this was measured. A large branch may not matter for the answer.",
+            f"it at which this was measured. {SIZE_ALONE}",
             checkpoint=training.index_at_step(strengths.step.tolist(), at),
         )
     with beside.container():
@@ -240,8 +240,8 @@ if reads != "images" and len(places) > 3:
             "training-edges",
             caption="Thick: the loss on held-out documents. The others: by how much it rises when an edge is replaced "
             "by its mean, of the edges that matter most at the end; solid before the softmax (pre), dashed after it "
-            "(post). Diamonds: where a curve is best split into two levels; a slow rise is split too. An edge can "
-            "hardly be worth much before the model knows anything, so this comparison favours *after*.",
+            "(post). Diamonds: where a curve is best split into two levels; a slow rise is split too. "
+            f"{FAVOURS_AFTER}",
             checkpoint=training.index_at_step(edges.step.tolist(), at),
         )
 

@@ -8,7 +8,7 @@ import streamlit as st
 
 from dcinterp.support.errors import UserError
 from workbench import analyses
-from workbench.glossary import tip
+from workbench.glossary import FAVOURS_AFTER, SIZE_ALONE, tip
 from workbench.markdown import sentence
 from workbench.view import view
 
@@ -35,8 +35,8 @@ def show() -> None:
         st.subheader("Size of what each branch adds", anchor=False, help=tip("branches", "stage"))
         strengths = analyses.fresh("training_strengths", run=COMPOSED)
         caption = (
-            "Mean size of what a branch adds to attention: solid before the softmax (pre), dashed after it (post). A "
-            "large branch may not matter for the answer."
+            "Mean size of what a branch adds to attention: solid before the softmax (pre), dashed after it (post). "
+            f"{SIZE_ALONE}"
         )
         view(strengths, "code-strengths", caption=caption)
     with beside.container():
@@ -49,7 +49,7 @@ def show() -> None:
     caption = (
         "Thick: the loss on held-out files. The others: by how much it rises when an edge is replaced by its mean, of "
         f"{len(edges.edges)} that mattered most at the end on other rows; solid before the softmax, dashed after it. "
-        "An edge can hardly be worth much before the model knows anything."
+        f"{FAVOURS_AFTER}"
     )
     view(edges, "code-edges", caption=caption)
     st.subheader("The loss on files that neither has read", anchor=False, help=tip("held-out file"))

@@ -102,6 +102,11 @@ TERMS = {
     "replay": "Recomputes a saved result and checks that it is equal.",
 }
 
+FAVOURS_AFTER = "An edge can hardly be worth much before the model knows anything, so this comparison favours *after*."
+"""Beside every curve of edges over training."""
+SIZE_ALONE = "A large branch may not matter for the answer."
+"""Beside every curve of the sizes of branches."""
+
 FORMER_TERMS = {
     "lending": "sharing",
     "loan": "sharing",

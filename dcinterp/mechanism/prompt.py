@@ -182,12 +182,15 @@ def require_in_window(bridge: Bridge, layer: int, query: int, key: int) -> None:
     Raises:
         UserError: the key lies outside the layer's window.
     """
-    window = bridge.original_model.config.window(layer)
-    if window is not None and query - key >= window:
-        raise UserError(
-            f"Key {key} is outside the local window of layer {layer}, of {window} tokens up to the query {query}; "
-            "choose a later key."
-        )
+    if hidden := outside_window(layer, bridge.original_model.config.window(layer), query, key):
+        raise UserError(f"{hidden}; choose a later key.")
+
+
+def outside_window(layer: int, window: int | None, query: int, key: int) -> str:
+    """The beginning of a sentence on a pair of tokens that a local layer does not see; "" for one that it sees."""
+    if window is None or query - key < window:
+        return ""
+    return f"Key {key} is outside the local window of layer {layer}, of {window} tokens up to the query {query}"
 
 
 def layer_number(bridge: Bridge, layer: int) -> int:

@@ -29,7 +29,15 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.branches import BRANCHES, FORMER_PARTS, PARTS, part_name
 from dcinterp.mechanism.head_maps import MapOfParts, beyond_warnings, composer_of, position_maps
 from dcinterp.mechanism.motifs import MANY, SHARE, Motif, find_motifs
-from dcinterp.mechanism.prompt import Prompt, layer_number, pair_of, require_stage, str_tokens, token_ids
+from dcinterp.mechanism.prompt import (
+    Prompt,
+    layer_number,
+    outside_window,
+    pair_of,
+    require_stage,
+    str_tokens,
+    token_ids,
+)
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 
@@ -65,11 +73,8 @@ class CompositionMap(MapOfParts, Result):
 
     def warnings(self) -> list[str]:
         said = beyond_warnings(self.beyond, self.stage)
-        if self.window is not None and self.query - self.key >= self.window:
-            said.append(
-                f"Key {self.key} is outside the local window of layer {self.layer}, of {self.window} tokens up to the "
-                f"query {self.query}: there is no attention for this map to act on."
-            )
+        if hidden := outside_window(self.layer, self.window, self.query, self.key):
+            said.append(f"{hidden}: there is no attention for this map to act on.")
         return said
 
     def motifs(self, part: str = "total", *, share: float = SHARE, many: int = MANY) -> tuple[Motif, ...]:

@@ -95,7 +95,7 @@ class SideWeights(nn.Module):
             inner = self.up.shape[1]
             # sqrt(2HR)(H+R), per group: the width of W_2 and the heads and rank that share its output.
             init.normal_(self.up, std=0.02 / (math.sqrt(inner) * (self.group_heads + self.rank)))
-        if hasattr(self, "gate"):
+        if hasattr(self, "gate"):  # once more, so that a seed gives the weights that it always gave
             init.normal_(self.gate.weight, std=self._gate_std())
 
     def _gate_std(self) -> float:

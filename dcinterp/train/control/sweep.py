@@ -279,11 +279,14 @@ def is_finished(run: SweepRun) -> bool:
 
 def _beside_saved(run: SweepRun) -> tuple[TrainConfig, TrainConfig]:
     """The config of a run and the one in its folder, without what a run settles for itself."""
-    saved = read_config(Path(run.config.output) / "config.yaml")
-    planned, saved = (_without_place(config) for config in (run.config, saved))
-    if planned.recipe.bf16 is None:
-        saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
+    planned, saved = (_without_place(config) for config in (run.config, _saved(run)))
     return planned, saved
+
+
+def _saved(run: SweepRun) -> TrainConfig:
+    """The config in the folder of a run, without the type of numbers that the machine settled."""
+    saved = read_config(Path(run.config.output) / "config.yaml")
+    return replace(saved, recipe=replace(saved.recipe, bf16=None)) if run.config.recipe.bf16 is None else saved
 
 
 def require_same_text(folder: Path, read: dict[str, tuple[Path, str]]) -> None:
@@ -561,9 +564,7 @@ def _of_another(run: SweepRun) -> str:
     if not (folder / "config.yaml").is_file():
         return ""
     try:
-        saved, planned = read_config(folder / "config.yaml"), run.config
-        if planned.recipe.bf16 is None:
-            saved = replace(saved, recipe=replace(saved.recipe, bf16=None))
+        saved, planned = _saved(run), run.config
         # What the budgets of tokens came to in this run, of the phases that have the same.
         settled = dict(enumerate(saved.data.phases))
         phases = tuple(

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.model.presets import preset
@@ -96,8 +98,8 @@ def _warn_of_spelt(data_source: TextSource, section: DataSection) -> None:
     """Say where a text spells special tokens, such as Penn Treebank's <unk>: a new tokenizer reads them as such."""
     tokenizer, rows = data_source.tokenizer, data_source.rows["train"]
     assert tokenizer is not None
-    others = {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
-    spelt = [token for token, number in others.items() if number != tokenizer.eos_token_id and (rows == number).any()]
+    others = {number for number in tokenizer.all_special_ids if number != tokenizer.eos_token_id}
+    spelt = tokenizer.convert_ids_to_tokens(np.unique(rows[np.isin(rows, list(others))]).tolist())
     if spelt:
         log.warning(
             "%s spells %s, which are read as special tokens of this name and not letter by letter.",
@@ -176,14 +178,17 @@ def _steps(phase: Phase, seed: int, data_source: DataSource, probes: int = 20) -
     return max(1, -(-phase.tokens // round(tokens)))
 
 
-def require_fitting(config: TrainConfig, data_source: DataSource, context: int) -> None:
+def require_fitting(config: TrainConfig, data_source: DataSource, model: Any) -> None:
     """Refuse phases whose documents do not fit the model, before the first step: by some of the longest kind.
+
+    model: its config; one without a context takes any length.
 
     Raises:
         UserError: one is longer than the model's context.
     """
+    context = getattr(model, "max_position_embeddings", None)
     for number, phase in enumerate(config.data.phases):
-        if phase.source not in SOURCES:
+        if context is None or phase.source not in SOURCES:
             continue
         worst = replace(phase, steps=1, batch_size=LONGEST_OF)
         worst = replace(worst, examples=(max(phase.examples),), gaps=(max(phase.gaps),))

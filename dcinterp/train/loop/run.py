@@ -135,8 +135,7 @@ def _train(
         torch.set_num_threads(config.recipe.threads)
     set_seed(config.recipe.seed)
     model = start.model if start else build_model(model_config(config, data_source))
-    if (context := getattr(model.config, "max_position_embeddings", None)) is not None:
-        require_fitting(config, data_source, context)
+    require_fitting(config, data_source, model.config)
     added = start.added if start and config.model.train == "composition" else None
     batches = Batches(config.data, data_source, parts=main.num_processes * config.recipe.gradient_accumulation)
     mechanism = MechanismLog(output / "watch", _probe(batches, data_source), writes=main.is_main_process)
@@ -283,9 +282,9 @@ def make_folder(output: Path, resuming: bool) -> None:
             )
         if not steps and is_trained(output / "model"):
             raise UserError(f"{output} already holds a trained model; choose another output folder with --output.")
-        if not steps and _others(output):
+        if not steps and (others := _others(output)):
             raise UserError(
-                f"{output} holds other files, such as {_others(output)[0]}, which a run could overwrite; choose "
+                f"{output} holds other files, such as {others[0]}, which a run could overwrite; choose "
                 "another output folder with --output."
             )
         make_output(output)

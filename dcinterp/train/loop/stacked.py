@@ -194,8 +194,7 @@ class Stack:
                 evaluation = evaluation_callback(config, data_source, metrics)
             set_seed(config.recipe.seed)
             built = model_config(config, data_source)
-            if (context := getattr(built, "max_position_embeddings", None)) is not None:
-                require_fitting(config, data_source, context)
+            require_fitting(config, data_source, built)
             models.append(build_model(built))
             self.runs.append(Run(config, data_source, metrics, evaluation))
         self.first = self.runs[0].config
