@@ -23,7 +23,7 @@ from dcinterp.train.config.recipe import TrainConfig, require_cooldown, require_
 from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, read_table
 from dcinterp.train.control.sweep import COLUMNS, SweepRun, patches, training_flops
 from dcinterp.train.data.batches import Batches, DataSource
-from dcinterp.train.data.data_source import count_tokens, open_data_source, resolve_steps
+from dcinterp.train.data.data_source import count_tokens, open_data_source, require_fitting, resolve_steps
 from dcinterp.train.loop.callbacks import Metrics
 from dcinterp.train.loop.run import evaluation_callback, model_config, resolve
 from dcinterp.train.loop.run_summary import roughly, time_step
@@ -232,7 +232,10 @@ class _Opener:
         require_read_keys(config)
         if start is None:
             with torch.device("meta"):
-                build_model(model_config(config, source))
+                opened = build_model(model_config(config, source))
+        else:
+            opened = start.model
+        require_fitting(config, source, opened.config)
         return config, source, start
 
     def columns(self, config: TrainConfig, source: DataSource, start: Start | None) -> tuple[str, ...]:

@@ -210,10 +210,10 @@ def count_tokens(batch: dict, data_source: DataSource) -> int:
     """Tokens of a batch without padding; of images, how many they are."""
     if "pixel_values" in batch:
         return len(batch["pixel_values"])
-    return int(is_no_padding(batch["input_ids"], padding_of(data_source)).sum())
+    return int(is_no_padding(batch["input_ids"], row_padding(data_source)).sum())
 
 
-def padding_of(data_source: DataSource) -> int | None:
+def row_padding(data_source: DataSource) -> int | None:
     """The token that fills up rows; none of text, whose rows are full and may hold it as the end of a text."""
     assert data_source.tokenizer is not None
     return None if isinstance(data_source, TextSource) else data_source.tokenizer.pad_token_id

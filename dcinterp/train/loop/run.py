@@ -38,7 +38,7 @@ from dcinterp.train.config.recipe import (
 from dcinterp.train.control.resume import check_resumable, differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.data.batches import Batches, DataSource, TaskSource, is_no_padding
-from dcinterp.train.data.data_source import open_data_source, padding_of, require_fitting, resolve_steps
+from dcinterp.train.data.data_source import open_data_source, require_fitting, resolve_steps, row_padding
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource, require_text
@@ -149,7 +149,7 @@ def _train(
         added=added,
         on_loss=reporter.add_loss,
         loss_is_mean=isinstance(data_source, ImageSource),
-        padding=None if isinstance(data_source, ImageSource) else padding_of(data_source),
+        padding=None if isinstance(data_source, ImageSource) else row_padding(data_source),
         model=model,
         args=arguments(config, output),
         train_dataset=batches,
@@ -378,7 +378,7 @@ def _probe(batches: Batches, data_source: DataSource, rows: int = 8) -> dict[str
     if "pixel_values" in batch:
         return {"pixel_values": batch["pixel_values"][:rows]}
     ids = batch["input_ids"][:rows]
-    return {"input_ids": ids[:, : int(is_no_padding(ids, padding_of(data_source)).sum(1).min())]}
+    return {"input_ids": ids[:, : int(is_no_padding(ids, row_padding(data_source)).sum(1).min())]}
 
 
 def _save(

@@ -41,7 +41,7 @@ from dcinterp.train.control.resume import differences, record
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.signals import SIGNALS, stop_on_signals
 from dcinterp.train.data.batches import Batches, DataSource
-from dcinterp.train.data.data_source import open_data_source, padding_of, require_fitting, resolve_steps
+from dcinterp.train.data.data_source import open_data_source, require_fitting, resolve_steps, row_padding
 from dcinterp.train.data.made_documents import open_made
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import Metrics
@@ -223,7 +223,7 @@ class Stack:
             )
             write_config(run.config, run.output / "config.yaml")
         batches = [open_made(Batches(run.config.data, run.data_source), documents) for run in self.runs]
-        dataset = StackedBatches(batches, padding_of(self.runs[0].data_source))
+        dataset = StackedBatches(batches, row_padding(self.runs[0].data_source))
         steps, began, message = self.first.steps, time.monotonic(), ""
         order = range(begin, steps)
         loader = DataLoader(

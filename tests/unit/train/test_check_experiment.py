@@ -133,6 +133,14 @@ def test_an_arm_that_could_not_begin_is_named(changed):
         plan_experiment(read_experiment(changed(arms=arms, hypotheses=[])))
 
 
+def test_an_arm_whose_documents_do_not_fit_is_named(changed):
+    config = {"data": {"phases": [{"source": "tasks", "steps": 2, "batch_size": 2}]}}
+    arms = [{"name": "plain"}, {"name": "short", "model.changes.max_position_embeddings": 16}]
+    said = r"^The run .*short.*: Documents of data\.phases\[0\] are \d+ tokens and more, but the model reads 16"
+    with pytest.raises(UserError, match=said):
+        plan_experiment(read_experiment(changed(config=config, arms=arms, hypotheses=[])))
+
+
 def test_a_table_that_is_a_link_to_itself_has_no_runs(changed):
     folder = changed()
     (folder / "results.csv").symlink_to("results.csv")
