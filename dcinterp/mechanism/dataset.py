@@ -221,7 +221,7 @@ def read_selection(text: str) -> Selection:
     """The text form of a set of examples, before any of them is drawn.
 
     Raises:
-        UserError: a task, key or value is unknown.
+        UserError: a task, key or value is unknown, or a number beside names may be either.
     """
     from synthetic_tasks import TASKS
     from synthetic_tasks.selection import chosen
@@ -242,7 +242,12 @@ def read_selection(text: str) -> Selection:
         raise UserError(
             f"n must be from 1 to {MOST_EXAMPLES:,} and shots from 0 to {MOST_SHOTS}; in {text!r} they are not."
         )
-    names = ",".join(each for each in words if "=" not in each)
+    named = [each for each in words if "=" not in each]
+    number = next((each for each in named if each.isdigit()), None)
+    if number is not None and not all(set(each) <= set("0123456789-,") for each in named):
+        task = f"task{number} for the task, or " if f"task{number}" in TASKS else ""
+        raise UserError(f"In {text!r}, what {number} means is open; write {task}n={number} for so many examples.")
+    names = ",".join(named)
     try:
         tasks = list(TASKS.values()) if names in ("", "all") else chosen(names)
         check_split(options["split"] or None)

@@ -66,6 +66,8 @@ def test_a_reference_set_is_prompts_or_a_text(bridge):
         ("all split=dev", "split must be"),
         ([], "no examples"),
         (["just a text"], "is not a valid question"),
+        ("different-in-set 20", r"what 20 means is open; write task20 for the task, or n=20 for so many"),
+        ("different-in-set 200", r"what 200 means is open; write n=200 for so many"),
     ],
 )
 def test_refusals(bridge, text, message):
