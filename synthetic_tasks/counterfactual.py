@@ -228,7 +228,7 @@ def change_position(example: Example, rng: Random) -> Iterator[Example]:
         facts = list(example.facts)
         facts[place], facts[example.source] = facts[example.source], facts[place]
         candidate = answered(grammar, facts, example.asked, example.predicate)
-        if candidate is not None:
+        if candidate is not None and grammar.accepted(*facts[example.source])[0] not in candidate.accepted:
             yield replace(candidate, answer=example.answer)
 
 
@@ -244,7 +244,7 @@ WHY_NOT: dict[Kind, str] = {
     "source": "no other word fits in its place",
     "relation": "no other relation with this pattern and surface has another answer to the question",
     "polarity": "no pattern asks this question both with and without `not`",
-    "position": "there is no other fact to change places with",
+    "position": "there is no fact with another answer to change places with",
 }
 
 

@@ -22,7 +22,18 @@ from synthetic_tasks.baselines import baselines
 from synthetic_tasks.catalogue import find
 from synthetic_tasks.evaluation import Evaluation
 from synthetic_tasks.example import Row
-from synthetic_tasks.scoring import Answers, Encoding, Forward, Question, encode, pad, padding_of, questions, score
+from synthetic_tasks.scoring import (
+    Answers,
+    Encoding,
+    Forward,
+    Question,
+    encode,
+    pad,
+    padding_of,
+    questions,
+    score,
+    unknown_of,
+)
 
 # done, total (both in rows) and a short message; raising from it stops the evaluation.
 Progress = Callable[[int, int, str], None]
@@ -56,7 +67,8 @@ def evaluate(
         bootstrap, seed: of no effect: intervals are computed, where version 0.1 drew them
 
     Raises:
-        ValueError: no rows, no tokenizer, rows longer than the model's context, or a folder of another evaluation.
+        ValueError: no rows, no tokenizer, one that does not know an answer, rows longer than the model's context, or a
+            folder of another evaluation.
 
     Cost: one forward pass per row, no gradients.
     """
@@ -72,10 +84,14 @@ def evaluate(
         raise ValueError("this model has no tokenizer; pass tokenizer=...")
     name = name or model_name(model)
     encodings, asked = encode_rows(rows, tokenizer, context_length(model), opens_texts(model))
-    store = Store(folder, fingerprint(model, rows, encodings, name)) if folder is not None else None
-    done = store.load() if store else {}
-    todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
     pad_id = padding_of(tokenizer)
+    store, done = None, dict[int, list[dict[str, Any]]]()
+    if folder is not None:
+        with torch.inference_mode(), evaluating(model) as forward:
+            probe = probe_of(torch, forward, encodings[0], pad_id)
+        store = Store(folder, fingerprint(model, rows, encodings, name), probe)
+        done = store.load()
+    todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
     where = numbering(rows)
     with torch.inference_mode(), evaluating(model) as forward:
         for start in range(0, len(todo), batch_size):
@@ -114,7 +130,7 @@ def is_bridge(model: Any) -> bool:
 def encode_rows(
     rows: Sequence[Row], tokenizer: Any, context: int | None, special: bool = True
 ) -> tuple[list[Encoding], list[list[Question]]]:
-    """Token ids of every row and its questions; ValueError if a row does not fit the context.
+    """Token ids of every row and its questions; ValueError if a row does not fit the context, or an answer is unknown.
 
     special: whether rows get the special tokens that the tokenizer adds by itself.
     """
@@ -126,6 +142,14 @@ def encode_rows(
             f"the longest row has {longest} tokens, the model takes {context}; generate rows with fewer examples"
         )
     asked = [questions(row, encoding, answers) for row, encoding in zip(rows, encodings, strict=True)]
+    unknown = unknown_of(tokenizer)
+    for encoding, of_row in zip(encodings, asked, strict=True):
+        for question in of_row:
+            if unknown in encoding.ids[question.positions.start : question.positions.stop]:
+                raise ValueError(
+                    f"the tokenizer does not know the answer {question.example.answer!r}, so it cannot be told from "
+                    "others that it does not know; choose tasks whose words it knows"
+                )
     return encodings, asked
 
 
@@ -143,6 +167,29 @@ def score_batch(
             logprobs = logits[place, at.start - 1 : at.stop - 1].float().log_softmax(dim=-1).cpu()
             scored.append((question, score(logprobs, encodings[place].ids[at.start : at.stop], question)))
         yield scored
+
+
+PROBED, ALIKE = 64, 0.02
+"""Tokens of the first row whose log-probabilities are kept, and how far they may lie apart on another machine."""
+
+
+def probe_of(torch: Any, forward: Forward, encoding: Encoding, pad_id: int) -> list[float]:
+    """What a model says of the first row: it tells models with other hooks apart, and functions, which have no weights.
+
+    Returns the log-probability of each of the last tokens of the row, rounded.
+    """
+    ids, mask = pad(torch, [encoding], pad_id)
+    last = slice(-PROBED - 1, -1)
+    logprobs = forward(ids, mask)[0, last].float().log_softmax(dim=-1).cpu()
+    following = ids[0, 1:][-len(logprobs) :]
+    return [round(float(row[token]), 4) for row, token in zip(logprobs, following, strict=True)]
+
+
+def alike(probe: Any, other: Sequence[float]) -> bool:
+    """Whether a kept probe is of the same model; one of an earlier version, which kept none, counts as such."""
+    if not isinstance(probe, list) or len(probe) != len(other):
+        return probe is None
+    return all(abs(one - each) <= ALIKE for one, each in zip(probe, other, strict=True))
 
 
 @contextmanager
@@ -250,31 +297,34 @@ def _is_scored(record: Any) -> bool:
 
 
 MADE_OF = "fingerprint.txt"
-"""Beside a finished evaluation: the digest of its model, rows and tokens."""
+"""Beside a finished evaluation: the digest of its model, rows and tokens, and what the model said of the first row."""
 
 
 class Store:
     """Scores of finished rows in a folder, so that an interrupted evaluation can go on."""
 
-    def __init__(self, folder: str | Path, print_: str) -> None:
+    def __init__(self, folder: str | Path, print_: str, probe: list[float]) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "unfinished.jsonl"
-        self.print = print_
+        self.print, self.probe = print_, probe
 
     def load(self) -> dict[int, list[dict[str, Any]]]:
         """Rows scored before, by place; a line that a crash cut off, or that is damaged, is scored again."""
         done: dict[int, list[dict[str, Any]]] = {}
         finished = self.folder / MADE_OF
-        if finished.exists() and finished.read_text(encoding="utf-8").strip() != self.print:
+        if finished.exists() and not self._is_of(*finished.read_text(encoding="utf-8").split("\n")[:2]):
             raise ValueError(
                 f"{self.folder} holds an evaluation of another model, other rows or other tokens; choose another folder"
             )
         if not self.path.exists():
-            self.path.write_text(json.dumps({"fingerprint": self.print}) + "\n", encoding="utf-8")
+            self.path.write_text(json.dumps({"fingerprint": self.print, "probe": self.probe}) + "\n", encoding="utf-8")
             return done
         lines = self.path.read_text(encoding="utf-8").split("\n")
-        if _json(lines[0]) != {"fingerprint": self.print}:
+        opening = _json(lines[0])
+        if not isinstance(opening, dict) or not self._is_of(
+            opening.get("fingerprint"), json.dumps(opening.get("probe"))
+        ):
             raise ValueError(
                 f"{self.folder} holds an unfinished evaluation of another model, other rows or other tokens; "
                 f"choose another folder or delete {self.path.name} in it"
@@ -286,6 +336,10 @@ class Store:
         self.path.write_text("\n".join([lines[0], *complete, ""]), encoding="utf-8")
         return done
 
+    def _is_of(self, print_: Any, probe: str = "") -> bool:
+        """Whether what is kept is of this model, these rows and these tokens."""
+        return print_ == self.print and alike(_json(probe), self.probe)
+
     def add(self, done: dict[int, list[dict[str, Any]]]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             for place, records in done.items():
@@ -293,5 +347,6 @@ class Store:
 
     def clear(self) -> None:
         """Leave what was finished, with what it was made of."""
-        (self.folder / MADE_OF).write_text(self.print + "\n", encoding="utf-8")
+        made_of = f"{self.print}\n{json.dumps(self.probe)}\n"
+        (self.folder / MADE_OF).write_text(made_of, encoding="utf-8")
         self.path.unlink(missing_ok=True)

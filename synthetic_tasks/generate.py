@@ -79,7 +79,7 @@ def draw_row(rng: Random, grammar: Grammar, examples: int, max_answer_uses: int,
         else:
             raise ValueError(
                 f"{grammar.task.id} has too few different answers for a row of {examples} examples with each answer "
-                f"at most {max_answer_uses} times; ask for fewer examples or raise max_answer_uses"
+                f"at most {max_answer_uses} times (max_answer_uses); ask for fewer examples"
             )
         drawn.append(example)
     return Row(grammar.task.id, tuple(drawn))

@@ -102,5 +102,6 @@ def _worth(k: np.ndarray, n: np.ndarray, level: float) -> np.ndarray:
     known = np.minimum((k < n).sum(-1), (k > 0).sum(-1))  # clusters that show how errors (or hits) come together
     rho = (known * rho + PRIOR * CORRELATION) / (known + PRIOR)
     tail = 1 - (1 - level) / 2
-    wider = stdtrit(np.maximum(total - 1, 1), tail) / stdtrit(clusters - 1, tail)
+    even = total**2 / (n**2).sum(-1)  # the number of clusters of one size that would be worth as much
+    wider = stdtrit(np.maximum(total - 1, 1), tail) / stdtrit(np.maximum(even - 1, 0.1), tail)
     return total / (1 + (size - 1) * rho) * np.minimum(wider, 1) ** 2

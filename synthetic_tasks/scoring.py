@@ -121,6 +121,14 @@ def questions(row: Row, encoding: Encoding, answers: Answers) -> list[Question]:
     return found
 
 
+def unknown_of(tokenizer: Any) -> int | None:
+    """The token that stands for what the tokenizer does not know, if it has one."""
+    if hasattr(tokenizer, "is_fast"):
+        return getattr(tokenizer, "unk_token_id", None)
+    name = getattr(getattr(tokenizer, "model", None), "unk_token", None)
+    return None if name is None else tokenizer.token_to_id(name)
+
+
 def padding_of(tokenizer: Any) -> int:
     """The token that fills up rows which are shorter than the longest of their batch."""
     return getattr(tokenizer, "pad_token_id", None) or 0
@@ -164,9 +172,12 @@ def score(logprobs: torch.Tensor, ids: Sequence[int], question: Question) -> dic
 def beats(logprobs: torch.Tensor, ids: Sequence[int], rival: Sequence[int]) -> bool:
     """Whether the official token is more probable where the rival leaves the official answer.
 
-    A rival that only stops earlier or goes on longer leaves it behind its last token, where the answer ends; then
-    the tokens that both have decide nothing and the official answer stands.
+    A rival of the same tokens cannot be told from it, and is not beaten. One that only stops earlier or goes on longer
+    leaves it behind its last token, where the answer ends; then the tokens that both have decide nothing and the
+    official answer stands.
     """
+    if tuple(ids) == tuple(rival):
+        return False
     for place, (official, other) in enumerate(zip(ids, rival, strict=False)):
         if official != other:
             return bool(logprobs[place, official] > logprobs[place, other])

@@ -17,7 +17,7 @@ def chosen(selection: str) -> list[Task]:
         named = [task for task in TASKS.values() if part in (task.qk, task.relation)]
         if named:
             tasks += named
-        elif dash and first.isdigit() and last.isdigit():
+        elif dash and first.isdecimal() and last.isdecimal():
             if int(first) > int(last):
                 raise ValueError(f"the range {part} is empty; write it as {last}-{first}")
             tasks += [find(number) for number in range(int(first), int(last) + 1)]

@@ -279,7 +279,7 @@ def counterfactuals(
     seed: Annotated[int, typer.Option(help="Seed of the choice among several counterfactuals.")] = 0,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print JSON: by what changed, the prompt, accepted answers and old answer."),
+        typer.Option("--json", help="Print JSON: by what changed, the prompt, accepted answers and foil, a wrong one."),
     ] = False,
 ) -> None:
     """Show the counterfactual prompts of a line: one thing changed, and the new answer.

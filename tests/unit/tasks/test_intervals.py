@@ -160,3 +160,11 @@ def test_answers_alone_in_their_cluster_are_clopper_and_pearsons():
 def test_one_cluster_has_no_interval():
     assert np.isnan(share_interval([5.0], [6.0])).all()
     assert np.isnan(change_interval([5.0], [3.0], [6.0])).all()
+
+
+def test_a_few_large_clusters_count_as_few():
+    """28 clusters of 6 answers and two of 300, each right or wrong as a whole: nearly all hangs on the two."""
+    random = np.random.default_rng(2)
+    answers = np.broadcast_to(np.array([6.0] * 28 + [300.0] * 2), (TRIALS, 30))
+    right = answers * (random.random(answers.shape) < 0.5)
+    assert covers(share_interval(right, answers), 0.5) >= 0.93

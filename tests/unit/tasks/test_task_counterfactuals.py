@@ -179,3 +179,11 @@ def test_a_word_inside_a_name_is_no_word(person: str) -> None:
     changed = corrupt(solve(line).example(), "source", seed=0).corrupt
     assert changed.facts[0].item != "car"
     assert changed.facts[0].person == person
+
+
+def test_the_foil_of_another_place_is_wrong() -> None:
+    """Two of the three things are fruit, so only the dog's place gives another answer."""
+    example = solve("< Ruth has a lime. Karen has a pear. John has a dog. >. Ruth has a kind of").example()
+    for seed in range(6):
+        made = corrupt(example, "position", seed=seed)
+        assert made.foil not in made.corrupt.accepted

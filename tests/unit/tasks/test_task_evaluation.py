@@ -117,6 +117,7 @@ def test_restricted_accuracy_asks_among_the_candidates_only(word_tokenizer) -> N
         ((3, 4, 2), False),  # leaves at the second: 4 is more probable than 1
         ((3, 0, 2), True),  # leaves at the second, after a common token
         ((3, 1), True),  # only stops earlier
+        ((3, 1, 2), False),  # cannot be told from the answer
     ],
 )
 def test_rivals_of_several_tokens_are_compared_where_they_part(rival: tuple[int, ...], expected: bool) -> None:
@@ -264,7 +265,7 @@ def test_an_interrupted_evaluation_goes_on(rows: list[Row], neox, word_tokenizer
         neox, rows, tokenizer=word_tokenizer, batch_size=2, folder=tmp_path, progress=lambda d, t, m: seen.append(d)
     )
     neox._forward_pre_hooks.clear()
-    assert len(forwards) == 3
+    assert len(forwards) == 4, "the first row, to know the model again, and three batches"
     assert seen == [8, 10, 12]
     assert resumed.to_dataframe().equals(whole.to_dataframe())
     assert not (tmp_path / "unfinished.jsonl").exists()
@@ -400,3 +401,35 @@ def test_a_baseline_is_averaged_over_the_tasks_that_have_it() -> None:
     levels = {"a": {"first": 0.2, "middle": 0.3}, "b": {"first": 0.6}}
     assert average(levels, ["a", "b"]) == pytest.approx({"first": 0.4, "middle": 0.3})
     assert average(levels, ["a", "b"], {"a": 1, "b": 3}) == pytest.approx({"first": 0.5, "middle": 0.3})
+
+
+def test_a_tokenizer_that_does_not_know_an_answer_is_refused(rows: list[Row]) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    bare = Tokenizer(WordLevel({"<unk>": 0, "<pad>": 1, "the": 2}, unk_token="<unk>"))
+    bare.pre_tokenizer = Whitespace()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=bare, unk_token="<unk>", pad_token="<pad>")
+    for tokenizer in (bare, wrapped):
+        with pytest.raises(ValueError, match="the tokenizer does not know the answer"):
+            evaluate(lambda ids: torch.zeros(*ids.shape, 3), rows, tokenizer=tokenizer)
+
+
+def test_a_folder_tells_functions_and_hooks_apart(rows: list[Row], word_tokenizer, tmp_path) -> None:
+    def says(number: int):
+        return lambda ids: torch.nn.functional.one_hot(torch.full_like(ids, number), 700).float()
+
+    with pytest.raises(Stop):
+        evaluate(says(5), rows, tokenizer=word_tokenizer, batch_size=2, folder=tmp_path, progress=stop_after(1))
+    tokens = word_tokenizer(rows[0].prompt)["input_ids"]
+    with pytest.raises(ValueError, match="unfinished evaluation of another model"):
+        evaluate(says(tokens[-1]), rows, tokenizer=word_tokenizer, folder=tmp_path)
+    first = evaluate(says(5), rows, tokenizer=word_tokenizer, folder=tmp_path)
+    with pytest.raises(ValueError, match="holds an evaluation of another model"):
+        evaluate(says(tokens[-1]), rows, tokenizer=word_tokenizer, folder=tmp_path)
+    # A folder of an earlier version has the digest alone.
+    made_of = tmp_path / "fingerprint.txt"
+    made_of.write_text(made_of.read_text().splitlines()[0] + "\n")
+    assert evaluate(says(5), rows, tokenizer=word_tokenizer, folder=tmp_path).records == first.records
