@@ -93,7 +93,7 @@ def measure(cases: Iterable[Case], file: Path, *, slow: int = 25, until: float |
         slow: of how many cases of a family the rules with an integral are measured too.
         until: stop before this time (of `time.monotonic`).
     """
-    known = {row["key"] for row in resume_rows(file)}
+    known = {row["key"] for row in resume_rows(file, NEEDED)}
     made = 0
     with file.open("a", encoding="utf-8") as out:
         for case in cases:
@@ -104,6 +104,10 @@ def measure(cases: Iterable[Case], file: Path, *, slow: int = 25, until: float |
                     add_row(out, row_of(case, stage, integrals=case.number < slow))
                     made += 1
     return made
+
+
+NEEDED = ("key", "family", "stage", "edges", "rules", "screened", "seconds")
+"""What every row of the file has."""
 
 
 def row_of(case: Case, stage: str, *, integrals: bool = True) -> dict[str, Any]:

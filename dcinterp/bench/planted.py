@@ -411,7 +411,7 @@ def measure(
 ) -> int:
     """Measure every setting and seed, where the file does not have it already; returns how many rows it wrote.
 
-    A row that lacks some of the methods gets those, on as many prompts as it was made with.
+    A row that lacks some of the methods gets those.
 
     Args:
         wanted: (setting, seed), as `settings_of` gives them.
@@ -419,26 +419,38 @@ def measure(
         methods: names of `METHODS`.
         prompts: of each model.
         progress: called after each row; what it raises stops the measurement, and the rows so far are kept.
+
+    Raises:
+        UserError: the file has rows of another measurement, or of another number of prompts.
     """
-    rows, made = {row["key"]: row for row in read_rows(file)}, 0
+    rows, made = {row["key"]: row for row in read_rows(file, NEEDED)}, 0
 
     def missing(key: str) -> list[str]:
         return [method for method in methods if method not in rows.get(key, {}).get("methods", {})]
 
     todo = [(setting, seed) for setting, seed in wanted if missing(f"{setting} seed={seed}")]
+    there = next((row["prompts"] for row in rows.values() if row["prompts"] != prompts), None)
+    if todo and there is not None:
+        raise UserError(
+            f"{file} has rows of {there} prompts a model, not of {prompts}; give the same, or another file."
+        )
     for setting, seed in todo:
         key = f"{setting} seed={seed}"
         row = rows.get(key, {"key": key, "setting": setting, "seed": seed, "prompts": prompts, "methods": {}})
         specimen = specimen_of(setting, seed, row["prompts"])
         found = row["methods"] | {method: measure_one(specimen, method) for method in missing(key)}
         about = {"right": specimen.right, "edges": len(specimen.places), "true": int(specimen.labels.sum())}
-        rows = {each["key"]: each for each in read_rows(file)}  # another process may have added some
+        rows = {each["key"]: each for each in read_rows(file, NEEDED)}  # another process may have added some
         found = rows.get(key, row)["methods"] | found
         rows[key] = row | about | {"methods": {method: found[method] for method in METHODS if method in found}}
         write_rows(file, rows.values())
         made += 1
         progress(made, len(todo), setting)
     return made
+
+
+NEEDED = ("key", "setting", "seed", "prompts", "methods")
+"""What every row of the file has."""
 
 
 @dataclass(frozen=True)

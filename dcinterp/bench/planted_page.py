@@ -54,14 +54,16 @@ QUANTITIES = {
 }
 
 
-def page_of(rows: Sequence[dict[str, Any]], file: str = "docs/planted-bench.jsonl") -> str:
+def page_of(
+    rows: Sequence[dict[str, Any]], file: str = "docs/planted-bench.jsonl", page: str = "docs/planted-bench.md"
+) -> str:
     """The whole page, in Markdown."""
     found = summarise(rows)
     methods = list(dict.fromkeys(method for by in found.values() for method in by))
     about = "\n".join(f"| {method} | {ABOUT[method]} |" for method in methods)
     text = HEAD.format(
         file=file,
-        page="docs/planted-bench.md",
+        page=page,
         seeds=1 + max(row["seed"] for row in rows),
         prompts=rows[0]["prompts"],
         methods=len(methods),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,11 +14,13 @@ BEGINS = '{"'
 """How a row begins; what was cut off after that is a row that is made again."""
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
+def read_rows(file: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The rows of a file, none where there is no file; a last line that was cut off does not count.
 
+    needed: keys that every row of this measurement has.
+
     Raises:
-        UserError: something else stands there.
+        UserError: something else stands there, or a row of another measurement.
     """
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
     rows = []
@@ -27,19 +29,19 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
             row = json.loads(line) if line.strip() else {}
         except ValueError:
             row = {} if line.startswith(BEGINS) and not line.endswith("\n") else None
-        if not isinstance(row, dict):
-            raise UserError(f"Line {number} of {file} is no row of measurements; give another file.")
+        if not isinstance(row, dict) or (row and not row.keys() >= set(needed)):
+            raise UserError(f"Line {number} of {file} is no row of this measurement; give another file.")
         rows += [row] if row else []
     return rows
 
 
-def resume_rows(file: Path) -> list[dict[str, Any]]:
+def resume_rows(file: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The rows of a file that goes on: a last line that was cut off is taken out of it.
 
     Raises:
         UserError: as `read_rows`.
     """
-    rows = read_rows(file)
+    rows = read_rows(file, needed)
     if file.exists() and file.read_bytes()[-1:] not in (b"", b"\n"):
         write_rows(file, rows)
     return rows

@@ -51,13 +51,13 @@ class Marks:
     accuracy: float
     interchange: float
     outside: float
-    worst: float
+    worst: float | None
     worst_edge: str
 
     @property
     def reached(self) -> bool:
         """Whether it does."""
-        quiet = max(self.outside, self.worst) <= ENOUGH_QUIET
+        quiet = self.worst is not None and max(self.outside, self.worst) <= ENOUGH_QUIET
         return min(self.accuracy, self.interchange) >= ENOUGH_RIGHT and quiet
 
 
@@ -169,10 +169,17 @@ def train_truth(
         seconds: at most, of this call.
         progress: called after each look at the marks; raising stops, and the next call goes on from there.
 
+    Returns the marks; a model that has reached them stays as it is.
+
+    Raises:
+        UserError: the folder has a model or a training of another circuit, or one that cannot go on.
+
     Cost: two forward runs and a backward of `BATCH` prompts of 6 tokens a step, some 20 ms on a core.
     """
     from dcinterp.bridge import wrap
 
+    if (ended := _ended(folder, circuit)) is not None:
+        return ended
     folder.mkdir(parents=True, exist_ok=True)
     model, until = new_model(circuit), time.monotonic() + seconds
     run = CircuitRun(wrap(model, words_of_stated(), circuit.name))
@@ -195,6 +202,23 @@ def train_truth(
 
 
 STATE = "state.pt"
+
+
+def _ended(folder: Path, circuit: Stated) -> Marks | None:
+    """The marks of a model that reached them in an earlier call; None where there is none."""
+    file = folder / "circuit.json"
+    if (folder / STATE).exists() or not file.exists():
+        return None
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        marks, steps = Marks(**record.pop("marks")), record.pop("steps")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{file} cannot be read; choose another folder.") from error
+    if Stated.from_json(json.dumps(record)) != circuit:
+        raise UserError(f"{folder} holds the model of another circuit; choose another folder.")
+    if not marks.reached and steps:
+        raise UserError(f"{folder} holds a model without the state of its training; choose another folder.")
+    return marks if marks.reached else None
 
 
 def _step(run: CircuitRun, draws: Draws, optimizer: torch.optim.Optimizer, done: int, steps: int) -> float:
@@ -289,9 +313,9 @@ def check_truth(circuit: Stated, run: CircuitRun, rows: int = CHECKED_ROWS, seed
     for row, one in enumerate(some):
         quiet[row, draws.idle[one.case]] = True
     moved = run(ids, Cut((~quiet).float(), other))[0].argmax(-1)
-    marks = Marks(accuracy, min(interchanged), float((moved != plain).float().mean()), 0.0, "")
-    if not marks.reached:  # the slow part would change nothing
-        return replace(marks, worst=1.0)
+    marks = Marks(accuracy, min(interchanged), float((moved != plain).float().mean()), None, "")
+    if not replace(marks, worst=0.0).reached:  # the slow part would change nothing
+        return marks
     worst, edge = _worst(run, draws, ids[:64], other.rows(range(64)), plain[:64])
     return replace(marks, worst=worst, worst_edge=edge)
 

@@ -195,7 +195,7 @@ def edges(
     import json
     import time
 
-    from dcinterp.bench.edges import FAMILIES, measure, planted_cases, summarise, trained_cases
+    from dcinterp.bench.edges import FAMILIES, NEEDED, measure, planted_cases, summarise, trained_cases
     from dcinterp.bench.row_file import read_rows
     from dcinterp.checkpoints.load import load
     from dcinterp.mechanism import edge_benchmark
@@ -211,7 +211,7 @@ def edges(
         cases = planted_cases(family) if model is None else trained_cases(model, family, prompts)
         made = measure(cases, rows, until=until)
         typer.echo(f"{family}: {made} more rows", err=True)
-    if not (measured := read_rows(rows)):
+    if not (measured := read_rows(rows, NEEDED)):
         raise UserError(f"There are no measurements in {rows}; give a file that has some, or more --seconds.")
     found = summarise(measured)
     if write:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,6 +19,11 @@ from dcinterp.cli._outputs import (
     save_result,
 )
 from dcinterp.support.whole_files import whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution, EdgeScore
 
 app = Verbs()
 
@@ -118,7 +123,7 @@ def show(
                 int(edges[edge.layer, NAMES.index(edge.branch), edge.head_from, edge.head_to]),
                 edge.score,
             )
-            for edge in found.top(int((edges != 0).sum()) + 3, shared=False)
+            for edge in _shown(found, edges)
         ]
     if as_json:
         scored = [dict(zip(("edge", "planted", "score"), row, strict=True)) for row in rows]
@@ -131,6 +136,25 @@ def show(
     typer.echo("edge, planted sign, integrated gradients (logits):")
     for place, sign, score in rows:
         typer.echo(f"  {place:14} {f'{sign:+d}' if sign else ' .'}  {score:+9.4f}")
+
+
+def _shown(found: EdgeAttribution, edges: Tensor) -> list[EdgeScore]:
+    """All planted edges, also those of no score, and the three strongest others; strongest first.
+
+    edges: [layer, branch, head_from, head_to], not zero where one is planted.
+    """
+    from dcinterp.analysis.attribution.attribute_edges import EdgeScore
+    from dcinterp.mechanism.branches import NAMES
+
+    def key(edge: EdgeScore) -> tuple[int, int, int, int]:
+        return edge.layer, NAMES.index(edge.branch), edge.head_from, edge.head_to
+
+    ranked = found.top(found.scores.numel(), shared=False)
+    others = [edge for edge in ranked if not edges[key(edge)]][:3]
+    chosen = [edge for edge in ranked if edges[key(edge)] or edge in others]
+    named = {key(edge) for edge in chosen}
+    missed = [tuple(at) for at in edges.nonzero().tolist() if tuple(at) not in named]
+    return chosen + [EdgeScore(layer, NAMES[branch], of, to, 0.0) for layer, branch, of, to in missed]
 
 
 @app.command()
@@ -200,12 +224,12 @@ def bench(
 
         dcinterp planted bench rows.jsonl --kind chain --kind backup --short
 
-        dcinterp planted bench docs/planted-bench.jsonl --page docs/planted-bench.md
+        dcinterp planted bench docs/planted-bench.jsonl --prompts 4 --page docs/planted-bench.md
     """
     require_apart(ctx, "short", "seeds", "prompts")
     from dataclasses import asdict
 
-    from dcinterp.bench.planted import METHODS, measure, settings_of, summarise
+    from dcinterp.bench.planted import METHODS, NEEDED, measure, settings_of, summarise
     from dcinterp.bench.planted_page import page_of, table_of
     from dcinterp.bench.row_file import read_rows
     from dcinterp.planted.fixtures import fixtures
@@ -225,10 +249,10 @@ def bench(
             wanted, rows, methods=methods or tuple(METHODS), prompts=2 if short else prompts, progress=progress
         )
     typer.echo(f"{made} more rows", err=True)
-    found = read_rows(rows)
+    found = read_rows(rows, NEEDED)
     if page is not None:
         with whole(page) as place:
-            place.write_text(page_of(found), encoding="utf-8")
+            place.write_text(page_of(found, str(rows), str(page)), encoding="utf-8")
     if as_json:
         numbers = summarise(found)
         print_json({s: {m: {k: asdict(v) for k, v in of.items()} for m, of in by.items()} for s, by in numbers.items()})
@@ -271,8 +295,9 @@ def train_truth(
         return
     typer.echo(
         f"right {marks.accuracy:.1%}, by the circuit under interchange {marks.interchange:.1%}, changed from outside "
-        f"{marks.outside:.1%}, by one edge outside at most {marks.worst:.1%}: "
-        + ("the marks are reached" if marks.reached else "not reached; give the command again with more steps")
+        f"{marks.outside:.1%}"
+        + (f", by one edge outside at most {marks.worst:.1%}" if marks.worst is not None else "")
+        + (": the marks are reached" if marks.reached else ": not reached; give it more steps, or more seconds")
     )
 
 

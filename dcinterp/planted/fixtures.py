@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcinterp.planted.circuit import PlantedExample, Traits
-from dcinterp.planted.circuits import circuits
+from dcinterp.planted.circuits import FORMER, circuits
 from dcinterp.planted.models import read_plant
 from dcinterp.planted.stated import Asked, Stated, words_of_stated
 from dcinterp.planted.words import COLOUR, KIND, tokenizer
@@ -94,12 +94,14 @@ def load_fixture(name: str, case: str = "") -> Fixture:
         case: of a circuit whose true edges depend on the question: which; by default the first.
 
     Raises:
-        UserError: there is none of this name, or no such case.
+        UserError: there is none of this name, no such case or setting.
     """
-    kind = name.replace(",", " ").split()[0] if name.strip() else ""
+    kind, *settings = name.replace(",", " ").split() or [""]
     if kind in trained():
-        return _trained(name, case)
-    if kind not in circuits():
+        if settings:
+            raise UserError(f"{kind} is a trained model and has no settings; leave out {' '.join(settings)}.")
+        return _trained(kind, case)
+    if FORMER.get(kind, kind) not in circuits():
         raise UserError(f"There is no fixture {name!r}; {nearest(kind, fixtures())}")
     return _planted(name, case)
 

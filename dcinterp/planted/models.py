@@ -148,12 +148,14 @@ def read_plant(text: str) -> PlantedModel:
     """The planted model of a line such as "share-by-kp noise=0.02 seed=3" (spaces or commas between).
 
     Raises:
-        UserError: as `plant`; or a word is not of the form knob=number.
+        UserError: as `plant`; a word is not of the form knob=number; or a knob is set twice.
     """
     name, *words = re.split(r"[\s,]+", text.strip())
     knobs: dict[str, Any] = {}
     for word in words:
         knob, _, value = word.partition("=")
+        if knob in knobs:
+            raise UserError(f"{text.strip()!r} sets {knob} twice; leave one out.")
         try:
             knobs[knob] = float(value) if knob in SHARES else int(value)
         except ValueError:

@@ -177,6 +177,10 @@ def method_benchmark(
             raise UserError(f"There is no method {name!r}; {nearest(name, METHODS)}")
     for setting in planted:
         circuit = read_plant(setting).circuit
+        if "seed=" in setting:
+            raise UserError(
+                f"{setting!r} names a seed, but the models of a setting have the seeds 0, 1, ...; leave it out."
+            )
         if "pre" in Traits.of(circuits()[circuit]).STAGES:
             raise UserError(
                 f"{circuit} composes scores, and this benchmark is about composition after the softmax; run "

@@ -80,3 +80,10 @@ def test_the_default_is_what_the_benchmark_says():
         for family in FAMILIES:
             assert f"| {family} | `screened` |" in edge_benchmark.table(stage)
     assert edge_benchmark.describe("magic", "post") == ""
+
+
+def test_rows_of_another_measurement_are_left_alone(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    write_rows(file, [{"key": "a", "setting": "b"}])
+    with pytest.raises(UserError, match=r"Line 1 of .*rows\.jsonl is no row of this measurement"):
+        measure([], file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,7 @@ from dcinterp.bench.planted_page import findings, page_of
 from dcinterp.bench.row_file import read_rows, write_rows
 from dcinterp.bench.trained_truth import Draws, train_truth
 from dcinterp.planted import circuits
-from dcinterp.planted.fixtures import trained
+from dcinterp.planted.fixtures import FOLDER, stated_of, trained
 from dcinterp.planted.stated import Hop, Stated
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
@@ -75,10 +76,12 @@ def test_every_method_answers_and_a_rerun_makes_no_row_twice(tmp_path):
     assert measure(wanted, file, prompts=2) == 0
     (row,) = read_rows(file)
     assert list(row["methods"]) == list(METHODS)
-    # A method that came later is measured alone, on as many prompts as the others.
+    # A method that came later is measured alone.
     known = {name: numbers for name, numbers in row["methods"].items() if name != "random"}
     write_rows(file, [row | {"methods": known}])
-    assert measure(wanted, file, prompts=6) == 1
+    with pytest.raises(UserError, match="has rows of 2 prompts a model, not of 6; give the same, or another file"):
+        measure(wanted, file, prompts=6)
+    assert measure(wanted, file, prompts=2) == 1
     assert list(read_rows(file)[0]["methods"]) == list(METHODS)
     assert read_rows(file)[0]["prompts"] == 2
     assert {name: read_rows(file)[0]["methods"][name] for name in known} == known
@@ -181,3 +184,25 @@ def test_a_training_that_was_stopped_gives_the_same_weights(tmp_path, monkeypatc
     (tmp_path / "parts" / "state.pt").write_bytes(b"cut")
     with pytest.raises(UserError, match="cannot be read; remove it to begin again"):
         train_truth(TINY, tmp_path / "parts", steps=4)
+
+
+def test_a_model_that_has_reached_its_marks_stays(tmp_path):
+    folder, name = tmp_path / "finished", trained()[0]
+    shutil.copytree(FOLDER / name, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert train_truth(stated_of(name), folder, steps=1).reached
+    with pytest.raises(UserError, match="holds the model of another circuit; choose another folder"):
+        train_truth(TINY, folder, steps=1)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (folder / "circuit.json").write_text("[]")
+    with pytest.raises(UserError, match=r"circuit\.json cannot be read"):
+        train_truth(TINY, folder, steps=1)
+
+
+def test_rows_of_another_measurement_are_left_alone(tmp_path):
+    file = tmp_path / "edges.jsonl"
+    write_rows(file, [{"key": "a", "family": "b"}])
+    kept = file.read_bytes()
+    with pytest.raises(UserError, match=r"Line 1 of .*edges\.jsonl is no row of this measurement"):
+        measure([("lookup-post-kp", 0)], file, prompts=2)
+    assert file.read_bytes() == kept

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from dcinterp.analysis.circuits.method_benchmark import MethodScores
 from dcinterp.cli import verbs
-from dcinterp.planted import circuits
+from dcinterp.planted import circuits, read_plant
 
 runner = CliRunner()
 
@@ -80,3 +80,18 @@ def test_names_of_the_bench_are_checked(tmp_path):
         assert says in str(done.exception)
     done = runner.invoke(verbs, ["planted", "train-truth", "lookup", str(tmp_path / "out")])
     assert "There is no stated circuit 'lookup'" in str(done.exception)
+
+
+def test_show_lists_planted_edges_that_attribution_misses():
+    done = runner.invoke(verbs, ["planted", "show", "share-by-kp noise=0.05 seed=3", "--json"])
+    assert done.exit_code == 0
+    edges = json.loads(done.stdout)["edges"]
+    planted = read_plant("share-by-kp noise=0.05 seed=3")
+    truth = planted.truth(planted.examples(1)[0])
+    assert sum(edge["planted"] != 0 for edge in edges) == sum(int((of != 0).sum()) for of in truth.stages.values())
+    assert sum(edge["planted"] == 0 for edge in edges) <= 3 * len(truth.stages)
+
+
+def test_a_seed_in_a_table_of_seeds_is_refused():
+    done = runner.invoke(verbs, ["planted", "table", "share-by-kp seed=3", "--seeds", "1"])
+    assert "names a seed, but the models of a setting have the seeds 0, 1" in str(done.exception)

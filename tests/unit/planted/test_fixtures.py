@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dcinterp import UserError
+from dcinterp.planted.circuits import FORMER
 from dcinterp.planted.fixtures import FOLDER, fixtures, load_fixture, stated_of, trained
 from dcinterp.planted.stated import STATED, Asked, Stated, stated
 
@@ -94,3 +95,14 @@ def test_a_stated_circuit_is_written_and_read_and_asks_what_it_can_answer(name):
     for hop in circuit.hops:
         assert hop.layer < circuit.layers
         assert (hop.head_from == hop.head_to) == (hop.branch in ("qg", "kg"))  # a gate is a head's own
+
+
+def test_names_of_models_with_settings():
+    name = trained()[0]
+    with pytest.raises(UserError, match=f"{name} is a trained model and has no settings; leave out seed=3"):
+        load_fixture(f"{name} seed=3")
+    assert load_fixture(f"{name},").name == name
+    old, new = next(iter(FORMER.items()))
+    assert load_fixture(f"{old} heads=8").edges == load_fixture(f"{new} heads=8").edges
+    with pytest.raises(UserError, match="sets seed twice"):
+        load_fixture("share-by-kp seed=1 seed=2")
