@@ -38,7 +38,10 @@ MATRICES = ("scores", "composed_scores", "weights", "composed")
 
 @dataclass(frozen=True)
 class AttentionPatterns(Result):
-    """Four matrices [head, query, key] of `layer`; `stages` are those at which the model composes."""
+    """Four matrices [head, query, key] of `layer`; `stages` are those at which the model composes.
+
+    What a query does not see is 0; a score outside the window of a local layer is NaN.
+    """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(MATRICES, AXIS)
 
@@ -55,7 +58,7 @@ class AttentionPatterns(Result):
 
     def warnings(self) -> list[str]:
         sentences = sink_warnings(self.weights)
-        if self.scores.isnan().any():
+        if self.scores.isnan().all():
             sentences.append(
                 "This model's bridge shows the weights where scores should be, so there are no scores here."
             )
@@ -94,6 +97,8 @@ def attention_patterns(bridge: Bridge, prompt: Prompt, layer: int) -> AttentionP
     masked = max(-1e9, torch.finfo(cache[composed_scores].dtype).min / 2)
     allowed = (cache[composed_scores][0] > masked).cpu()
     kept = {name: cache[hook][0].float().cpu().where(allowed, torch.zeros(())) for name, hook in names.items()}
+    outside = ~allowed & torch.ones_like(allowed).tril()  # earlier keys that a local layer does not see
+    kept |= {name: kept[name].masked_fill(outside, torch.nan) for name in ("scores", "composed_scores")}
     if not stages and torch.equal(kept["composed_scores"], kept["weights"]):
         kept |= dict.fromkeys(("scores", "composed_scores"), torch.full_like(kept["weights"], torch.nan))
     return AttentionPatterns(tokens=str_tokens(bridge, ids), layer=layer, stages=stages, **kept)

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.generation_steps import GenerationSteps
 from dcinterp.figures.base.grid import grid
-from dcinterp.figures.base.style import visible
+from dcinterp.figures.base.style import bare, visible
 
 RESULT = "GenerationSteps"
 KIND = ""
@@ -33,6 +33,6 @@ def plot(result: GenerationSteps, *, theme: str = "light", selected: tuple[int, 
         selected=selected,
         height=110 + 34 * len(result.depths),
     )
-    words = [[visible(place[0].strip(" ")) for place in depth] for depth in result.top_tokens[::-1]]
+    words = [[bare(place[0]) for place in depth] for depth in result.top_tokens[::-1]]
     figure.data[0].update(text=words, texttemplate="%{text}", textfont={"size": 11})
     return figure

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.logit_lens import LogitLens
 from dcinterp.figures.base.grid import grid
-from dcinterp.figures.base.style import visible
+from dcinterp.figures.base.style import bare, visible
 from dcinterp.support.errors import require_known
 
 RESULT = "LogitLens"
@@ -48,6 +48,6 @@ def plot(
         height=110 + 34 * len(result.depths),
         **limits,  # type: ignore[arg-type]
     )
-    words = [[visible(place[0].strip(" ")) for place in depth] for depth in result.top_tokens[::-1]]
+    words = [[bare(place[0]) for place in depth] for depth in result.top_tokens[::-1]]
     figure.data[0].update(text=words, texttemplate="%{text}", textfont={"size": 11})
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.logit_lens import LogitLens
-from dcinterp.figures.base.style import SERIES, axis, common_layout, visible
+from dcinterp.figures.base.style import SERIES, axis, bare, common_layout
 from dcinterp.mechanism.prompt import position
 
 RESULT = "LogitLens"
@@ -21,10 +21,10 @@ def plot(result: LogitLens, *, theme: str = "light", pos: int | None = None) -> 
         pos: the position; that where the target is the answer without.
     """
     at = result.position if pos is None else position(pos, len(result.tokens), "Position")
-    target = visible(result.target.strip())
+    target = bare(result.target)
     lines = {
         f'target "{target}"': (result.target_probability[:, at], [target] * len(result.depths)),
-        "most likely token": (result.probability[:, at, 0], [visible(row[at][0].strip()) for row in result.top_tokens]),
+        "most likely token": (result.probability[:, at, 0], [bare(row[at][0]) for row in result.top_tokens]),
     }
     traces = [
         go.Scatter(

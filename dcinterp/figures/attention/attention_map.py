@@ -52,6 +52,8 @@ def plot(
     matrix = getattr(result, which) if which in MATRICES else result.composed - result.weights
     values = matrix[head].numpy().copy()
     values[np.triu_indices(len(values), 1)] = np.nan
+    if not result.scores.isnan().all():
+        values[result.scores[head].isnan().numpy()] = np.nan
     tokens = [visible(token) for token in result.tokens]
     signed = which != "weights"
     return grid(

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.figures.base.grid import grid
 from dcinterp.figures.base.style import visible
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, require_number
 
 RESULT = "AttentionRows"
 KIND = "heads"
@@ -27,6 +27,8 @@ def plot(
     if which not in ("weights", "composed"):
         raise UserError(f"There are no rows {which!r}; choose weights or composed.")
     rows = getattr(result, which)
+    if selected is not None:
+        require_number("head", selected, len(rows))
     mixed = not result.weights.equal(result.composed)
     signed = which == "composed" and mixed
     most = int(rows[selected].abs().argmax()) if selected is not None else None

@@ -8,6 +8,7 @@ import torch
 from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.figures.base.grid import grid
 from dcinterp.figures.base.style import visible
+from dcinterp.support.errors import require_number
 
 RESULT = "AttentionRows"
 KIND = ""
@@ -25,6 +26,9 @@ def plot(
         head_from: another head, shown before composition.
         key: a token to outline in the row after composition.
     """
+    for each in (head, head_from):
+        if each is not None:
+            require_number("head", each, len(result.composed))
     rows = [(f"head {head} before", result.weights[head]), (f"head {head} after", result.composed[head])]
     if torch.equal(result.weights, result.composed):
         # Without composition the two rows are the same.

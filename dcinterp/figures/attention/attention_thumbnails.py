@@ -37,6 +37,7 @@ def plot(result: AttentionThumbnails, *, theme: str = "light", which: str = "bot
             own = getattr(result, kind)[layer, head].numpy().copy()
             own[hidden] = np.nan
             tile[number * step : number * step + size, head * step : head * step + size] = own
+    beyond = bool(np.nanmax(np.abs(tile)) > 1)  # one large weight would leave all others without colour
     names = [f"layer {layer}" + (f" {WORDS[kind]}" if result.composes else "") for layer, kind in rows]
     figure = grid(
         tile,
@@ -44,7 +45,7 @@ def plot(result: AttentionThumbnails, *, theme: str = "light", which: str = "bot
         y=[names[number // step] for number in range(len(rows) * step)],
         x_title="head",
         y_title="",
-        quantity="weight",
+        quantity="weight (from 1 on the same colour)" if beyond else "weight",
         theme=theme,
         limit=1.0,
         height=90 + min(900, len(rows) * 130),

@@ -10,6 +10,7 @@ from dcinterp.figures.base.style import visible
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edge_scores import MEASURING
 from dcinterp.mechanism.objective import UNITS
+from dcinterp.support.ranges import Count, require_in_range
 
 RESULT = "EdgeAttribution"
 KIND = "sources"
@@ -24,9 +25,10 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
     Args:
         result: the scores.
         theme: "light" or "dark".
-        k: how many edges.
+        k: how many edges, at least one.
         shared: only edges between different heads, if there are any.
     """
+    require_in_range("k", k, Count)
     edges = result.top(k, shared=shared) or result.top(k, shared=False)
     rows = [
         result.by_source[result.layers.index(e.layer), NAMES.index(e.branch), e.head_from, e.head_to].tolist()

@@ -8,7 +8,7 @@ from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
 from dcinterp.figures.base.grid import grid
 from dcinterp.figures.base.style import visible
 from dcinterp.mechanism.objective import UNITS
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, require_number
 
 RESULT = "HeadAttribution"
 KIND = "positions"
@@ -26,6 +26,8 @@ def plot(result: HeadAttribution, *, theme: str = "light", layer: int = -1, sele
     layers, heads, _ = result.by_position.shape
     if not -layers <= layer < layers:
         raise UserError(f"There is no layer {layer}; this model has layers 0..{layers - 1}.")
+    if selected is not None:
+        require_number("head", selected, heads)
     values = result.by_position[layer]
     most = int(values[selected].abs().argmax()) if selected is not None else 0
     return grid(

@@ -11,6 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from dcinterp.figures.base.grid import tick_names
+from dcinterp.figures.base.style import without_tags
 
 LISTED_ROWS, LISTED_CELLS, LISTED_LINKS = 12, 20, 5
 
@@ -100,6 +101,7 @@ def _written(trace: Any, x: _Axis, y: _Axis) -> str:
     if trace.text is None:
         return ""
     cells = np.asarray(trace.text, dtype=object)
+    cells = np.asarray([without_tags(str(each or "")) for each in cells.flat], dtype=object).reshape(cells.shape)
     marked = [at for at in np.ndindex(cells.shape) if cells[at]]
     if 2 * len(marked) > cells.size:
         rows = [f"{y.place(row)}: {', '.join(map(str, cells[row]))}." for row in range(min(len(cells), LISTED_ROWS))]

@@ -3,7 +3,8 @@
     export.page(result, figure)          # bytes of a page that needs no network
     export.image(figure, "svg")          # bytes; heatmaps, bars, lines, points and Sankey diagrams
 
-What Matplotlib draws is the same data in the same colours; hover texts and buttons are left out.
+What Matplotlib draws is the same data in the same colours; hover texts and buttons are left out, and so are the texts
+in the cells of a heatmap of more than 2,000.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 DPI = 100
 FORMATS = ("png", "svg")
+LONGEST_NAME = 40
+"""Characters of a name along an axis; a longer one would take the room of the figure."""
 
 
 STYLE = """<style>body {font: 15px/1.45 sans-serif; max-width: 1100px; margin: 1rem auto; padding: 0 1rem}
@@ -121,7 +124,7 @@ def image(figure: go.Figure, form: str = "png", *, width: int = 900) -> bytes:
     Args:
         figure: any figure of `dcinterp.figures.plot`.
         form: "png" or "svg".
-        width: in pixels; the height is that of the figure's layout.
+        width: in pixels of the layout, as its height is; a PNG has twice as many each way, for sharp screens.
 
     Raises:
         UserError: another format, or a kind of trace that is not drawn here.
@@ -260,13 +263,16 @@ def _scale(setter: Callable[..., Any], drawn: Any, axis: Any) -> None:
     """Logarithms and per cent, as the figure has them."""
     from matplotlib.ticker import PercentFormatter, ScalarFormatter
 
+    percent = bool(axis.tickformat) and axis.tickformat.endswith("%")
     if axis.type == "log":
         setter("log")
         low, high = drawn.get_view_interval()
-        if high < 10 * low:  # no power of ten between the ends: plain numbers
+        if percent:
+            drawn.set_major_formatter(PercentFormatter(1.0))
+        elif high < 10 * low:  # no power of ten between the ends: plain numbers
             drawn.set_major_formatter(ScalarFormatter())
             drawn.set_minor_formatter(ScalarFormatter())
-    elif axis.tickformat and axis.tickformat.endswith("%"):
+    elif percent:
         drawn.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
@@ -301,6 +307,7 @@ def _ticks(setter: Callable[..., Any], axis: Any, categories: list[str], *, rota
         places, labels = list(range(len(categories))), [plain(name) for name in categories]
     else:
         return
+    labels = [label if len(label) <= LONGEST_NAME else f"{label[: LONGEST_NAME - 1]}…" for label in labels]
     # More than forty names overlap.
     step = -(-len(places) // 40)
     long = rotate and max((len(label) for label in labels), default=0) * len(labels) / step > 90

@@ -5,13 +5,13 @@ rows(figures.plot(patterns, head=3))      # query, key, weight: 40 rows and not 
 
 from __future__ import annotations
 
-from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from dcinterp.figures.base.grid import tick_names
+from dcinterp.figures.base.style import without_tags
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -42,7 +42,7 @@ def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
     if trace.type == "heatmap":
         return _cells(trace, figure)
     if trace.type == "sankey":
-        names = np.asarray(trace.node.label, dtype=object)
+        names = np.asarray([_plain(str(name)) for name in trace.node.label], dtype=object)
         nodes = {"from": names[list(trace.link.source)], "to": names[list(trace.link.target)]}
         signed = trace.link.label
         return pd.DataFrame({**nodes, "size": trace.link.value, **({} if signed is None else {"label": signed})})
@@ -88,7 +88,9 @@ def _cells(trace: Any, figure: go.Figure) -> DataFrame:
         _title(across, "column"): _along(tick_names(across, z.shape[1]), trace.x, column),
         _plain(trace.colorbar.title.text) or "value": z.ravel(),
     }
-    text = None if trace.text is None else np.asarray(trace.text, dtype=object).ravel()
+    text = (
+        None if trace.text is None else [_plain(str(each or "")) for each in np.asarray(trace.text, dtype=object).flat]
+    )
     table = pd.DataFrame(values | ({} if text is None or not any(text) else {"text": text}))
     return table[np.isfinite(z.ravel())].reset_index(drop=True)
 
@@ -119,4 +121,4 @@ def _title(axis: Any, otherwise: str) -> str:
 
 
 def _plain(text: str | None) -> str:
-    return unescape((text or "").replace("<br>", " "))
+    return without_tags(text or "")

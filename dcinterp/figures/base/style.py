@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import unescape
 from typing import Any
 
 import plotly.graph_objects as go
@@ -42,6 +43,16 @@ def visible(token: str) -> str:
         return "␣" * len(token)
     named = re.sub(r"&(?=#?\w)", "&amp;", token.replace("\n", "↵"))
     return re.sub(r"<(?=[^<>]*>)", "&lt;", named) or "(empty)"
+
+
+def without_tags(text: str) -> str:
+    """A label of Plotly as plain text."""
+    return unescape(re.sub(r"<[a-z/][^>]*>", " ", text))
+
+
+def bare(token: str) -> str:
+    """A token as a label without the spaces around it; one of nothing but spaces keeps them."""
+    return visible(token.strip(" ") or token)
 
 
 def visible_apart(tokens: Sequence[str]) -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Callable
-from html import unescape
 from typing import Any
 
 import numpy as np
+
+from dcinterp.figures.base.style import without_tags
+
+WRITTEN = 2000
+"""Cells of a heatmap up to which their texts are written; in more nobody could read them."""
 
 
 class Stack:
@@ -48,14 +51,15 @@ def _heatmap(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
     mesh.set_transform(_shifted(axes))
     axes.set_xlim(-0.5, z.shape[1] - 0.5)
     axes.set_ylim(z.shape[0] - 0.5, -0.5)
-    if (trace.texttemplate or trace.text is not None) and z.size <= 400:
+    if (trace.texttemplate or trace.text is not None) and z.size <= WRITTEN:
+        size = 7 * min(1.0, (400 / z.size) ** 0.5)
         text = np.asarray(trace.text, dtype=object) if trace.text is not None else None
         for (row, column), value in np.ndenumerate(z):
             if np.isfinite(value):
                 shown = str(text[row, column]) if text is not None else f"{value:z.2f}"
                 red, green, blue, _ = mesh.cmap(mesh.norm(value))
                 colour = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
-                axes.text(column, row, plain(shown), ha="center", va="center", fontsize=7, color=colour)
+                axes.text(column, row, plain(shown), ha="center", va="center", fontsize=size, color=colour)
     if trace.showscale is not False:
         bar = canvas.colorbar(mesh, ax=axes, shrink=0.95, pad=0.02)
         bar.outline.set_visible(False)
@@ -289,4 +293,4 @@ def _colour(colour: str | None, default: str = "#4477aa") -> Any:
 
 def plain(text: str) -> str:
     """Text without HTML tags, and with dollar signs that Matplotlib would read as mathematics escaped."""
-    return unescape(re.sub(r"<[a-z/][^>]*>", " ", text)).replace("$", r"\$")
+    return without_tags(text).replace("$", r"\$")

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens
 from dcinterp.figures.base.grid import grid
-from dcinterp.figures.base.style import visible
+from dcinterp.figures.base.style import bare
 
 RESULT = "OVTopTokens"
 KIND = ""
@@ -24,12 +24,12 @@ def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Fi
     figure = grid(
         result.logit[:, :places].numpy(),
         x=[str(place + 1) for place in range(places)],
-        y=[visible(word.strip()) for word in result.words],
+        y=[bare(word) for word in result.words],
         x_title="rank",
         y_title="source word",
         quantity="logit",
         theme=theme,
     )
-    tokens = [[visible(token.strip(" ")) for token in row[:places]] for row in result.top_tokens]
+    tokens = [[bare(token) for token in row[:places]] for row in result.top_tokens]
     figure.data[0].update(text=tokens, texttemplate="%{text}", textfont={"size": 11})
     return figure

@@ -7,6 +7,8 @@ import pytest
 
 from dcinterp.figures.base import export
 
+SCALE = [[0, "#f5f5f5"], [1, "#0b3c6f"]]
+
 
 def drawn(*traces, **layout):
     return export.canvas(go.Figure(list(traces), layout)).axes[0]
@@ -120,3 +122,21 @@ def test_shares_are_per_cent_and_words_legible():
     )
     assert axes.yaxis.get_major_formatter()(0.25) == "25%"
     assert {text.get_text(): text.get_color() for text in axes.texts} == {"low": "black", "high": "white"}
+
+
+def test_texts_of_many_cells_are_written_small():
+    axes = drawn(go.Heatmap(z=[[0.5] * 30] * 20, zmin=0, zmax=1, colorscale=SCALE, text=[["a"] * 30] * 20))
+    assert len(axes.texts) == 600
+    assert 5 < axes.texts[0].get_fontsize() < 7
+
+
+def test_a_long_name_leaves_room_for_the_figure():
+    named = {"tickvals": [0], "ticktext": ["a" * 200]}
+    axes = drawn(go.Heatmap(z=[[0.5]], zmin=0, zmax=1, colorscale=SCALE), xaxis=named)
+    assert [len(name) for name in names(axes.get_xticklabels())] == [40]
+
+
+def test_shares_on_a_logarithmic_axis_are_per_cent():
+    axes = drawn(go.Scatter(x=[0.001, 1.0], y=[0, 1]), xaxis={"type": "log", "tickformat": ".1~%"})
+    assert axes.xaxis.get_major_formatter()(0.01).rstrip("0.").startswith("1")
+    assert axes.xaxis.get_major_formatter()(0.01).endswith("%")

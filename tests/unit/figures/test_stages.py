@@ -144,3 +144,20 @@ def test_tokens_of_measured_edges_are_said_to_be_predicted(bridge):
         assert figure.data[0].colorbar.title.text.startswith(said)
         first = edges.top(1)[0]
         assert (f"{first.label}: {first.score:+.2f}" in figure.layout.yaxis.ticktext) == (method == "screened")
+
+
+def test_heads_that_there_are_not_are_refused_by_every_figure(bridge):
+    rows = dcinterp.attention_rows(bridge, PROMPT, 1)
+    heads = dcinterp.attribute_heads(bridge, PROMPT, "tiger", "piano")
+    for result, options in (
+        (rows, {"head": 99}),
+        (rows, {"head": -1}),
+        (rows, {"head_from": 99}),
+        (rows, {"kind": "heads", "selected": 99}),
+        (heads, {"kind": "positions", "selected": 99}),
+    ):
+        with pytest.raises(UserError, match="There is no head"):
+            plot(result, **options)
+    edges = dcinterp.attribute_edges(bridge, PROMPT, "tiger", "piano", method="gradient")
+    with pytest.raises(UserError, match="k is 0"):
+        plot(edges, kind="sources", k=0)

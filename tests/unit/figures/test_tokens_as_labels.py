@@ -8,7 +8,9 @@ from html import unescape
 import pytest
 
 import dcinterp
-from dcinterp.figures.base.style import visible, visible_apart
+from dcinterp.figures.base.describe import describe
+from dcinterp.figures.base.rows import rows
+from dcinterp.figures.base.style import bare, visible, visible_apart
 
 
 def test_spaces_are_shown_only_where_tokens_differ_in_nothing_else():
@@ -31,3 +33,15 @@ def test_tokens_that_look_the_same_keep_bars_of_their_own(bridge):
     alike = replace(found, top_tokens=["\N{REPLACEMENT CHARACTER}"] * len(found.top_tokens))
     (bars,) = dcinterp.figures.plot(alike).data
     assert len(set(bars.y)) == len(bars.x) == 5
+
+
+def test_a_label_without_spaces_around_it_keeps_a_token_of_spaces():
+    assert [bare(token) for token in (" the", "   ", "\n\n", "")] == ["the", "␣␣␣", "↵↵", "(empty)"]
+
+
+def test_words_about_a_figure_have_no_tags(bridge):
+    figure = dcinterp.figures.plot(dcinterp.logit_lens(bridge, [5, 7, 9]))
+    figure.data[0].update(text=[["<b>1</b><br><sup>2</sup>", "&lt;unk>", "c"]] * len(figure.data[0].z))
+    assert "1 2" in " ".join(describe(figure).alternative.split())
+    assert "<unk>" in describe(figure).alternative
+    assert set(rows(figure)["text"].str.split().str.join(" ")) == {"1 2", "<unk>", "c"}

@@ -54,3 +54,17 @@ def test_the_future_is_empty_in_every_type_of_numbers(dtype, prompt):
     for name in ("scores", "composed_scores", "weights", "composed"):
         assert not getattr(found, name).triu(1).any(), name
         assert getattr(found, name).abs().max() < 1e3, name
+
+
+def test_a_score_outside_the_window_is_no_zero(make_bridge, prompt):
+    local = make_bridge(attention_windows=(3, None))
+    found, whole = (dcinterp.attention_patterns(local, prompt, layer) for layer in (0, 1))
+    assert found.scores[:, 6, :4].isnan().all()
+    assert found.scores[:, 6, 4:7].isfinite().all()
+    assert not found.weights[:, 6, :4].any()
+    assert not whole.scores.isnan().any()
+    assert not found.warnings() or "no scores" not in found.warnings()[-1]
+    for which in ("scores", "weights", "composed"):
+        shown = torch.as_tensor(figures.plot(found, which=which).data[0].z)
+        assert shown[6, :4].isnan().all(), which
+        assert shown[6, 4:7].isfinite().all(), which
