@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dcinterp.support.progress import Progress
 
 ROWS = 30
-"""Rows of the table that the terminal shows; --csv has all."""
+"""Rows of the table that the terminal shows; --table-to FILE has all."""
 
 LONG = 80
 """Characters; a column with longer texts is wrapped."""
@@ -84,7 +84,7 @@ app = Verbs(cls=Analyses)
 def choose() -> None:
     """Run an analysis, by name, on a model.
 
-    The result is printed as a table; --save, --figure, --csv and --json write it in other ways.
+    The result is printed as a table; --save, --figure, --table-to, --csv and --json write it in other ways.
 
     Examples:
 
@@ -128,13 +128,19 @@ OUTPUTS: dict[str, Any] = {
         Path | None, typer.Option(help="Write its figure to this .html, .png or .svg file.", metavar="FILE")
     ],
     "figure_kind": Annotated[str, typer.Option(help="Another figure of the same result.", metavar="NAME")],
-    "csv": Annotated[Path | None, typer.Option(help="Write its whole table to this file.", metavar="FILE")],
+    "table_to": Annotated[
+        Path | None,
+        typer.Option(help="Write the table that is printed, all its rows, to this CSV file.", metavar="FILE"),
+    ],
+    "csv": Annotated[
+        Path | None, typer.Option(help="Write every number, one row an entry, to this CSV file.", metavar="FILE")
+    ],
     "as_json": Annotated[
         bool,
         typer.Option("--json", help="Print the result as one JSON document: kind, fields, warnings, call."),
     ],
 }
-DEFAULTS = {"save": None, "figure": None, "figure_kind": "", "csv": None, "as_json": False}
+DEFAULTS = {"save": None, "figure": None, "figure_kind": "", "table_to": None, "csv": None, "as_json": False}
 
 
 def help_text(entry: Analysis) -> str:
@@ -279,7 +285,7 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
     with console(entry.name.replace("_", "-")) as progress:
         run = _here if given.get("engine") is None else _on_cluster
         result = run(entry, given, arguments, progress)
-    _write(result, given["save"], given["figure"], given["figure_kind"], given["csv"])
+    _write(result, given)
     print_result_json(result) if given["as_json"] else _show(entry, result)
 
 
@@ -323,17 +329,19 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     if kind and kind not in (known := figure_kinds(entry)):
         hint = nearest(kind, filter(None, known)) if any(known) else "leave --figure-kind out."
         raise UserError(f"There is no figure {kind!r} of this result; {hint}")
-    require_different(figure, given["save"], given["csv"])
+    require_different(figure, given["save"], given["table_to"], given["csv"])
     require_result_place(given["save"], entry.kind)
-    require_file_place(given["csv"])
+    for name in ("table_to", "csv"):
+        require_file_place(given[name])
 
 
-def _write(result: Result, folder: Path | None, figure: Path | None, kind: str, csv: Path | None) -> None:
-    save_result(result, folder)
-    if csv is not None:
-        with whole(csv) as place:
-            result.to_dataframe().to_csv(place, index=False)
-    write_figure(result, figure, kind)
+def _write(result: Result, given: dict[str, Any]) -> None:
+    save_result(result, given["save"])
+    for name, make in (("table_to", result.table), ("csv", result.to_dataframe)):
+        if given[name] is not None:
+            with whole(given[name]) as place:
+                make().to_csv(place, index=False)
+    write_figure(result, given["figure"], given["figure_kind"])
 
 
 def _show(entry: Analysis, result: Result) -> None:
@@ -355,4 +363,4 @@ def _show(entry: Analysis, result: Result) -> None:
         table.add_row(*(cell(value) for value in row))
     print_table(table)
     if len(frame) > ROWS:
-        typer.echo(f"... and {len(frame) - ROWS} more rows; --csv FILE writes the whole table.")
+        typer.echo(f"... and {len(frame) - ROWS} more rows; --table-to FILE writes them all.")

@@ -9,6 +9,7 @@ import typer
 
 from dcinterp.cli._outputs import (
     print_result_json,
+    require_different,
     require_figure_place,
     require_result_place,
     save_result,
@@ -59,6 +60,7 @@ def command(
 
     require_figure_place(figure)
     require_result_place(save, "ScalingFit")
+    require_different(figure, save, *tables)
     runs = str(tables[0]) if len(tables) == 1 else [str(table) for table in tables]
     fit = dcinterp.scaling_fit(
         runs, base=base, other=other, loss=loss, over=over, through=through, without=without or None

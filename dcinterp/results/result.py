@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from html import escape
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pandas as pd
@@ -218,6 +219,9 @@ class Result:
         text = json.dumps(record, indent=1)  # what JSON cannot hold is found before anything is touched
         if folder.exists():
             _write(folder, text, tensors, parts)
+            for name in {each.name for each in fields(self)} - parts.keys():
+                if (folder / name / RECORD).is_file():  # a part that an earlier result had
+                    rmtree(folder / name)
         else:
             with whole(folder) as place:
                 _write(place, text, tensors, parts)
@@ -240,7 +244,7 @@ def _write(folder: Path, text: str, tensors: Mapping[str, Tensor], parts: Mappin
     """The files of a result; what lay there stays until both new ones are whole."""
     folder.mkdir(exist_ok=True)
     for left in folder.glob(UNFINISHED):
-        left.unlink()
+        rmtree(left) if left.is_dir() else left.unlink()
     for name, part in parts.items():
         part.save(folder / name)
     with whole(folder / RECORD) as place:

@@ -38,7 +38,7 @@ def test_the_example_runs_is_written_and_comes_out_again(capsys, monkeypatch, ru
     monkeypatch.chdir(runs)
     (line,) = examples(help_text(ANALYSES[name]))
     drawn = bool(figure_kinds(ANALYSES[name]))
-    outputs = ["--save", f"saved/{name}", "--csv", f"{name}.csv", "--json"]
+    outputs = ["--save", f"saved/{name}", "--table-to", f"{name}-table.csv", "--csv", f"{name}.csv", "--json"]
     outputs += ["--figure", f"{name}.html"] if drawn else []
     code, out, err = run(capsys, *shlex.split(line)[1:], *outputs)
     assert code == 0, err
@@ -46,7 +46,9 @@ def test_the_example_runs_is_written_and_comes_out_again(capsys, monkeypatch, ru
     assert "NaN" not in out
     assert not err
     assert not drawn or "plotly" in (runs / f"{name}.html").read_text(encoding="utf-8").lower()
-    assert len(pd.read_csv(runs / f"{name}.csv")) == len(dcinterp.load_result(runs / "saved" / name).to_dataframe())
+    saved = dcinterp.load_result(runs / "saved" / name)
+    assert len(pd.read_csv(runs / f"{name}.csv")) == len(saved.to_dataframe())
+    assert list(pd.read_csv(runs / f"{name}-table.csv").columns) == [str(each) for each in saved.table().columns]
     code, out, err = run(capsys, "replay", f"saved/{name}", "--json")
     assert (code, json.loads(out)["same"]) == (0, True), err
 

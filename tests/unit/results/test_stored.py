@@ -268,3 +268,13 @@ def test_a_broken_analysis_does_not_make_a_result_broken(folder, monkeypatch):
 def test_a_second_kind_of_result_of_one_name_is_refused():
     with pytest.raises(TypeError, match="has a kind of result Prediction already"):
         type("Prediction", (Result,), {"__module__": "mine"})
+
+
+def test_a_save_takes_away_what_an_earlier_result_had(tmp_path, shipped):
+    folder = tmp_path / "s"
+    found = dcinterp.branch_ablation(shipped, tasks="56", parts=["post"], rows=1, examples=2)
+    assert found.zero is not None
+    found.save(folder)
+    (folder / ".zero.12-34.part").mkdir()
+    replace(found, zero=None).save(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["result.json", "tensors.safetensors"]
