@@ -160,12 +160,32 @@ class DCBridge(LockedBridge):
             cache = DCActivationCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
         return output, cache
 
-    def process_weights(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
+    def process_weights(
+        self,
+        verbose: bool = False,
+        fold_ln: bool = True,
+        center_writing_weights: bool = True,
+        center_unembed: bool = True,
+        fold_value_biases: bool | None = None,
+        refactor_factored_attn_matrices: bool = False,
+    ) -> None:
         """As in TransformerLens, except that value biases are not folded where the weights of a head do not sum to 1.
 
+        Args:
+            fold_value_biases: None folds them where that is exact.
+
         Raises:
-            UserError: `fold_value_biases=True` for such a model.
+            UserError: `fold_value_biases=True` for such a model, or `refactor_factored_attn_matrices=True`, which
+                TransformerLens does for separate heads with biases, without rotary positions and composition.
         """
+        config = self.model_config
+        if refactor_factored_attn_matrices and (
+            self.stages or not config.has_qkv_bias or config.position_type == "rotary"
+        ):
+            raise UserError(
+                "TransformerLens refactors attention matrices only of models with biases, without rotary positions and "
+                "without composition; leave refactor_factored_attn_matrices out."
+            )
         sums_to_one = "post" not in self.stages
         if fold_value_biases and not sums_to_one and self.model_config.has_qkv_bias:
             raise UserError(
@@ -174,7 +194,14 @@ class DCBridge(LockedBridge):
             )
         before = self._places()
         try:
-            super().process_weights(*args, fold_value_biases=sums_to_one, **kwargs)  # type: ignore[misc]
+            super().process_weights(
+                verbose,
+                fold_ln,
+                center_writing_weights,
+                center_unembed,
+                sums_to_one if fold_value_biases is None else fold_value_biases,
+                refactor_factored_attn_matrices,
+            )
         except Exception:
             # TransformerLens takes them for folded from the beginning on, and would not fold them when asked again.
             self._weights_processed = before is None or self._places() != before
@@ -185,9 +212,26 @@ class DCBridge(LockedBridge):
         weights = list(self.original_model.parameters())
         return None if any(each.is_inference() for each in weights) else [(w.data_ptr(), w._version) for w in weights]
 
-    def enable_compatibility_mode(self, *args: Any, fold_value_biases: bool | None = None, **kwargs: Any) -> None:
+    def enable_compatibility_mode(
+        self,
+        disable_warnings: bool = False,
+        no_processing: bool = False,
+        fold_ln: bool = True,
+        center_writing_weights: bool = True,
+        center_unembed: bool = True,
+        fold_value_biases: bool | None = None,
+        refactor_factored_attn_matrices: bool = False,
+    ) -> None:
         """As in TransformerLens; `fold_value_biases` None folds them where that is exact (see `process_weights`)."""
-        super().enable_compatibility_mode(*args, fold_value_biases=fold_value_biases, **kwargs)  # type: ignore[misc, arg-type]
+        super().enable_compatibility_mode(
+            disable_warnings,
+            no_processing,
+            fold_ln,
+            center_writing_weights,
+            center_unembed,
+            fold_value_biases,  # type: ignore[arg-type]
+            refactor_factored_attn_matrices,
+        )
 
     def final_norm_is_folded(self) -> bool:
         """Whether the final norm has no gain or bias of its own left."""

@@ -111,6 +111,8 @@ HEADER = {
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
     "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
     "context_length": "max_position_embeddings",
     "vocab_size": "vocab_size",
 }

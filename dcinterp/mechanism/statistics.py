@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.ranges import Count, require_in_range
 
 REACH = 2.5
 """How many times as far as Student's t an interval reaches at most."""
@@ -165,6 +166,8 @@ def _units(parts: Float[Tensor, "unit ..."], sizes: Float[Tensor, " unit"]) -> _
 
 
 def _groups(x: Float[Tensor, "example ..."], groups: Sequence[Hashable]) -> _Units:
+    if len(groups) != len(x):
+        raise UserError(f"There are {len(groups)} groups of {len(x)} examples; give every example its group.")
     places = torch.tensor(numbered(groups))
     sizes = places.bincount()
     sums = torch.zeros(len(sizes), *x.shape[1:], dtype=x.dtype).index_add_(0, places, x)
@@ -323,9 +326,11 @@ def calibration_error(predicted: Any, measured: Any) -> float:
     """sum |predicted - measured| / sum |measured|: 0 is exact, 1 is what predicting no effect at all scores.
 
     Raises:
-        UserError: the shapes differ, or nothing was measured but zeros.
+        UserError: the shapes differ, an entry is NaN, or nothing was measured but zeros.
     """
     p, m = _pair(predicted, measured)
+    if p.isnan().any() or m.isnan().any():
+        raise UserError("Some effects are NaN and cannot be compared; leave those entries out.")
     size = float(m.abs().sum())
     if size == 0:
         raise UserError("Every measured effect is zero, so no error is a share of them; measure something that acts.")
@@ -353,6 +358,7 @@ def shuffled_control(
         UserError: the shapes differ, or as `statistic` raises.
     """
     p, m = _pair(predicted, measured)
+    require_in_range("shuffles", shuffles, Count)
     generator = torch.Generator().manual_seed(seed)
     drawn = [statistic(p, m[torch.randperm(len(m), generator=generator)]) for _ in range(shuffles)]
     return _control(float(statistic(p, m)), drawn)
@@ -374,6 +380,7 @@ def random_control(values: Any, chosen: Sequence[int], *, draws: int = 1000, see
     picked = sorted(set(chosen))
     if not picked or picked[0] < 0 or picked[-1] >= len(x):
         raise UserError(f"Choose between 1 and {len(x)} of the {len(x)} values, by indices from 0 to {len(x) - 1}.")
+    require_in_range("draws", draws, Count)
     generator = torch.Generator().manual_seed(seed)
     drawn = [float(x[torch.randperm(len(x), generator=generator)[: len(picked)]].sum()) for _ in range(draws)]
     return _control(float(x[picked].sum()), drawn)
@@ -394,13 +401,15 @@ def exchanged_extremes(
     Args:
         scores: of the units (heads, edges) of every group (a layer, say) in every example.
         generator: of the draws.
-        draws: how many; a multiple of 50.
+        draws: how many; a multiple of 50, or a UserError says so.
         repeats: of every example, the same for those that repeat each other; none do by default.
 
     Returns:
         (low, high): the middle 95 % of the extremes; zero lies inside, since a group whose scores lean to one side has
         extremes on that side only.
     """
+    if draws < 50 or draws % 50:
+        raise UserError(f"draws is {draws}; give a multiple of 50.")
     drawn, place = [], list(numbered(range(len(scores)) if repeats is None else repeats))
     for _ in range(draws // 50):
         # 50 draws at a time: one by one takes long, all at once much memory in a large model.

@@ -155,6 +155,8 @@ def write_foreign(model: DCFormerForCausalLM, folder: Path, layout: str) -> None
     save_torch_state_dict({name: t.contiguous() for name, t in foreign.items()}, folder)
     (folder / "config.json").write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
     open_like(folder / "config.json")
+    if model.generation_config is not None:  # where a chat model says at which tokens it ends
+        model.generation_config.save_pretrained(folder)
 
 
 __all__ = [

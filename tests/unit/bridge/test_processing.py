@@ -178,3 +178,23 @@ def test_value_biases_of_zero_are_no_sign_of_folding(bridge: Make, ids: Tensor) 
     folded = model()
     folded.enable_compatibility_mode(disable_warnings=True)
     torch.testing.assert_close(probabilities(folded, ids), probabilities(model(), ids), atol=2e-5, rtol=0)
+
+
+def test_value_biases_are_left_where_one_asks_for_that(bridge: Make, ids: Tensor) -> None:
+    expected, plain = probabilities(bridge("tiny-pythia"), ids), bridge("tiny-pythia")
+    with torch.no_grad():
+        plain.blocks[0].attn.v.original_component.bias.fill_(0.5)
+    expected = probabilities(plain, ids)
+    plain.process_weights(False, True, True, True, False)
+    assert plain.blocks[0].attn.v.original_component.bias.any()
+    torch.testing.assert_close(probabilities(plain, ids), expected, atol=2e-5, rtol=0)
+
+
+def test_attention_that_cannot_be_refactored_is_refused_before_a_weight_changes(bridge: Make, ids: Tensor) -> None:
+    for name in ("tiny-dcpythia", "tiny-pythia", "tiny-dcformer++"):
+        expected, model = probabilities(bridge(name), ids), bridge(name)
+        with pytest.raises(UserError, match="leave refactor_factored_attn_matrices out"):
+            model.enable_compatibility_mode(refactor_factored_attn_matrices=True, disable_warnings=True)
+        torch.testing.assert_close(probabilities(model, ids), expected)
+        model.enable_compatibility_mode(disable_warnings=True)
+        torch.testing.assert_close(probabilities(model, ids), expected, atol=2e-5, rtol=0)

@@ -396,6 +396,9 @@ def test_a_chat_model_keeps_the_tokens_at_which_it_ends(base, tmp_path):
     shutil.copytree(base, tmp_path / "chat")
     (tmp_path / "chat" / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
     assert read_model(tmp_path / "chat").generation_config.eos_token_id == [2, 7]
+    layout = json.loads((base / "config.json").read_text())["model_type"]
+    write_foreign(read_model(tmp_path / "chat"), tmp_path / "again", layout)
+    assert read_model(tmp_path / "again").generation_config.eos_token_id == [2, 7]
     (tmp_path / "chat" / "generation_config.json").write_text("{")
     with pytest.warns(UserWarning, match=r"generation_config\.json is ignored"):
         read_model(tmp_path / "chat")

@@ -230,6 +230,7 @@ def test_a_gguf_file_and_its_folder_open(packed):
     assert found.call.reproducible
     described = dcinterp.describe(file)
     assert (described.layers, described.width, described.heads, described.context) == (2, 16, 4, 64)
+    assert (described.key_value_heads, described.head_width) == (2, 4)
     assert described.parameters == sum(p.numel() for p in model.parameters())
     assert described.dtype == "float32, from F32 in the file"
     assert dcinterp.describe(bridge).parameters == described.parameters

@@ -144,3 +144,16 @@ def test_few_sets_of_facts_are_few_examples():
     ]
     assert "share their facts and count as one" in few_examples(4, distinct=1)[0]
     assert few_examples(8, distinct=8) == few_examples(8) == ["There are only 8 examples, so the intervals are rough."]
+
+
+def test_counts_and_lengths_that_make_no_number_are_named():
+    with pytest.raises(UserError, match="2 groups of 3 examples"):
+        bootstrap_interval([1.0, 2.0, 3.0], groups=["a", "b"])
+    with pytest.raises(UserError, match="shuffles is 0"):
+        shuffled_control(auroc, [1.0, 2.0], [0, 1], shuffles=0)
+    with pytest.raises(UserError, match="draws is 0"):
+        random_control([1.0, 2.0], [0], draws=0)
+    with pytest.raises(UserError, match="draws is 20; give a multiple of 50"):
+        exchanged_extremes(torch.zeros(2, 3), torch.Generator(), draws=20)
+    with pytest.raises(UserError, match="NaN"):
+        calibration_error([float("nan"), 1.0], [1.0, 1.0])
