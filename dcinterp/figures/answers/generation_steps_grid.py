@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.generation_steps import GenerationSteps
-from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.grid import grid, write_words
 from dcinterp.figures.base.style import bare, visible
 
 RESULT = "GenerationSteps"
@@ -34,5 +34,4 @@ def plot(result: GenerationSteps, *, theme: str = "light", selected: tuple[int, 
         height=110 + 34 * len(result.depths),
     )
     words = [[bare(place[0]) for place in depth] for depth in result.top_tokens[::-1]]
-    figure.data[0].update(text=words, texttemplate="%{text}", textfont={"size": 11})
-    return figure
+    return write_words(figure, words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.logit_lens import LogitLens
-from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.grid import grid, write_words
 from dcinterp.figures.base.style import bare, visible
 from dcinterp.support.errors import require_known
 
@@ -49,5 +49,4 @@ def plot(
         **limits,  # type: ignore[arg-type]
     )
     words = [[bare(place[0]) for place in depth] for depth in result.top_tokens[::-1]]
-    figure.data[0].update(text=words, texttemplate="%{text}", textfont={"size": 11})
-    return figure
+    return write_words(figure, words)

@@ -45,7 +45,7 @@ def plot(result: AttentionThumbnails, *, theme: str = "light", which: str = "bot
         y=[names[number // step] for number in range(len(rows) * step)],
         x_title="head",
         y_title="",
-        quantity="weight (from 1 on the same colour)" if beyond else "weight",
+        quantity="weight (beyond ±1 the same colour)" if beyond else "weight",
         theme=theme,
         limit=1.0,
         height=90 + min(900, len(rows) * 130),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from dcinterp.figures.base.grid import tick_names
+from dcinterp.figures.base.grid import tick_names, written
 from dcinterp.figures.base.style import without_tags
 
 LISTED_ROWS, LISTED_CELLS, LISTED_LINKS = 12, 20, 5
@@ -98,9 +98,9 @@ def _cell(at: Any, x: _Axis, y: _Axis) -> str:
 
 def _written(trace: Any, x: _Axis, y: _Axis) -> str:
     """What is written into the cells: whole rows, or the few cells that carry a mark."""
-    if trace.text is None:
+    cells = written(trace)
+    if cells is None:
         return ""
-    cells = np.asarray(trace.text, dtype=object)
     cells = np.asarray([without_tags(str(each or "")) for each in cells.flat], dtype=object).reshape(cells.shape)
     marked = [at for at in np.ndindex(cells.shape) if cells[at]]
     if 2 * len(marked) > cells.size:

@@ -6,6 +6,7 @@ The app draws it on a canvas whose cells can be clicked and walked with the arro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,41 @@ def grid(
         "shapes": [] if selected is None else [_frame(selected, THEMES[theme].selected)],
     }
     return go.Figure(trace, layout)
+
+
+WIDTH = 720
+"""Pixels that the cells of a figure share on a narrow page."""
+
+
+def write_words(figure: go.Figure, words: Sequence[Sequence[str]]) -> go.Figure:
+    """Write a word into every cell of a heatmap: cut where it would run into the next, whole where one points at it.
+
+    Args:
+        figure: what `grid` made.
+        words: rows of them, first row on top.
+    """
+    (trace,) = figure.data
+    columns = len(words[0])
+    size = 11 if columns <= 20 else 9
+    room = max(3, int(WIDTH / columns / (0.6 * size)))
+    return figure.update_traces(
+        text=[[_cut(word, room) for word in row] for row in words],
+        texttemplate="%{text}",
+        textfont={"size": size},
+        customdata=words,
+        hovertemplate=trace.hovertemplate.replace("<extra>", "<br>%{customdata}<extra>"),
+    )
+
+
+def _cut(word: str, room: int) -> str:
+    plain = unescape(word)
+    return word if len(plain) <= room else f"{plain[: room - 1]}…".replace("<", "&lt;")
+
+
+def written(trace: go.Heatmap) -> np.ndarray | None:
+    """What is written into the cells of a heatmap, whole words."""
+    given = trace.text if trace.customdata is None else trace.customdata
+    return None if given is None else np.asarray(given, dtype=object)
 
 
 def tick_names(axis: Any, count: int) -> list[str] | None:

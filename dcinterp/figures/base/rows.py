@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from dcinterp.figures.base.grid import tick_names
+from dcinterp.figures.base.grid import tick_names, written
 from dcinterp.figures.base.style import without_tags
 
 if TYPE_CHECKING:
@@ -88,9 +88,8 @@ def _cells(trace: Any, figure: go.Figure) -> DataFrame:
         _title(across, "column"): _along(tick_names(across, z.shape[1]), trace.x, column),
         _plain(trace.colorbar.title.text) or "value": z.ravel(),
     }
-    text = (
-        None if trace.text is None else [_plain(str(each or "")) for each in np.asarray(trace.text, dtype=object).flat]
-    )
+    words = written(trace)
+    text = None if words is None else [_plain(str(each or "")) for each in words.flat]
     table = pd.DataFrame(values | ({} if text is None or not any(text) else {"text": text}))
     return table[np.isfinite(z.ravel())].reset_index(drop=True)
 

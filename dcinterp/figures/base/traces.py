@@ -52,7 +52,7 @@ def _heatmap(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
     axes.set_xlim(-0.5, z.shape[1] - 0.5)
     axes.set_ylim(z.shape[0] - 0.5, -0.5)
     if (trace.texttemplate or trace.text is not None) and z.size <= WRITTEN:
-        size = 7 * min(1.0, (400 / z.size) ** 0.5)
+        size = 7 * min(1.0, (400 / z.size) ** 0.5) * min(1.0, (trace.textfont.size or 11) / 11)
         text = np.asarray(trace.text, dtype=object) if trace.text is not None else None
         for (row, column), value in np.ndenumerate(z):
             if np.isfinite(value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens
-from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.grid import grid, write_words
 from dcinterp.figures.base.style import bare
 
 RESULT = "OVTopTokens"
@@ -31,5 +31,4 @@ def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Fi
         theme=theme,
     )
     tokens = [[bare(token) for token in row[:places]] for row in result.top_tokens]
-    figure.data[0].update(text=tokens, texttemplate="%{text}", textfont={"size": 11})
-    return figure
+    return write_words(figure, tokens)

@@ -39,9 +39,20 @@ def test_a_label_without_spaces_around_it_keeps_a_token_of_spaces():
     assert [bare(token) for token in (" the", "   ", "\n\n", "")] == ["the", "␣␣␣", "↵↵", "(empty)"]
 
 
+def test_long_words_are_cut_in_cells_and_whole_elsewhere(bridge):
+    lens = dcinterp.logit_lens(bridge, [5, 7, 9] * 10)
+    long = replace(lens, top_tokens=tuple(tuple(("<unknown>",) * len(p) for p in d) for d in lens.top_tokens))
+    (trace,) = (figure := dcinterp.figures.plot(long)).data
+    assert {word for row in trace.text for word in row} == {"&lt;un…"}
+    assert {word for row in trace.customdata for word in row} == {"&lt;unknown>"}
+    assert "%{customdata}" in trace.hovertemplate
+    assert set(rows(figure)["text"]) == {"<unknown>"}
+
+
 def test_words_about_a_figure_have_no_tags(bridge):
     figure = dcinterp.figures.plot(dcinterp.logit_lens(bridge, [5, 7, 9]))
-    figure.data[0].update(text=[["<b>1</b><br><sup>2</sup>", "&lt;unk>", "c"]] * len(figure.data[0].z))
+    cells = [["<b>1</b><br><sup>2</sup>", "&lt;unk>", "c"]] * len(figure.data[0].z)
+    figure.data[0].update(text=cells, customdata=None)
     assert "1 2" in " ".join(describe(figure).alternative.split())
     assert "<unk>" in describe(figure).alternative
     assert set(rows(figure)["text"].str.split().str.join(" ")) == {"1 2", "<unk>", "c"}
