@@ -16,6 +16,7 @@ COPY dcinterp dcinterp
 COPY synthetic_tasks synthetic_tasks
 COPY app app
 COPY configs configs
+COPY experiments experiments
 RUN pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} . \
     && rm -rf /opt/dcinterp \
     && useradd --create-home researcher

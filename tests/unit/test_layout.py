@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -154,3 +155,14 @@ def test_no_file_holds_a_private_path_or_a_registry_address():
         text = path.read_text(encoding="utf-8", errors="replace")
         for words in forbidden:
             assert words not in text, f"{name} holds {words}"
+
+
+def test_the_container_gets_what_the_wheel_includes():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    copied = {
+        line.split()[1] for line in (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines() if line[:4] == "COPY"
+    }
+    left_out = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+    assert set(wheel["force-include"]) | set(wheel["packages"]) <= copied - left_out
