@@ -84,13 +84,28 @@ def read_pairs(bridge: Bridge, examples: Examples, kind: str = ANY) -> tuple[lis
         raise UserError(f"There is no counterfactual {kind!r} with another answer; {nearest(kind, (ANY, *ORDER))}")
     drawn: Sequence[Any] = draw_examples(examples) if isinstance(examples, str) else examples
     made = [_pair(bridge, each, kind) for each in drawn]
-    pairs = [replace(pair, place=place) for place, pair in enumerate(made) if pair is not None]
+    pairs = _joined([replace(pair, place=place) for place, pair in enumerate(made) if pair is not None])
     if not pairs:
         raise UserError(
             "None of the examples has a counterfactual of the same length whose answer differs; choose another kind, "
             "or give (prompt, answer, counterfactual prompt, its answer)."
         )
     return pairs, len(made) - len(pairs)
+
+
+def _joined(pairs: list[Pair]) -> list[Pair]:
+    """Pairs of one's own that share a prompt repeat each other, also by way of others."""
+    group = dict[Hashable, Hashable]()
+
+    def first(prompt: Hashable) -> Hashable:
+        while group.setdefault(prompt, prompt) != prompt:
+            prompt = group[prompt]
+        return prompt
+
+    both: dict[int, Any] = {pair.place: pair.repeats for pair in pairs if pair.kind == "own"}
+    for one, other in both.values():
+        group[first(other)] = first(one)
+    return [replace(pair, repeats=first(both[pair.place][0])) if pair.place in both else pair for pair in pairs]
 
 
 def batches(pairs: Sequence[Pair], size: int) -> Iterator[PairBatch]:
@@ -170,8 +185,9 @@ def _of_example(bridge: Bridge, example: Any, prompt: str, kind: str) -> Pair | 
 def _of(
     bridge: Bridge, prompt: Any, answer: Any, other: Any, its: Any, kind: str, facts: Hashable = None
 ) -> Pair | None:
-    """The pair of two prompts and their answers; without facts it repeats those of the same tokens alone."""
+    """The pair of two prompts and their answers; without facts it repeats its two prompts."""
     ids, changed = token_ids(bridge, prompt), token_ids(bridge, other)
+    both_prompts = (tuple(ids[0].tolist()), tuple(changed[0].tolist()))
     target, foil = answer_tokens(bridge, answer), answer_tokens(bridge, its)
     shared = next((i for i, both in enumerate(zip(target, foil, strict=False)) if both[0] != both[1]), -1)
     if shared < 0 or ids.shape != changed.shape:
@@ -182,5 +198,4 @@ def _of(
     read = torch.tensor([target[:shared]], dtype=ids.dtype, device=ids.device)
     ids, changed = (token_ids(bridge, torch.cat([x, read], 1)) for x in (ids, changed))
     text, text_other = (decoded(bridge, x[0].tolist()) for x in (ids, changed))
-    tokens = (*ids[0].tolist(), *changed[0].tolist(), target[shared], foil[shared])
-    return Pair(ids, changed, target[shared], foil[shared], kind, text, text_other, facts or tokens)
+    return Pair(ids, changed, target[shared], foil[shared], kind, text, text_other, facts or both_prompts)

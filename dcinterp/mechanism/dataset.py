@@ -15,7 +15,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
@@ -68,19 +67,15 @@ def read_questions(bridge: Bridge, examples: Examples) -> list[Question]:
     return made
 
 
-def repeats(questions: Sequence[Question]) -> list[Hashable]:
-    """What is the same for questions that repeat each other: the facts of an example of the tasks, else the prompt.
+def repeats(bridge: Bridge, questions: Sequence[Question]) -> list[Hashable]:
+    """What is the same for questions that repeat each other: an example's facts, else the tokens of the prompt.
 
     Partner tasks ask about the same facts, so that half of a set may repeat the other half.
     """
     return [
-        _written(question.prompt) if question.example is None else frozenset(question.example.facts)
-        for question in questions
+        frozenset(each.example.facts) if each.example is not None else tuple(token_ids(bridge, each.prompt)[0].tolist())
+        for each in questions
     ]
-
-
-def _written(prompt: Prompt) -> Hashable:
-    return prompt if isinstance(prompt, str) else tuple(torch.as_tensor(prompt).flatten().tolist())
 
 
 def prompts(bridge: Bridge, reference: str | Sequence[Prompt]) -> list[Any]:

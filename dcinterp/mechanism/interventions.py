@@ -2,7 +2,7 @@ r"""Interventions as plain data: what to change in a model, written as one line,
 
     head 1.3 zero                       what head 3 of layer 1 reads (hook_z)
     branch 1.post.kp mean               one branch of a composition, for all heads
-    branch 1.post.added zero            all of a composition but the skip: plain attention in its place
+    branch 1.post.added zero            all of a composition but the skip and a static map: plain attention in its place
     edge 1.post.kp.2>3 zero             what head 2's attention adds to head 3 by one branch ("added": all but the skip)
     weight 1.post.w_k1.2 scale=2        a dynamic weight, of one head or (without ".2") of all
 
@@ -204,7 +204,10 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
         if one.part == "edge":  # a gate scales a head by itself: it leads from no head to another
             named = [edge for edge in named if edge_exists(bridge, edge)]
         if not named:
-            raise UserError(f"The {one.stage} composition of this model adds nothing to {one.unit!r}.")
+            raise UserError(
+                f"The {one.stage} composition of this model has no branch that {one.unit!r} could name; what other "
+                "pairs of tokens or the layer before add is none, and only hooks change it."
+            )
         return named
     if one.name not in BRANCHES:
         raise UserError(f"There is no branch {one.name!r}; {nearest(one.name, (*BRANCHES, ADDED))}")

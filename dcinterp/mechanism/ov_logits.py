@@ -7,7 +7,8 @@ Which layers read x(w), and which e_w alone, is `MLP0`: in a run the heads of la
 ("later"); the paper's words, with the first MLP as part of the embedding, can be taken for every layer ("always").
 
 Biases of values and outputs are the same for every word and are left out, as are positions. Where a norm follows the
-attention, its gain is in ov(w) and its scale, which hangs on the other heads, is not: tokens keep their ranks.
+attention, its gain is in ov(w) and its scale, which hangs on the other heads, is not: tokens keep their ranks. A norm
+or gate on what heads have read (differential and gated attention) is taken as it is where w alone is read and asks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge, alone
+from dcinterp.bridge.protocol import Bridge, alone, stages_of
+from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.head_sites import read_values
 from dcinterp.mechanism.rounding import alike
 from dcinterp.mechanism.stream import Stream
@@ -59,9 +61,15 @@ def ov_logits(
     values, out, unembed = (weight.detach() for weight in (attention.W_V, attention.W_O, bridge.W_U))
     gain = _gain(bridge, layer)
     x = _read(bridge, layer, ids, mlp0)
+    composer = composer_of(bridge, layer, "post") if "post" in stages_of(bridge) else None
+    whole: Float[Tensor, "word head d_head"] | None = None
+    if composer is not None and composer.out_hooks():  # a norm or gate stands between what heads read and write
+        read = [read_values(bridge, x @ values[head * len(values) // len(out)]) for head in range(len(out))]
+        whole = composer.read_out(torch.stack(read, 1)[:, :, None], x[:, None])[:, :, 0]
     for head in heads:
         # With grouped-query attention several heads share one W_V.
-        written = read_values(bridge, x @ values[head * len(values) // len(out)]) @ out[head] * gain
+        z = read_values(bridge, x @ values[head * len(values) // len(out)]) if whole is None else whole[:, head]
+        written = z @ out[head] * gain
         if final_norm:
             with alone(bridge):
                 written = bridge.ln_final(written[None])[0]

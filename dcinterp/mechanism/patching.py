@@ -204,7 +204,10 @@ def read_pair(
         UserError: the prompts differ in length, are the same, or give almost the same logit difference; there is no
             counterfactual; an argument does not fit the model.
     """
+    from synthetic_tasks import KINDS
+
     require_known("direction", direction, DIRECTIONS)
+    require_known("counterfactual", change, KINDS)
     if counterfactual is None:
         counterfactual, right, wrong = counterfactual_of(bridge, prompt, change)
         target, foil = right if target is None else target, wrong if foil is None else foil
@@ -246,16 +249,17 @@ def read_pair(
 
 
 def counterfactual_of(bridge: Bridge, prompt: Prompt, change: str) -> tuple[str, str, str]:
-    """(counterfactual of a prompt of the tasks with as many tokens, answer to the prompt, answer to that).
+    """(counterfactual of a prompt of the tasks with as many tokens, answer to the prompt, its foil).
+
+    The foil is the answer to the counterfactual; where a fact changed its place, that of who looks at the old one.
 
     Worked examples before the question stay.
 
     Raises:
         UserError: the prompt is none of the tasks, or has no such counterfactual.
     """
-    from synthetic_tasks import KINDS, NoCounterfactual, UnsolvableLine, corrupt, solve
+    from synthetic_tasks import NoCounterfactual, UnsolvableLine, corrupt, solve
 
-    require_known("counterfactual", change, KINDS)
     if not isinstance(prompt, str) and bridge.tokenizer is not None:
         prompt = bridge.tokenizer.decode(token_ids(bridge, prompt)[0], skip_special_tokens=True)
     before, newline, line = prompt.rpartition("\n") if isinstance(prompt, str) else ("", "", "")
@@ -270,7 +274,7 @@ def counterfactual_of(bridge: Bridge, prompt: Prompt, change: str) -> tuple[str,
         raise UserError(
             f"{words[:1].upper()}{words[1:]}; give a prompt with as many tokens as counterfactual."
         ) from reason
-    return before + newline + made.corrupt.prompt, made.clean.answer, made.corrupt.answer
+    return before + newline + made.corrupt.prompt, made.clean.answer, made.foil
 
 
 @torch.no_grad()

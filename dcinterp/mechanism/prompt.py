@@ -220,7 +220,8 @@ def require_stage(bridge: Bridge, stage: str) -> str:
         raise UserError(f"There is no stage {stage!r}; choose 'pre' (scores) or 'post' (weights).")
     if stage not in stages:
         has = f"only {stages[0]!r}" if stages else "none: its heads are not composed"
-        raise UserError(f"This needs the compose taps of stage {stage!r}, but this model has {has}. Load a DCFormer.")
+        way = f"Choose stage={stages[0]!r}." if stages else "Load a DCFormer."
+        raise UserError(f"This needs the compose taps of stage {stage!r}, but this model has {has}. {way}")
     return stage
 
 

@@ -75,6 +75,7 @@ class GenerationSteps(Result):
     probability: Float[Tensor, "depth step top"]
     rank: Int[Tensor, "depth step"]
     answer_probability: Float[Tensor, " answer_token"]
+    begins: bool | None = None
 
     def labels(self, axis: str) -> list[str] | None:
         return {"depth": list(self.depths), "step": list(self.written), "answer_token": list(self.expected)}.get(axis)
@@ -82,7 +83,9 @@ class GenerationSteps(Result):
     @property
     def right(self) -> bool | None:
         """Whether the continuation begins with the answer's tokens; None without an answer."""
-        return self.written[: len(self.expected)] == self.expected if self.expected else None
+        if not self.expected or self.begins is not None:
+            return self.begins
+        return self.written[: len(self.expected)] == self.expected  # of an earlier version, which kept no ids
 
     def first_depth(self, step: int) -> str:
         """From which depth on the token that was written is the most likely one."""
@@ -189,6 +192,7 @@ def generation_steps(
         top_tokens=token_words(bridge, stacked["top_ids"]),
         expected=str_tokens(bridge, torch.tensor([expected])) if expected else (),
         answer_probability=_teacher_forced(bridge, ids[:, :length], expected),
+        begins=ids[0, length:][: len(expected)].tolist() == expected if expected else None,
         **stacked,  # type: ignore[arg-type]
     )
 

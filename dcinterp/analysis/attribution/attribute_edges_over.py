@@ -239,7 +239,7 @@ def attribute_edges_over(
     )
     control = "none" if permute and elsewhere is None else control
     scores = torch.stack([each.scores for each in made])
-    groups = repeats(questions)
+    groups = repeats(bridge, questions)
     low, high = bootstrap_interval(scores, level=level, seed=seed, groups=groups)
     if elsewhere is not None:
         permuted = torch.stack([each.scores for each in elsewhere])

@@ -54,6 +54,7 @@ from dcinterp.mechanism.statistics import (
 )
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
+from dcinterp.support.errors import require_known
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count, Level, Tolerance
 from synthetic_tasks import KINDS
@@ -242,7 +243,7 @@ def attribute_heads_over(
     control = "none" if permute and elsewhere is None else control
     scores = torch.stack([each.by_position.sum(-1) for _, each in made])
     ablation = torch.stack([each.ablation for _, each in made])
-    groups = repeats(questions)
+    groups = repeats(bridge, questions)
     low, high = bootstrap_interval(scores, level=level, seed=seed, groups=groups)
     control_low, control_high = torch.zeros_like(scores[0]), torch.zeros_like(scores[0])
     if control == "heads":
@@ -290,6 +291,7 @@ def _starts(
     bridge: Bridge, questions: list[Question], baseline: str, counterfactual: str
 ) -> tuple[list[Question], list[Callable[[], Start]]]:
     """The questions that have a baseline, and for each what makes its head outputs there."""
+    require_known("counterfactual", counterfactual, KINDS)
     if baseline == "counterfactual":
         found = zip(questions, counterfactual_prompts(bridge, questions, counterfactual), strict=True)
         pairs = [(question, prompt) for question, prompt in found if prompt is not None]

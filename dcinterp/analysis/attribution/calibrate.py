@@ -85,7 +85,7 @@ class Calibration(Result):
     [.., unit]. agreement, agreement_low, agreement_high [method, flow]: share of notable units (effect or prediction
     above 1 % of the example's largest effect) whose prediction has the sign of the effect, mean over examples;
     agreement_p: sign test over units, on their means. correlation [method, flow]: of the means over units, and
-    shuffled, the 97.5 % point of its size when predictions change places; error: sum |difference| / sum |measured|,
+    shuffled, its 97.5 % point when predictions change places; error: sum |difference| / sum |measured|,
     NaN where nothing acts. distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
@@ -188,7 +188,7 @@ class Calibration(Result):
                 sentences.append(
                     f"That the predictions of {method} go with the effects is not shown: they correlate by "
                     f"{float(self.correlation[m, at]):.2f}, and 97.5 % of shuffled ones by less than "
-                    f"{float(self.shuffled[m, at]):.2f} in size."
+                    f"{float(self.shuffled[m, at]):.2f}."
                 )
         sentences += few_examples(self.n, self.measured_low, self.distinct)
         if self.left_out:
@@ -306,7 +306,7 @@ def calibrate(
         wrong=int(wrong),
         prompts=tuple(texts),
         seed=seed,
-        groups=repeats([question for question, _ in questions]),
+        groups=repeats(bridge, [question for question, _ in questions]),
     )
 
 

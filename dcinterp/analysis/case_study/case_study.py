@@ -354,6 +354,7 @@ def case_study(
     if breakdown is not None:
         head_from = sharing_steps.strongest_head_from(breakdown, head)
         shared = measure_sharing(ablator, metric, layer, head, key, head_from)
+    if stages_of(bridge):
         edge = StrongestEdge(*strongest) if strongest is not None else strongest_edge(ablator, metric)
     here = (f"blocks.{layer}.attn.hook_z", head)
     own_zero = float(ablator.patched(metric, {here: ablator.last_outputs("zero")[here[0]][head]}))
@@ -372,7 +373,9 @@ def case_study(
             circuit, attribution.target, asked.target, int(target_rank[layer, head]), readings(bridge, whole, read)
         ),
         sharing_steps.source_step(rows, breakdown, shared, head, key, difference, words, controlled, followed.value),
-        sharing_steps.sharing_step(breakdown, shared, edge, layer, head, difference, words),
+        sharing_steps.sharing_step(
+            breakdown, shared, edge, layer, head, difference, words, scores="pre" in stages_of(bridge)
+        ),
         sharing_steps.attention_step(rows, head, composed),
         sharing_steps.gate_step(rows.tokens[key], gated, words, copies=word == asked.target, composed=composed),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
+
 from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.analysis.case_study.control import Control
 from dcinterp.analysis.case_study.evidence import Effect, SharingEffects, StrongestEdge
@@ -25,6 +27,21 @@ from dcinterp.analysis.case_study.wording import (
     share_of,
 )
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
+
+
+class Base(NamedTuple):
+    """What a head's attention is called before what depends on the tokens is added."""
+
+    before: str
+    own: str
+    by: str
+
+
+def base_of(breakdown: ComposeBreakdown) -> Base:
+    """The words: with a map that is the same for all tokens, or without a skip, it is not the head's own softmax."""
+    if torch.equal(breakdown.o_b, breakdown.a):
+        return Base("before composition", "its own attention", "by itself")
+    return Base("by the map that is the same for all tokens", "what that map makes of all heads", "by that map")
 
 
 def source_step(
@@ -51,7 +68,7 @@ def source_step(
             f"{weight:.2f}.{about}"
         )
         return Step(name, title, sentence, holds=False)
-    own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
+    own, after, base = float(breakdown.o_b[head]), float(breakdown.out[head]), base_of(breakdown)
     added = {branch: float(breakdown.branches[branch][head]) for branch in BRANCH_WORDS}
     largest = largest_branch(breakdown, head)
     share = percent(abs(sum(added.values())), max(abs(own), abs(after), 1e-9))
@@ -59,7 +76,7 @@ def source_step(
         return Step(
             name,
             title,
-            f'Head {head} hardly attends to "{token}": {own:z.2f} before composition, {after:z.2f} after. '
+            f'Head {head} hardly attends to "{token}": {own:z.2f} {base.before}, {after:z.2f} after. '
             f"{looks_most(rows, head)} Choose that token to see what its attention there is made of.",
             holds=False,
         )
@@ -67,8 +84,9 @@ def source_step(
         return Step(
             name,
             title,
-            f'Head {head} attends to "{token}" by itself: {own:z.2f} before composition, {after:z.2f} after; '
-            f"composition changes it by {share}%.{about}",
+            f'Head {head} attends to "{token}" {base.by}: {own:z.2f} {base.before}, {after:z.2f} after; '
+            f"{'composition' if base.by == 'by itself' else 'the rest of the composition'} changes it by {share}%."
+            f"{about}",
             holds=False,
         )
     without = sharing.without
@@ -166,17 +184,27 @@ def sharing_step(
     head: int,
     logit_difference: float,
     words: Words,
+    *,
+    scores: bool = False,
 ) -> Step:
     """Which head shares its attention with the followed head, through which projection, and the effect of that alone;
-    beside it the strongest edge of the whole model.
+    beside it the strongest edge of the whole model. scores: whether the model composes before the softmax.
     """
     name, title = "sharing", "Which heads share their attention with it?"
+    if (breakdown is None or sharing is None) and scores:
+        sentence = (
+            "None after the softmax, where this model composes nothing; heads share their scores before it, which the "
+            f"attention of each is made of.{_strongest(strongest, logit_difference, words)}"
+        )
+        return Step(name, title, sentence, holds=False)
     if breakdown is None or sharing is None:
         sentence = "None: without composition after the softmax every head uses only its own attention."
         return Step(name, title, sentence, holds=False)
     token, head_from = breakdown.tokens[breakdown.key], strongest_head_from(breakdown, head)
     shared = shared_with(breakdown, head)[head_from]
-    whole = _whole_layer(sharing, layer, logit_difference, words) + _strongest(strongest, logit_difference, words)
+    moves = any(bool(breakdown.branches[branch].any()) for branch in BRANCH_WORDS)  # else there is nothing to ablate
+    whole = _whole_layer(sharing, layer, logit_difference, words) if moves else ""
+    whole += _strongest(strongest, logit_difference, words)
     if not is_notable(shared, breakdown, head):
         sentence = (
             f'No other head shares a notable part of the attention of head {head} to "{token}" (largest: head '
@@ -301,7 +329,7 @@ def gate_step(word: str, silenced: Silenced | None, words: Words, *, copies: boo
         f"attends to it ({before:.2f}"
     )
     if not composed:
-        return Step(name, title, f"{who}); without composition there are no gates.", holds=False)
+        return Step(name, title, f"{who}); without composition after the softmax no gate acts there.", holds=False)
     who += f" before composition, {after:z.2f} after)"
     if percent(-total, before) < 100 * NOTABLE_SHARE:
         return Step(name, title, f"{who}; the gates change that by {total:+z.2f}, so no gate silences it.", holds=False)

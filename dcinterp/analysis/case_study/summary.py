@@ -6,6 +6,7 @@ from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
 from dcinterp.analysis.case_study.evidence import Effect, SharingEffects
 from dcinterp.analysis.case_study.sharing_steps import (
+    base_of,
     is_notable,
     is_unread,
     looks_most,
@@ -64,8 +65,8 @@ def summarize(
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     if is_unread(rows, head, key):
         return (
-            f'{wrong}No attention to "{token}" is shared: {who}, hardly attends to it ({own:z.2f} before composition, '
-            f"{after:z.2f} after). {looks_most(rows, head)}"
+            f'{wrong}No attention to "{token}" is shared: {who}, hardly attends to it ({own:z.2f} '
+            f"{base_of(breakdown).before}, {after:z.2f} after). {looks_most(rows, head)}"
         )
     head_from, shared = strongest_head_from(breakdown, head), shared_with(breakdown, head)
     if not is_notable(shared[head_from], breakdown, head):
@@ -95,14 +96,15 @@ def _without_sharing(breakdown: ComposeBreakdown, head: int, who: str, token: st
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     others = sum(amount for head_from, amount in enumerate(shared) if head_from != head)
     gates = float(breakdown.o_qg[head] + breakdown.o_kg[head])
-    parts = [f"{own:z.2f} before composition"]
+    base = base_of(breakdown)
+    parts = [f"{own:z.2f} {base.before}"]
     parts += [f"gates {gates:+z.2f}"] if is_notable(gates, breakdown, head) else []
     again = float((breakdown.shared("key") + breakdown.shared("query"))[head, head])
     parts += [f"the same through the projections {again:+z.2f}"] if is_notable(again, breakdown, head) else []
     parts += [f"all other heads together {others:+z.2f}"] if is_notable(others, breakdown, head) else []
     whose = "a little attention from each of many heads"
     if is_notable(own, breakdown, head):
-        whose = "its own attention" if own * after > 0 else "its own attention with the other sign"
+        whose = base.own if own * after > 0 else f"{base.own} with the other sign"
     return (
         f'No head shares a notable part of the attention to "{token}" with {who} (largest: head {head_from}, '
         f"{shared[head_from]:+z.3f}). It uses {whose}: {', '.join([*parts, f'{after:z.2f} after'])}."

@@ -204,7 +204,7 @@ def composition_importance(
     made = all_once(progress, [(f"example {n + 1}", partial(score, each)) for n, each in enumerate(what)])
     scores, gap, difference = (torch.stack(parts) for parts in list(zip(*made, strict=True))[:3])
     at_zero = torch.stack([row[4] for row in made]).mean(0) if means else None
-    total, groups = scores.sum((-1, -2)), repeats(asked)
+    total, groups = scores.sum((-1, -2)), repeats(bridge, asked)
     low, high = bootstrap_interval(total, level=level, seed=seed, groups=groups)
     return CompositionImportance(
         n=len(what),

@@ -160,7 +160,7 @@ def mean_composition_map(
     base = composer.base_map().float()
     parts = {"base": base} | {name: torch.stack([m.parts[name] / m.pairs for m in made]).mean(0) for name in PARTS[1:]}
     totals = base + torch.stack([sum(m.parts.values()) / m.pairs for m in made])  # type: ignore[misc]
-    groups = repeats(asked)
+    groups = repeats(bridge, asked)
     low, high = bootstrap_interval(totals, level=level, seed=seed, groups=groups)
     shared = torch.stack([m.shared for m in made])
     shared_low, shared_high = bootstrap_interval(shared, level=level, seed=seed, groups=groups)

@@ -7,8 +7,8 @@ every term that composition adds; the skip stays. What takes its place is a kind
 default, "mean", puts in every branch's mean map over heads, taken over fresh rows of the same task: composition that
 no longer depends on the token or the example, but keeps what all rows of the task have in common. Beside it stands
 zero, which also takes that away: a state that the model never trained in ("all" at zero is plain attention with the
-trained weights). As a control, kind="rotate" keeps every branch as large as it is and gives each head the term of its
-neighbour.
+trained weights, or with a static map W_b, which is no branch and stays). As a control, kind="rotate" keeps every
+branch as large as it is and gives each head the term of its neighbour.
 
 Source: mean and zero ablation, as in Wang et al. 2022 (IOI); the mean map and the rotated control are ours.
 
@@ -16,7 +16,7 @@ It does not show how a part acts, nor that a model trained without it could not 
 as good as guessing a fact (`guess`), an ablation can affect the relation, but not the choice of a fact.
 
 Identity that the tests assert: with "all" at zero, the accuracy is that of the same weights in a model that does not
-compose.
+compose (without a static map).
 
     ablation = dcinterp.branch_ablation(model, tasks="different-in-set", rows=4)
     ablation.table()                             # change with clustered 95 % intervals, and that of zero beside it

@@ -60,6 +60,7 @@ class TrainingEdges(Result):
     curve; `explained`: the share of variance of the two levels, 0 where the edge matters less after the split than
     before; loss_start and the like: of the loss, which falls.
     final, with final_low and final_high: the effect at the last checkpoint, with intervals that all hold together.
+    unit: what the documents are, "documents" or, of a run on text, "rows of text".
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -93,6 +94,7 @@ class TrainingEdges(Result):
     loss_start_low: int
     loss_start_high: int
     loss_explained: float
+    unit: str = "documents"
 
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {"checkpoint": self.step.tolist(), "edge": list(self.edges)}
@@ -132,7 +134,7 @@ class TrainingEdges(Result):
                 f"{int(self.start_high[most]):,})."
             )
         split = (
-            f"its split into two levels is at step {self.loss_start:,} ({at} interval over {n} documents "
+            f"its split into two levels is at step {self.loss_start:,} ({at} interval over {n} {self.unit} "
             f"{self.loss_start_low:,} to {self.loss_start_high:,})."
         )
         if self.loss_explained <= 0:
@@ -198,7 +200,7 @@ def training_edges(
     """
     # Whoever only reads or draws such a result need not wait for the libraries of training.
     from dcinterp.checkpoints.load import load
-    from dcinterp.train.data.held_out import held_out_documents
+    from dcinterp.train.data.held_out import held_out_documents, unit_of
 
     steps = steps_in(Path(run) / "checkpoints")
     places = {step: Path(run) / "checkpoints" / f"{PREFIX}{step}" for step in steps[::-1][::every][::-1]}
@@ -227,6 +229,7 @@ def training_edges(
         level=level,
         edges=tuple(map(name_of, units)),
         step=step,
+        unit=unit_of(run),
         loss=loss,
         right=right,
         effect=effect,

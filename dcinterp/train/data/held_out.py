@@ -34,14 +34,27 @@ def held_out_documents(run: str | Path, count: int) -> list[Scored]:
     Raises:
         UserError: the folder is no run, or one on images.
     """
-    folder = Path(run)
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is no training run (it has no config.yaml); give the output folder of one.")
-    config = read_config(folder / "config.yaml")
+    folder, config = _config(run)
     source = data_source_name(config.data.phases[-1])
     if source not in _SOURCES:
         raise UserError(f"{folder} is a run on {source}; its documents are not tokens. Give one on text or tasks.")
     return _SOURCES[source](config, folder, count)
+
+
+def unit_of(run: str | Path) -> str:
+    """What `held_out_documents` gives of a run, in words: rows of text begin anywhere, and many may be of one file.
+
+    Raises:
+        UserError: the folder is no run.
+    """
+    return "rows of text" if data_source_name(_config(run)[1].data.phases[-1]) == "text" else "documents"
+
+
+def _config(run: str | Path) -> tuple[Path, TrainConfig]:
+    folder = Path(run)
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} is no training run (it has no config.yaml); give the output folder of one.")
+    return folder, read_config(folder / "config.yaml")
 
 
 def _puzzle(config: TrainConfig, folder: Path, count: int) -> list[Scored]:

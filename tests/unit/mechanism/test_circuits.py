@@ -7,7 +7,7 @@ import torch
 
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.circuit_graph import CircuitGraph
-from dcinterp.mechanism.circuit_pairs import PairBatch, batches, read_pairs
+from dcinterp.mechanism.circuit_pairs import PairBatch, batches, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun, Cut
 from dcinterp.mechanism.circuit_scores import METHODS, REMOVED, Others, removal, run_circuits
 from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion
@@ -366,3 +366,15 @@ def test_every_way_of_composing_has_its_circuit_or_is_refused_by_name(make_bridg
     gates = torch.stack([torch.ones(run.graph.size), torch.zeros(run.graph.size)]).double()
     logits, _ = run(ids.expand(2, -1), Cut(gates, values))
     torch.testing.assert_close(logits, torch.cat([bridge(ids)[:, -1], bridge(other)[:, -1]]), atol=1e-9, rtol=0)
+
+
+def test_pairs_that_share_a_prompt_repeat_each_other(make_bridge):
+    bridge = make_bridge()
+    p, c, d, other = [3, 4, 5], [3, 4, 6], [3, 4, 7], [8, 9, 10]
+    given = [(p, 11, c, 13), (p, 11, d, 14), (c, 13, p, 11), (other, 11, [8, 9, 12], 13)]
+    pairs, _ = read_pairs(bridge, given)
+    assert len({pair.repeats for pair in pairs}) == 2
+    ranked, measured = ranked_and_measured(pairs)
+    assert sorted([len(ranked), len(measured)]) == [1, 3]
+    with pytest.raises(UserError, match="share all their facts"):
+        ranked_and_measured(pairs[:3])

@@ -44,8 +44,10 @@ def test_pairs_of_ones_own(bridge):
 
 
 def test_a_prompt_that_comes_twice_repeats_itself(bridge):
-    pairs = [("John is a", "man"), ("John is a", "man"), (bridge.to_tokens("Mary is a"), "man"), ("Mary sits", "man")]
-    assert len(set(repeats(read_questions(bridge, pairs)))) == 3
+    pairs = [("John is a", "man"), ("John is a", "man"), (bridge.to_tokens("Mary is a"), "man"), ("Mary is", "man")]
+    assert len(set(repeats(bridge, read_questions(bridge, pairs)))) == 3
+    pairs = [("John is a", "man"), (bridge.to_tokens("John is a", prepend_bos=False), "man")]
+    assert len(set(repeats(bridge, read_questions(bridge, pairs)))) == 1, "as text and as ids"
 
 
 def test_a_reference_set_is_prompts_or_a_text(bridge):

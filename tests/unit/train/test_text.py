@@ -20,7 +20,7 @@ from dcinterp.train.config.recipe import DataSection, Phase, TextSection, TrainC
 from dcinterp.train.data import cache
 from dcinterp.train.data.batches import Batches
 from dcinterp.train.data.data_source import count_tokens, open_data_source
-from dcinterp.train.data.held_out import held_out_documents
+from dcinterp.train.data.held_out import held_out_documents, unit_of
 from dcinterp.train.data.installed import python_sources
 from dcinterp.train.data.text import SIDES, TextSource, assign_sides, find, hash_share, pieces, threshold
 from dcinterp.train.loop.run import train
@@ -345,6 +345,7 @@ def test_held_out_documents_of_a_text_that_changed_are_refused(text, tmp_path):
     )
     train(replace(config, model=replace(config.model, changes=changes)))
     assert len(held_out_documents(tmp_path / "run", 4)) == 4
+    assert unit_of(tmp_path / "run") == "rows of text"
     text.write_text("One more line.\n" + "".join(LINES), encoding="utf-8")
     with pytest.raises(UserError, match="has changed since, so what it was not trained on is not known"):
         held_out_documents(tmp_path / "run", 4)

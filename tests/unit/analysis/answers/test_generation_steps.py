@@ -64,3 +64,12 @@ def test_a_prompt_that_fills_the_context_has_room_for_one_more_token(bridge):
     assert len(dcinterp.generation_steps(bridge, whole, steps=1).written) == 1
     with pytest.raises(UserError, match="so 1 more can be written or scored and not 2"):
         dcinterp.generation_steps(bridge, whole, steps=2)
+
+
+def test_an_answer_of_other_tokens_that_look_alike_is_not_right(bridge):
+    first = int(dcinterp.generation_steps(bridge, PROMPT, steps=1).top_ids[-1, 0, 0])
+    other = (first + 1) % bridge.cfg.d_vocab
+    assert dcinterp.generation_steps(bridge, PROMPT, first, steps=1).right is True
+    found = dcinterp.generation_steps(bridge, PROMPT, other, steps=1)
+    assert dataclasses.replace(found, expected=found.written).right is False
+    assert dataclasses.replace(found, expected=found.written, begins=None).right is True, "of an earlier version"

@@ -26,7 +26,7 @@ def test_every_row_is_the_analysis_of_that_example(bridge):
         assert torch.allclose(one.gap, result.gap[row], atol=1e-4)
         assert bool(result.right[row]) == one.right
     assert torch.allclose(result.mean, result.per_example.mean(0))
-    low, high = bootstrap_interval(result.per_example, groups=repeats(questions))
+    low, high = bootstrap_interval(result.per_example, groups=repeats(bridge, questions))
     assert torch.allclose(result.low, low.float())
     assert torch.allclose(result.high, high.float())
     total = result.per_example.sum(-1) + result.gap
@@ -90,7 +90,7 @@ def test_other_labels_score_other_answers(bridge):
         attribute_heads(bridge, question.prompt, other.target, other.foil, steps=8).scores
         for question, other in zip(questions, other_answers(bridge, questions, seed=0), strict=True)
     ]
-    low, high = bootstrap_interval(torch.stack(others), groups=repeats(questions))
+    low, high = bootstrap_interval(torch.stack(others), groups=repeats(bridge, questions))
     assert torch.allclose(result.control_low, low.float(), atol=1e-5)
     assert torch.allclose(result.control_high, high.float(), atol=1e-5)
 
@@ -143,3 +143,8 @@ def test_the_former_names_of_the_baseline_still_work(bridge):
         )
     assert former == result
     assert result.baseline == "counterfactual (question)"
+
+
+def test_a_counterfactual_that_there_is_none_of_is_refused_with_every_baseline(bridge):
+    with pytest.raises(UserError, match="counterfactual"):
+        dcinterp.attribute_heads_over(bridge, "same-person n=2", baseline="zero", counterfactual="bogus")

@@ -463,3 +463,21 @@ def test_line_breaks_around_an_example_do_not_move_its_source(bridge, example):
     assert study.control is not None
     assert moved.control is not None
     assert study.control.source is moved.control.source is True
+
+
+def test_a_static_map_is_not_called_the_heads_own_attention(make_bridge, example):
+    bridge = make_bridge("tiny-dcformer++", compose="static")
+    study = dcinterp.case_study(bridge, example, kind="zero")
+    said = " ".join([study.summary, *(study.step(name).sentence for name in ("source", "sharing"))])
+    assert "before composition" not in said
+    assert "its own attention" not in said
+    assert "by itself" not in said
+    assert "With all that composition adds" not in said, "nothing of it could be ablated"
+
+
+def test_composition_of_scores_alone_is_not_called_none(make_bridge, example):
+    study = dcinterp.case_study(make_bridge(compose_stages=["pre"]), example, kind="zero")
+    sharing = study.step("sharing").sentence
+    assert sharing.startswith("None after the softmax, where this model composes nothing; heads share their scores")
+    assert "(pre: its scores)" in sharing
+    assert "without composition there are no gates" not in study.step("gate").sentence

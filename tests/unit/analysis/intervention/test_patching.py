@@ -157,3 +157,11 @@ def test_the_cost_is_said_first_and_the_work_can_be_cancelled(bridge):
         dcinterp.patch_stream(bridge, CLEAN, OTHER, 8, 11, batch_size=4, progress=stop)
     assert said[0] == (0, 36, "36 rows of 5 tokens forward, each from its layer on: at most 180 tokens")
     assert said[1][0] == 4
+
+
+def test_a_fact_that_changes_its_place_has_a_foil(make_bridge):
+    prompt = "< Ruth has a lime. Karen has a dog. John has a pear. >. Karen has a kind of"
+    found = dcinterp.patch_stream(make_bridge(), prompt, change="position")
+    assert found.target != found.foil
+    with pytest.raises(UserError, match="counterfactual"):
+        dcinterp.patch_stream(make_bridge(), CLEAN, OTHER, 8, 11, change="nothing")

@@ -230,3 +230,18 @@ def test_refuses_with_a_sentence(bridge, arguments, message):
 def test_unknown_relations_are_refused(bridge):
     with pytest.raises(UserError, match="obj->superclass"):
         dcinterp.ov_transformations(bridge, relations=["superclass"])
+
+
+@pytest.mark.parametrize(("preset", "options"), [("tiny-gated", {"elementwise": True}), ("tiny-differential", {})])
+def test_a_gate_or_norm_behind_the_heads_is_that_of_the_word_alone(make_bridge, preset, options):
+    bridge = make_bridge(preset, compose_options=options)
+    ids = torch.tensor([bridge.tokenizer.convert_tokens_to_ids(word) for word in WORDS])
+    kept = {}
+    name = "blocks.1.attn.hook_z"
+    silent = ("blocks.0.hook_attn_out", lambda x, hook: x * 0)
+    with torch.no_grad():
+        bridge.run_with_hooks(ids[:, None], fwd_hooks=[silent, (name, lambda z, hook: kept.update(z=z.clone()))])
+        for head in range(bridge.cfg.n_heads):
+            written = kept["z"][:, 0, head] @ bridge.blocks[1].attn.W_O[head] @ bridge.W_U
+            found = dcinterp.ov_top_tokens(bridge, 1, head, WORDS, k=bridge.cfg.d_vocab, final_norm=False)
+            torch.testing.assert_close(logits_of(found), written, atol=1e-5, rtol=1e-4)
