@@ -89,7 +89,7 @@ def evaluate(
     if folder is not None:
         with torch.inference_mode(), evaluating(model) as forward:
             probe = probe_of(torch, forward, encodings[0], pad_id)
-        store = Store(folder, fingerprint(model, rows, encodings, name), probe)
+        store = Store(folder, fingerprint(model, rows, encodings, name), probe, tolerance_of(model))
         done = store.load()
     todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
     where = numbering(rows)
@@ -169,8 +169,9 @@ def score_batch(
         yield scored
 
 
-PROBED, ALIKE = 64, 0.02
-"""Tokens of the first row whose log-probabilities are kept, and how far they may lie apart on another machine."""
+PROBED, ALIKE, ALIKE_IN_HALF = 64, 0.02, 0.5
+"""Tokens of the first row whose log-probabilities are kept, and how far they may lie apart on another machine: kernels
+add in other orders, which in half precision matters more."""
 
 
 def probe_of(torch: Any, forward: Forward, encoding: Encoding, pad_id: int) -> list[float]:
@@ -185,11 +186,18 @@ def probe_of(torch: Any, forward: Forward, encoding: Encoding, pad_id: int) -> l
     return [round(float(row[token]), 4) for row, token in zip(logprobs, following, strict=True)]
 
 
-def alike(probe: Any, other: Sequence[float]) -> bool:
+def tolerance_of(model: Any) -> float:
+    """How far the probes of one model may lie apart."""
+    sizes = [each.element_size() for each in getattr(model, "parameters", lambda: iter(()))()]
+    return ALIKE_IN_HALF if sizes and min(sizes) < 4 else ALIKE
+
+
+def alike(probe: Any, other: Sequence[float], tolerance: float = ALIKE) -> bool:
     """Whether a kept probe is of the same model; one of an earlier version, which kept none, counts as such."""
     if not isinstance(probe, list) or len(probe) != len(other):
         return probe is None
-    return all(abs(one - each) <= ALIKE for one, each in zip(probe, other, strict=True))
+    pairs = list(zip(probe, other, strict=True))
+    return all(str(one) == str(each) or abs(one - each) <= tolerance for one, each in pairs)  # also where not finite
 
 
 @contextmanager
@@ -303,11 +311,11 @@ MADE_OF = "fingerprint.txt"
 class Store:
     """Scores of finished rows in a folder, so that an interrupted evaluation can go on."""
 
-    def __init__(self, folder: str | Path, print_: str, probe: list[float]) -> None:
+    def __init__(self, folder: str | Path, print_: str, probe: list[float], tolerance: float = ALIKE) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path = self.folder / "unfinished.jsonl"
-        self.print, self.probe = print_, probe
+        self.print, self.probe, self.tolerance = print_, probe, tolerance
 
     def load(self) -> dict[int, list[dict[str, Any]]]:
         """Rows scored before, by place; a line that a crash cut off, or that is damaged, is scored again."""
@@ -338,7 +346,7 @@ class Store:
 
     def _is_of(self, print_: Any, probe: str = "") -> bool:
         """Whether what is kept is of this model, these rows and these tokens."""
-        return print_ == self.print and alike(_json(probe), self.probe)
+        return print_ == self.print and alike(_json(probe), self.probe, self.tolerance)
 
     def add(self, done: dict[int, list[dict[str, Any]]]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

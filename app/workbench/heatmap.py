@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
+from dcinterp.figures.base.grid import written
+
 HERE = Path(__file__).parent
 HTML = """<div class="holder"><div class="frame"><canvas class="cells" aria-hidden="true"></canvas>
 <div class="tip" hidden></div><div class="spoken" aria-live="polite"></div></div>
@@ -76,7 +78,7 @@ def payload(figure: Any) -> dict[str, Any]:
         "colours": [[float(at), _channels(colour)] for at, colour in trace.colorscale],
         "title": layout.title.text or "",
         "text": _text(trace, z),
-        "words": trace.text is not None,
+        "words": written(trace) is not None,
         "selected": _chosen(layout.shapes),
         # The figure's height holds its axis and margins; the canvas adds its own.
         "height": min(max((layout.height or 0) - 90, 30 * min(rows, 20)), 900 if rows < 100 else 680),
@@ -90,8 +92,8 @@ def _names(axis: Any, count: int) -> list[str]:
 
 
 def _text(trace: Any, z: np.ndarray) -> list[list[str]] | None:
-    if trace.text is not None:
-        return [[unescape(str(cell)) for cell in row] for row in trace.text]
+    if (words := written(trace)) is not None:  # whole: the canvas cuts where it has no room
+        return [[unescape(str(cell)) for cell in row] for row in words.tolist()]
     if z.size > 1024:
         return None
     return [[f"{value:z.2f}" for value in row] for row in z.tolist()] if trace.texttemplate else None

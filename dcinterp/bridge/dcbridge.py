@@ -179,12 +179,12 @@ class DCBridge(LockedBridge):
                 TransformerLens does for separate heads with biases, without rotary positions and composition.
         """
         config = self.model_config
-        if refactor_factored_attn_matrices and (
-            self.stages or not config.has_qkv_bias or config.position_type == "rotary"
-        ):
+        apart = config.has_qkv_bias and config.position_type != "rotary" and not self.stages
+        apart = apart and config.num_key_value_heads in (None, config.num_attention_heads)
+        if refactor_factored_attn_matrices and not apart:
             raise UserError(
-                "TransformerLens refactors attention matrices only of models with biases, without rotary positions and "
-                "without composition; leave refactor_factored_attn_matrices out."
+                "TransformerLens refactors attention matrices only of models with biases, without rotary positions, "
+                "shared keys and composition; leave refactor_factored_attn_matrices out."
             )
         sums_to_one = "post" not in self.stages
         if fold_value_biases and not sums_to_one and self.model_config.has_qkv_bias:

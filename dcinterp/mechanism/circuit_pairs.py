@@ -95,14 +95,21 @@ def read_pairs(bridge: Bridge, examples: Examples, kind: str = ANY) -> tuple[lis
 
 def _joined(pairs: list[Pair]) -> list[Pair]:
     """Pairs of one's own that share a prompt repeat each other, also by way of others."""
-    group = dict[Hashable, Hashable]()
+    number, group = dict[Hashable, int](), list[int]()
 
-    def first(prompt: Hashable) -> Hashable:
-        while group.setdefault(prompt, prompt) != prompt:
-            prompt = group[prompt]
-        return prompt
+    def first(place: int) -> int:
+        while group[place] != place:
+            group[place] = place = group[group[place]]
+        return place
 
-    both: dict[int, Any] = {pair.place: pair.repeats for pair in pairs if pair.kind == "own"}
+    def number_of(prompt: Hashable) -> int:
+        if prompt not in number:
+            number[prompt] = len(group)
+            group.append(len(group))
+        return number[prompt]
+
+    own: dict[int, Any] = {pair.place: pair.repeats for pair in pairs if pair.kind == "own"}
+    both = {place: tuple(map(number_of, prompts)) for place, prompts in own.items()}
     for one, other in both.values():
         group[first(other)] = first(one)
     return [replace(pair, repeats=first(both[pair.place][0])) if pair.place in both else pair for pair in pairs]

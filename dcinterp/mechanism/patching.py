@@ -59,7 +59,8 @@ class Pair:
 
     explanation: of the clean prompt; corrupted: ids of the counterfactual, [1, pos]. clean_value, corrupted_value: f.
     clean_answer, corrupted_answer: the model's own answers; clean_right, corrupted_right: whether these are the target
-    and the foil, token by token. direction: which of the two is run.
+    and the foil, token by token. direction: which of the two is run. corrupted_target: the right answer to the
+    counterfactual where that is not the foil (a fact that changed its place keeps the answer).
     """
 
     explanation: Explanation
@@ -71,6 +72,7 @@ class Pair:
     clean_right: bool
     corrupted_right: bool
     direction: Direction
+    corrupted_target: str = ""
 
     @property
     def run(self) -> TokenIds:
@@ -101,6 +103,7 @@ class Pair:
             "corrupted_answer": self.corrupted_answer,
             "clean_right": self.clean_right,
             "corrupted_right": self.corrupted_right,
+            "corrupted_target": self.corrupted_target,
         }
 
 
@@ -110,7 +113,8 @@ class PairPatching(Result, shared=True):
 
     tokens, counterfactual_tokens: of the clean prompt and of the other. position: whose next token is the answer.
     clean, corrupted: f of the two prompts; clean_answer, corrupted_answer: what the model says to them; clean_right,
-    corrupted_right: whether that is the target and the foil, token by token (None in results of earlier versions).
+    corrupted_right: whether that is the target and the foil, token by token (None in results of earlier versions);
+    corrupted_target: the right answer to the counterfactual where that is not the foil.
     logit_difference: f of the patched run; share: the same with the counterfactual at 0 and the clean prompt at 1.
     """
 
@@ -128,6 +132,7 @@ class PairPatching(Result, shared=True):
     share: Tensor
     clean_right: bool | None = field(default=None, kw_only=True)
     corrupted_right: bool | None = field(default=None, kw_only=True)
+    corrupted_target: str = field(default="", kw_only=True)
 
     @property
     def effect(self) -> Tensor:
@@ -159,7 +164,7 @@ class PairPatching(Result, shared=True):
         sentences = []
         answers = (
             (self.clean_answer, self.target, self.clean_right, "prompt"),
-            (self.corrupted_answer, self.foil, self.corrupted_right, "counterfactual"),
+            (self.corrupted_answer, self.corrupted_target or self.foil, self.corrupted_right, "counterfactual"),
         )
         for answer, wanted, right, where in answers:
             if said := other_answer(answer, wanted, answer.strip() == wanted.strip() if right is None else right):
@@ -194,7 +199,8 @@ def read_pair(
         counterfactual: text or ids; without one, that of the task which the prompt is an example of.
         target: the answer to the clean prompt; by default that of the task, or the model's own beside a given
             counterfactual.
-        foil: the answer to the counterfactual; by default as for the target.
+        foil: the answer to the counterfactual, or another one where that is the target too; by default as for the
+            target.
         change: what the counterfactual of a task changes.
         at: the position whose next token is the answer.
 
@@ -208,6 +214,7 @@ def read_pair(
 
     require_known("direction", direction, DIRECTIONS)
     require_known("counterfactual", change, KINDS)
+    keeps = counterfactual is None and change == "position" and target is None
     if counterfactual is None:
         counterfactual, right, wrong = counterfactual_of(bridge, prompt, change)
         target, foil = right if target is None else target, wrong if foil is None else foil
@@ -243,7 +250,10 @@ def read_pair(
         clean_answer=explanation.answer(bridge, logits[0]),
         corrupted_answer=explanation.answer(bridge, logits[1]),
         clean_right=explanation.is_right(logits[0]),
-        corrupted_right=explanation.answer_ids(logits[1]) == [explanation.other],
+        corrupted_right=explanation.is_right(logits[1])
+        if keeps
+        else explanation.answer_ids(logits[1]) == [explanation.other],
+        corrupted_target=explanation.target if keeps else "",
         direction=direction,
     )
 

@@ -218,10 +218,10 @@ class Result:
         }
         text = json.dumps(record, indent=1)  # what JSON cannot hold is found before anything is touched
         if folder.exists():
+            gone = set(_parts_of(folder / RECORD)) & {each.name for each in fields(self)} - parts.keys()
             _write(folder, text, tensors, parts)
-            for name in {each.name for each in fields(self)} - parts.keys():
-                if (folder / name / RECORD).is_file():  # a part that an earlier result had
-                    rmtree(folder / name)
+            for name in gone:  # parts of the earlier result alone
+                rmtree(folder / name, ignore_errors=True)
         else:
             with whole(folder) as place:
                 _write(place, text, tensors, parts)
@@ -269,6 +269,15 @@ def require_own(folder: Path, kind: str) -> None:
         raise UserError(f"{folder} holds other files; give another folder, or empty it first.")
     if found not in (kind, ""):
         raise UserError(f"{folder} holds a {found}, not a {kind}; give another folder.")
+
+
+def _parts_of(record: Path) -> list[str]:
+    """The names of the parts that a result was saved with; none where nothing says so."""
+    try:
+        parts = json.loads(record.read_text(encoding="utf-8"))["parts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [each for each in parts if isinstance(each, str)] if isinstance(parts, list) else []
 
 
 def _written_kind(record: Path) -> str | None:

@@ -89,6 +89,16 @@ def test_the_canvas_gets_the_numbers_of_the_figure(patterns):
     assert sent["x"] == [str(name) for name in figure.layout.xaxis.ticktext]
 
 
+def test_the_canvas_gets_whole_words(shipped):
+    from workbench.heatmap import payload
+
+    figure = figures.plot(dcinterp.logit_lens(shipped, "There are a pear, a car, a car. Which is not car? The"))
+    figure.data[0].update(text=[["cut…"]], customdata=[["a long word"]])
+    sent = payload(figure)
+    assert sent["words"]
+    assert sent["text"] == [["a long word"]]
+
+
 def test_results_are_kept_within_a_bound(patterns):
     from workbench.analyses import ResultCache, weight
 

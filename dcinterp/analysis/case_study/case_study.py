@@ -242,8 +242,8 @@ class CaseStudy(Result):
             )
         if self.breakdown is not None and not torch.equal(self.breakdown.o_b, self.breakdown.a):
             said.append(
-                "This composition has a map that is the same for all tokens, or no skip: what these steps call before "
-                "composition, and the head's own, is what that map makes of all heads, and not the head's softmax."
+                "This composition has a map that is the same for all tokens, or no skip: the steps begin with what it "
+                "makes of all heads, and not with the head's softmax (but for where it attends before composition)."
             )
         if abs(self.attribution.metric) < CLEAR_DIFFERENCE:
             said.append(

@@ -35,13 +35,15 @@ class Base(NamedTuple):
     before: str
     own: str
     by: str
+    rest: str
 
 
 def base_of(breakdown: ComposeBreakdown) -> Base:
     """The words: with a map that is the same for all tokens, or without a skip, it is not the head's own softmax."""
     if torch.equal(breakdown.o_b, breakdown.a):
-        return Base("before composition", "its own attention", "by itself")
-    return Base("by the map that is the same for all tokens", "what that map makes of all heads", "by that map")
+        return Base("before composition", "its own attention", "by itself", "Composition")
+    every = "by the map that is the same for all tokens"
+    return Base(every, "what that map makes of all heads", "by that map", "What depends on the tokens")
 
 
 def source_step(
@@ -85,8 +87,7 @@ def source_step(
             name,
             title,
             f'Head {head} attends to "{token}" {base.by}: {own:z.2f} {base.before}, {after:z.2f} after; '
-            f"{'composition' if base.by == 'by itself' else 'the rest of the composition'} changes it by {share}%."
-            f"{about}",
+            f"{base.rest[:1].lower()}{base.rest[1:]} changes it by {share}%.{about}",
             holds=False,
         )
     without = sharing.without
@@ -94,7 +95,7 @@ def source_step(
     return Step(
         name,
         title,
-        f'Composition changes the attention of head {head} to "{token}" from {own:z.2f} to {after:z.2f}; the largest '
+        f'{base.rest} changes the attention of head {head} to "{token}" from {own:z.2f} to {after:z.2f}; the largest '
         f"part, {added[largest]:+z.2f}, comes through the {BRANCH_WORDS[largest]}. {how}, the logit difference goes "
         f"from {logit_difference:z.2f} to {logit_difference - without.value:z.2f} logits"
         f"{share_of(without.value, logit_difference, words.at_zero(f'{logit_difference - without.at_zero:z.2f}'))}."

@@ -82,10 +82,14 @@ def grid(
 
 WIDTH = 720
 """Pixels that the cells of a figure share on a narrow page."""
+LEAST = 3
+"""Signs of a word that a cell must have room for; else words are not written, and told where one points at the cell."""
 
 
 def write_words(figure: go.Figure, words: Sequence[Sequence[str]]) -> go.Figure:
     """Write a word into every cell of a heatmap: cut where it would run into the next, whole where one points at it.
+
+    Where there are so many columns that no word could be read, none is written.
 
     Args:
         figure: what `grid` made.
@@ -94,10 +98,10 @@ def write_words(figure: go.Figure, words: Sequence[Sequence[str]]) -> go.Figure:
     (trace,) = figure.data
     columns = len(words[0])
     size = 11 if columns <= 20 else 9
-    room = max(3, int(WIDTH / columns / (0.6 * size)))
+    room = int(WIDTH / columns / (0.6 * size))
     return figure.update_traces(
-        text=[[_cut(word, room) for word in row] for row in words],
-        texttemplate="%{text}",
+        text=[[_cut(word, room) for word in row] for row in words] if room >= LEAST else None,
+        texttemplate="%{text}" if room >= LEAST else None,
         textfont={"size": size},
         customdata=words,
         hovertemplate=trace.hovertemplate.replace("<extra>", "<br>%{customdata}<extra>"),

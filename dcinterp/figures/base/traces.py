@@ -11,7 +11,7 @@ import numpy as np
 from dcinterp.figures.base.style import without_tags
 
 WRITTEN = 2000
-"""Cells of a heatmap up to which their texts are written; in more nobody could read them."""
+"""Cells of a heatmap up to which words that fit them are written; other texts are up to 400."""
 
 
 class Stack:
@@ -51,8 +51,11 @@ def _heatmap(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
     mesh.set_transform(_shifted(axes))
     axes.set_xlim(-0.5, z.shape[1] - 0.5)
     axes.set_ylim(z.shape[0] - 0.5, -0.5)
-    if (trace.texttemplate or trace.text is not None) and z.size <= WRITTEN:
-        size = 7 * min(1.0, (400 / z.size) ** 0.5) * min(1.0, (trace.textfont.size or 11) / 11)
+    cut = trace.customdata is not None  # words that fit their cells
+    if (trace.texttemplate or trace.text is not None) and z.size <= (WRITTEN if cut else 400):
+        points = canvas.get_figwidth() * 72 * 0.7 / z.shape[1]
+        longest = max((len(str(word)) for row in trace.text for word in row), default=1) if cut else 1
+        size = min(7.0, points / (0.62 * max(longest, 1))) if cut else 7.0
         text = np.asarray(trace.text, dtype=object) if trace.text is not None else None
         for (row, column), value in np.ndenumerate(z):
             if np.isfinite(value):

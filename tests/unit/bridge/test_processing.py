@@ -181,7 +181,7 @@ def test_value_biases_of_zero_are_no_sign_of_folding(bridge: Make, ids: Tensor) 
 
 
 def test_value_biases_are_left_where_one_asks_for_that(bridge: Make, ids: Tensor) -> None:
-    expected, plain = probabilities(bridge("tiny-pythia"), ids), bridge("tiny-pythia")
+    plain = bridge("tiny-pythia")
     with torch.no_grad():
         plain.blocks[0].attn.v.original_component.bias.fill_(0.5)
     expected = probabilities(plain, ids)

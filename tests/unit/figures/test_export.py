@@ -125,9 +125,11 @@ def test_shares_are_per_cent_and_words_legible():
 
 
 def test_texts_of_many_cells_are_written_small():
-    axes = drawn(go.Heatmap(z=[[0.5] * 30] * 20, zmin=0, zmax=1, colorscale=SCALE, text=[["a"] * 30] * 20))
+    cells = {"z": [[0.5] * 30] * 20, "zmin": 0, "zmax": 1, "colorscale": SCALE}
+    axes = drawn(go.Heatmap(text=[["wor…"] * 30] * 20, customdata=[["words"] * 30] * 20, **cells))
     assert len(axes.texts) == 600
-    assert 5 < axes.texts[0].get_fontsize() < 7
+    assert 3 < axes.texts[0].get_fontsize() < 7
+    assert not drawn(go.Heatmap(text=[["0.12"] * 30] * 20, **cells)).texts, "numbers are not cut, and would overlap"
 
 
 def test_a_long_name_leaves_room_for_the_figure():

@@ -47,6 +47,9 @@ def test_long_words_are_cut_in_cells_and_whole_elsewhere(bridge):
     assert {word for row in trace.customdata for word in row} == {"&lt;unknown>"}
     assert "%{customdata}" in trace.hovertemplate
     assert set(rows(figure)["text"]) == {"<unknown>"}
+    many = dcinterp.figures.plot(dcinterp.logit_lens(bridge, [5, 7, 9] * 30))
+    assert many.data[0].text is None, "no word could be read"
+    assert many.data[0].customdata is not None
 
 
 def test_words_about_a_figure_have_no_tags(bridge):

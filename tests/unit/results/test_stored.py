@@ -276,5 +276,8 @@ def test_a_save_takes_away_what_an_earlier_result_had(tmp_path, shipped):
     assert found.zero is not None
     found.save(folder)
     (folder / ".zero.12-34.part").mkdir()
+    # A person's own result beside it, named as a field is.
+    other = dcinterp.predict(shipped, "Which is not tea? The").save(folder / "parts")
     replace(found, zero=None).save(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["result.json", "tensors.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["parts", "result.json", "tensors.safetensors"]
+    assert dcinterp.load_result(other)

@@ -1,6 +1,7 @@
 """Evaluation of models whose answers are known, of random ones, and of interrupted runs."""
 
 import json
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 
 from synthetic_tasks import TASKS, WORD_PATTERN, Evaluation, Row, evaluate, generate, vocabulary
 from synthetic_tasks.baselines import average
+from synthetic_tasks.evaluate import alike, tolerance_of
 from synthetic_tasks.evaluation import GROUPINGS, render
 from synthetic_tasks.scoring import beats, encode, encode_slowly
 
@@ -429,6 +431,9 @@ def test_a_folder_tells_functions_and_hooks_apart(rows: list[Row], word_tokenize
     first = evaluate(says(5), rows, tokenizer=word_tokenizer, folder=tmp_path)
     with pytest.raises(ValueError, match="holds an evaluation of another model"):
         evaluate(says(tokens[-1]), rows, tokenizer=word_tokenizer, folder=tmp_path)
+    assert alike([0.5, -math.inf, math.nan], [0.51, -math.inf, math.nan])
+    assert not alike([0.5], [0.7])
+    assert alike([0.5], [0.7], tolerance_of(torch.nn.Linear(1, 1).bfloat16()))
     # A folder of an earlier version has the digest alone.
     made_of = tmp_path / "fingerprint.txt"
     made_of.write_text(made_of.read_text().splitlines()[0] + "\n")

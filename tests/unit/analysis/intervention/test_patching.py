@@ -163,5 +163,7 @@ def test_a_fact_that_changes_its_place_has_a_foil(make_bridge):
     prompt = "< Ruth has a lime. Karen has a dog. John has a pear. >. Karen has a kind of"
     found = dcinterp.patch_stream(make_bridge(), prompt, change="position")
     assert found.target != found.foil
+    assert found.corrupted_target == found.target, "the answer stays"
+    assert not any(f'not "{found.foil.strip()}"' in sentence for sentence in found.warnings())
     with pytest.raises(UserError, match="counterfactual"):
         dcinterp.patch_stream(make_bridge(), CLEAN, OTHER, 8, 11, change="nothing")
