@@ -224,7 +224,8 @@ def bench(
 
         dcinterp planted bench rows.jsonl --kind chain --kind backup --short
 
-        dcinterp planted bench docs/planted-bench.jsonl --prompts 4 --page docs/planted-bench.md
+        dcinterp planted bench docs/planted-bench.jsonl --prompts 4 \\
+            --page docs/planted-bench.md
     """
     require_apart(ctx, "short", "seeds", "prompts")
     from dataclasses import asdict
