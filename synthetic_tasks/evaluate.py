@@ -85,15 +85,13 @@ def evaluate(
     name = name or model_name(model)
     encodings, asked = encode_rows(rows, tokenizer, context_length(model), opens_texts(model))
     pad_id = padding_of(tokenizer)
-    store, done = None, dict[int, list[dict[str, Any]]]()
-    if folder is not None:
-        with torch.inference_mode(), evaluating(model) as forward:
-            probe = probe_of(torch, forward, encodings[0], pad_id)
-        store = Store(folder, fingerprint(model, rows, encodings, name), probe, tolerance_of(model))
-        done = store.load()
-    todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
-    where = numbering(rows)
+    store, done, where = None, dict[int, list[dict[str, Any]]](), numbering(rows)
     with torch.inference_mode(), evaluating(model) as forward:
+        if folder is not None:
+            probe = probe_of(torch, forward, encodings[0], pad_id)
+            store = Store(folder, fingerprint(model, rows, encodings, name), probe, tolerance_of(model))
+            done = store.load()
+        todo = sorted((place for place in range(len(rows)) if place not in done), key=lambda p: len(encodings[p].ids))
         for start in range(0, len(todo), batch_size):
             batch = todo[start : start + batch_size]
             fresh = score_batch(torch, forward, [encodings[p] for p in batch], [asked[p] for p in batch], pad_id)
@@ -321,7 +319,8 @@ class Store:
         """Rows scored before, by place; a line that a crash cut off, or that is damaged, is scored again."""
         done: dict[int, list[dict[str, Any]]] = {}
         finished = self.folder / MADE_OF
-        if finished.exists() and not self._is_of(*finished.read_text(encoding="utf-8").split("\n")[:2]):
+        print_, _, probe = finished.read_text(encoding="utf-8").partition("\n") if finished.exists() else ("", "", "")
+        if finished.exists() and not self._is_of(print_, _json(probe)):
             raise ValueError(
                 f"{self.folder} holds an evaluation of another model, other rows or other tokens; choose another folder"
             )
@@ -330,9 +329,7 @@ class Store:
             return done
         lines = self.path.read_text(encoding="utf-8").split("\n")
         opening = _json(lines[0])
-        if not isinstance(opening, dict) or not self._is_of(
-            opening.get("fingerprint"), json.dumps(opening.get("probe"))
-        ):
+        if not isinstance(opening, dict) or not self._is_of(opening.get("fingerprint"), opening.get("probe")):
             raise ValueError(
                 f"{self.folder} holds an unfinished evaluation of another model, other rows or other tokens; "
                 f"choose another folder or delete {self.path.name} in it"
@@ -344,9 +341,9 @@ class Store:
         self.path.write_text("\n".join([lines[0], *complete, ""]), encoding="utf-8")
         return done
 
-    def _is_of(self, print_: Any, probe: str = "") -> bool:
+    def _is_of(self, print_: Any, probe: Any) -> bool:
         """Whether what is kept is of this model, these rows and these tokens."""
-        return print_ == self.print and alike(_json(probe), self.probe, self.tolerance)
+        return print_ == self.print and alike(probe, self.probe, self.tolerance)
 
     def add(self, done: dict[int, list[dict[str, Any]]]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

@@ -31,6 +31,7 @@ from torch.nn.functional import cross_entropy
 from dcinterp.mechanism.circuit_run import CircuitRun, Cut
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
+from dcinterp.planted.fixtures import read_circuit
 from dcinterp.planted.stated import FACTS, Asked, Stated, vocabulary, words_of_stated
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
@@ -210,15 +211,15 @@ def _ended(folder: Path, circuit: Stated) -> Marks | None:
     if (folder / STATE).exists() or not file.exists():
         return None
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        marks, steps = Marks(**record.pop("marks")), record.pop("steps")
+        of, found = read_circuit(file)
+        marks = Marks(**found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{file} cannot be read; choose another folder.") from error
-    if Stated.from_json(json.dumps(record)) != circuit:
+    if of != circuit:
         raise UserError(f"{folder} holds the model of another circuit; choose another folder.")
-    if not marks.reached and steps:
+    if not marks.reached:
         raise UserError(f"{folder} holds a model without the state of its training; choose another folder.")
-    return marks if marks.reached else None
+    return marks
 
 
 def _step(run: CircuitRun, draws: Draws, optimizer: torch.optim.Optimizer, done: int, steps: int) -> float:

@@ -61,14 +61,18 @@ def ov_logits(
     values, out, unembed = (weight.detach() for weight in (attention.W_V, attention.W_O, bridge.W_U))
     gain = _gain(bridge, layer)
     x = _read(bridge, layer, ids, mlp0)
+
+    def read(head: int) -> Tensor:
+        # With grouped-query attention several heads share one W_V.
+        return read_values(bridge, x @ values[head * len(values) // len(out)])
+
     composer = composer_of(bridge, layer, "post") if "post" in stages_of(bridge) else None
     whole: Float[Tensor, "word head d_head"] | None = None
     if composer is not None and composer.out_hooks():  # a norm or gate stands between what heads read and write
-        read = [read_values(bridge, x @ values[head * len(values) // len(out)]) for head in range(len(out))]
-        whole = composer.read_out(torch.stack(read, 1)[:, :, None], x[:, None])[:, :, 0]
+        every = torch.stack([read(head) for head in range(len(out))], 1)
+        whole = composer.read_out(every[:, :, None], x[:, None])[:, :, 0]
     for head in heads:
-        # With grouped-query attention several heads share one W_V.
-        z = read_values(bridge, x @ values[head * len(values) // len(out)]) if whole is None else whole[:, head]
+        z = read(head) if whole is None else whole[:, head]
         written = z @ out[head] * gain
         if final_norm:
             with alone(bridge):

@@ -401,12 +401,15 @@ def exchanged_extremes(
     Args:
         scores: of the units (heads, edges) of every group (a layer, say) in every example.
         generator: of the draws.
-        draws: how many; a multiple of 50, or a UserError says so.
+        draws: how many; a multiple of 50.
         repeats: of every example, the same for those that repeat each other; none do by default.
 
     Returns:
         (low, high): the middle 95 % of the extremes; zero lies inside, since a group whose scores lean to one side has
         extremes on that side only.
+
+    Raises:
+        UserError: `draws` is no multiple of 50.
     """
     if draws < 50 or draws % 50:
         raise UserError(f"draws is {draws}; give a multiple of 50.")

@@ -108,8 +108,15 @@ def load_fixture(name: str, case: str = "") -> Fixture:
 
 def stated_of(name: str) -> Stated:
     """The stated circuit of a shipped model."""
-    fields: dict[str, Any] = json.loads((FOLDER / name / "circuit.json").read_text(encoding="utf-8"))
-    return Stated.from_json(json.dumps({key: value for key, value in fields.items() if key not in ("marks", "steps")}))
+    return read_circuit(FOLDER / name / "circuit.json")[0]
+
+
+def read_circuit(file: Path) -> tuple[Stated, dict[str, Any]]:
+    """The stated circuit of a trained model's circuit.json, and the marks that the model reached."""
+    fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    marks = fields.pop("marks")
+    fields.pop("steps")
+    return Stated.from_json(json.dumps(fields)), marks
 
 
 def _trained(name: str, case: str) -> Fixture:

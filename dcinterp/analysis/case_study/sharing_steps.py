@@ -192,14 +192,13 @@ def sharing_step(
     beside it the strongest edge of the whole model. scores: whether the model composes before the softmax.
     """
     name, title = "sharing", "Which heads share their attention with it?"
-    if (breakdown is None or sharing is None) and scores:
+    if breakdown is None or sharing is None:
         sentence = (
             "None after the softmax, where this model composes nothing; heads share their scores before it, which the "
             f"attention of each is made of.{_strongest(strongest, logit_difference, words)}"
+            if scores
+            else "None: without composition after the softmax every head uses only its own attention."
         )
-        return Step(name, title, sentence, holds=False)
-    if breakdown is None or sharing is None:
-        sentence = "None: without composition after the softmax every head uses only its own attention."
         return Step(name, title, sentence, holds=False)
     token, head_from = breakdown.tokens[breakdown.key], strongest_head_from(breakdown, head)
     shared = shared_with(breakdown, head)[head_from]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
+from dcinterp.figures.base.style import cut
 from dcinterp.figures.base.traces import DRAWN, Stack, draw_shape, plain
 from dcinterp.support.errors import UserError
 
@@ -307,7 +308,7 @@ def _ticks(setter: Callable[..., Any], axis: Any, categories: list[str], *, rota
         places, labels = list(range(len(categories))), [plain(name) for name in categories]
     else:
         return
-    labels = [label if len(label) <= LONGEST_NAME else f"{label[: LONGEST_NAME - 1]}…" for label in labels]
+    labels = [cut(label, LONGEST_NAME) for label in labels]
     # More than forty names overlap.
     step = -(-len(places) // 40)
     long = rotate and max((len(label) for label in labels), default=0) * len(labels) / step > 90

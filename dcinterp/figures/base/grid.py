@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from dcinterp.figures.base.style import THEMES, axis, common_layout, diverging, sequential
+from dcinterp.figures.base.style import THEMES, axis, common_layout, cut, diverging, sequential
 
 NAMED_CELLS = 16384
 """Above this the names of rows and columns would weigh more than the numbers, and hovering shows indices."""
@@ -110,7 +110,7 @@ def write_words(figure: go.Figure, words: Sequence[Sequence[str]]) -> go.Figure:
 
 def _cut(word: str, room: int) -> str:
     plain = unescape(word)
-    return word if len(plain) <= room else f"{plain[: room - 1]}…".replace("<", "&lt;")
+    return word if len(plain) <= room else cut(plain, room).replace("<", "&lt;")
 
 
 def written(trace: go.Heatmap) -> np.ndarray | None:

@@ -50,6 +50,11 @@ def without_tags(text: str) -> str:
     return unescape(re.sub(r"<[a-z/][^>]*>", " ", text))
 
 
+def cut(text: str, room: int) -> str:
+    """A text of at most so many signs, the last of them … where it is cut."""
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
 def bare(token: str) -> str:
     """A token as a label without the spaces around it; one of nothing but spaces keeps them."""
     return visible(token.strip(" ") or token)
