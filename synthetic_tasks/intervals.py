@@ -12,9 +12,14 @@ A model that is nearly always right shows too few errors to measure rho: taken a
 that errors never come together. So rho is averaged with PRIOR clusters that correlate by CORRELATION: it counts as
 measured once several clusters have errors, and an accuracy of exactly 100 % still has a lower bound.
 
+Clusters of unequal size count as fewer equal ones, (sum w)^2 / sum w^2 of them (Kish 1965). For how well rho is known,
+w is the pairs of answers of a cluster, b (b - 1); for Student's t it is b^2, as the variance of a total of answers that
+go together. So two clusters of 300 beside 28 of 6 are little more than two. With w = b, each cluster is one answer:
+they are worth no less, and there is no rho in it that could be wrong.
+
 What they reach is simulated in tests/unit/tasks/test_intervals.py: at least 93 % where 95 % is asked, at accuracies of
-50 to 99.5 %, 6 to 200 clusters of like size (6 and 12 answers), and correlations of 0 to 1. Where a few clusters have
-most of the answers they cover less, as that test shows too.
+50 to 99.5 %, correlations of 0 to 1, and 6 to 200 clusters of like size (6 and 12 answers) or of sizes as unlike as 1
+and 1,000.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 PRIOR, CORRELATION = 2.0, 0.75
 """What rho is averaged with. Clusters that are right as a whole or wrong as a whole, and all right, are bounded at
 1 - 0.025^0.75, which is 94 %."""
+LEAST_FREEDOM = 0.5
+"""Of Student's t, where one cluster has nearly all answers: below it t is so wide that nothing is known."""
 
 
 def share_interval(right: Any, answers: Any, *, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +83,7 @@ def change_interval(before: Any, after: Any, answers: Any, *, level: float = 0.9
     change = shares[1] - shares[0]
     apart = [each - share[..., None] * n for each, share in zip((first, second), shares, strict=True)]
     size = np.sqrt((apart[0] ** 2).sum(-1) * (apart[1] ** 2).sum(-1))
-    known = ((first < n) | (second < n)).sum(-1)
+    known = _as_equal(np.where((first < n) | (second < n), n**2, 0))
     together = (apart[0] * apart[1]).sum(-1) / np.maximum(size, 1e-12) * known / (known + PRIOR)
     (low1, high1), (low2, high2) = (share_interval(each, n, level=level) for each in (first, second))
 
@@ -100,8 +107,18 @@ def _worth(k: np.ndarray, n: np.ndarray, level: float) -> np.ndarray:
     alone = share * (1 - share)
     effect = np.where(alone > 0, variance / np.maximum(alone, 1e-12), 1.0)
     rho = np.clip((effect - 1) / np.maximum(size - 1, 1e-9), 0, 1)
-    known = np.minimum((k < n).sum(-1), (k > 0).sum(-1))  # clusters that show how errors (or hits) come together
+    # Clusters that show how errors (or hits) come together.
+    pairs = n * (n - 1)
+    known = np.minimum(_as_equal(np.where(k < n, pairs, 0)), _as_equal(np.where(k > 0, pairs, 0)))
     rho = (known * rho + PRIOR * CORRELATION) / (known + PRIOR)
     tail = 1 - (1 - level) / 2
-    wider = stdtrit(np.maximum(total - 1, 1), tail) / stdtrit(clusters - 1, tail)
-    return total / (1 + (size - 1) * rho) * np.minimum(wider, 1) ** 2
+    freedom = np.maximum(_as_equal(n**2) - 1, LEAST_FREEDOM)
+    wider = stdtrit(np.maximum(total - 1, 1), tail) / stdtrit(freedom, tail)
+    return np.maximum(total / (1 + (size - 1) * rho) * np.minimum(wider, 1) ** 2, total / size)
+
+
+def _as_equal(weights: np.ndarray) -> np.ndarray:
+    """As how many clusters of one weight those of weights [..., cluster] count; 0 where all are 0, [...]."""
+    import numpy as np
+
+    return weights.sum(-1) ** 2 / np.maximum((weights**2).sum(-1), 1e-12)
