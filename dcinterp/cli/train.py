@@ -74,6 +74,10 @@ def command(
         if path is not None and not path.strip():
             raise UserError(f"--{flag} is empty; give a path, or leave it out.")
     tree = apply_data_flags(read_tree(config) if config else {}, text, "" if images == "digits" else images)
+    if config is None and preset is not None and not preset.startswith("tiny-"):
+        # Layers and rate of the small run are of the tiny models; a preset of another size has its own.
+        tree["model"].pop("changes")
+        tree.pop("recipe")
     if start is not None:
         if preset is not None:
             raise UserError("Give --from or --preset, not both; a run starts from one model.")

@@ -18,7 +18,15 @@ from dcinterp.evidence.intervals import difference_text, interval_text
 from dcinterp.evidence.verdict_words import LEVEL
 from dcinterp.evidence.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import REPLICATION, TUNING, Experiment, read_table, value_text, values_text
+from dcinterp.train.control.experiment import (
+    DIVERGED,
+    REPLICATION,
+    TUNING,
+    Experiment,
+    read_table,
+    value_text,
+    values_text,
+)
 from dcinterp.train.control.run_experiment import seeds_text
 
 MEASUREMENTS = (
@@ -224,12 +232,14 @@ def search_tables(experiment: Experiment) -> str:
         return ""
     table, values = read_table(experiment), experiment.searched()
     chosen, runs = experiment.choose(table), table.set_index("name")
+    diverged = set(runs.index[runs["status"] == DIVERGED])
+    ended = [run.name for run in experiment.tuning_runs() if run.name not in diverged]
     head = ["arm", *map(values_text, values)]
     seeds = experiment.tuning_seeds
     whose = "Means over the search's own seeds" if len(seeds) > 1 else "By the search's own seed"
     text = f"{whose} ({_ranges(seeds)}); bold is what it chose. With so few seeds no intervals are given.\n"
     for measure in dict.fromkeys((experiment.tuned_by, next(iter(experiment.measures)))):
-        if measure not in runs or runs.loc[[run.name for run in experiment.tuning_runs()], measure].isna().any():
+        if measure not in runs or runs.loc[ended, measure].isna().any():
             continue
         rows = []
         for arm in experiment.searched_arms:
@@ -239,6 +249,7 @@ def search_tables(experiment: Experiment) -> str:
             # Three decimals of a loss near zero would hide what decided.
             means = [float(runs.loc[each, measure].mean()) for each in names]
             cells = [f"{mean:.1e}" if 0 < mean < 0.005 and measure == "loss" else f"{mean:.3f}" for mean in means]
+            cells = [c if diverged.isdisjoint(each) else DIVERGED for c, each in zip(cells, names, strict=True)]
             rows.append([arm, *(f"**{c}**" if one == chosen[arm] else c for c, one in zip(cells, values, strict=True))])
         decides = ", by which it chose" if measure == experiment.tuned_by else ""
         meaning = experiment.measures.get(measure, "loss in training, at its end" if measure == "loss" else measure)

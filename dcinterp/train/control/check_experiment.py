@@ -243,7 +243,8 @@ class _Opener:
         missing = {"loss"} if config.log_every > config.steps else set()
         if start and start.added is not None and config.model.train == "composition":
             missing |= {"parameters", "flops", "seconds"}  # it saves no whole model
-        held_out = evaluation_callback(config, source, Metrics(self.folder / "none", writes=False))
+        model = start.model.config if start else model_config(config, source)
+        held_out = evaluation_callback(config, source, Metrics(self.folder / "none", writes=False), model)
         return (*(column for column in COLUMNS if column not in missing), *held_out.columns)
 
 

@@ -81,21 +81,24 @@ def _require_device(name: str) -> None:
         raise UserError(f"The engine 'stacked:{name}' needs a GPU, and torch sees none here; choose local.")
 
 
-def train_there(config: str, log: str, folder: str, stop: str) -> str:
+def train_there(config: str, log: str, folder: str, stop: str, working: str | None = None) -> str:
     """Train one run to its end in a process of its own, going on at its last checkpoint.
 
     Args:
         config, log: files of the run, in the folder of the sweep.
         folder: of the run.
         stop: a file; when it is there, the run stops at a checkpoint.
+        working: the folder that relative paths of the config are seen from; the worker's own when None.
 
     Returns:
         The sentence that says why it failed; empty when it is done.
     """
     if not Path(config).is_file():
         return f"the worker does not see {config}; all workers must see the folder of the sweep under one path"
+    if working is not None and not Path(working).is_dir():
+        return f"the worker does not see {working}, from where the sweep was started; start it where all workers see it"
     _let_orphan_end(Path(folder))
-    return _run([sys.executable, "-m", "dcinterp", "train", config, "--resume"], log, stop)
+    return _run([sys.executable, "-m", "dcinterp", "train", config, "--resume"], log, stop, working)
 
 
 def train_stack_there(configs: list[str], log: str, folders: list[str], stop: str, documents: str, device: str) -> str:
@@ -114,12 +117,12 @@ def train_stack_there(configs: list[str], log: str, folders: list[str], stop: st
     return _run([*command, "--documents", documents, "--device", device], log, stop)
 
 
-def _run(command: list[str], log: str, stop: str) -> str:
+def _run(command: list[str], log: str, stop: str, working: str | None = None) -> str:
     if Path(stop).exists():
         return STOPPED
     before = Path(log).stat().st_size if Path(log).is_file() else 0
     with Path(log).open("ab") as file:
-        child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment())
+        child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment(), cwd=working)
         while (code := child.poll()) is None:
             if Path(stop).exists():
                 child.terminate()

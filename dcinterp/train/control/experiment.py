@@ -30,6 +30,8 @@ from dcinterp.train.control.sweep import TABLE, SweepRun, file_name, make_run, r
 SEEDED = ("recipe.seed", "data.seed")
 REPLICATION = "replication.csv"
 TUNING, FINAL = "tuning", "final"
+DIVERGED = "diverged"
+"""The status of a run of the search whose loss or weights became NaN or infinite: its value is the worst."""
 
 
 class NoRunsYet(UserError):
@@ -288,9 +290,10 @@ class Experiment:
             return {arm: {} for arm in self.arms}
         if len(table) and self.tuned_by not in table:
             raise UserError(f"{self.table} has no column {self.tuned_by!r}; {nearest(self.tuned_by, table.columns)}")
+        diverged = set(table.loc[table["status"] == DIVERGED, "name"]) if len(table) else set()
         done = table[table["status"] == "done"].set_index("name")[self.tuned_by].dropna() if len(table) else {}
         wanted = (self.run_name(TUNING, arm, values, seed) for seed, arm, values in self._search())
-        missing = [name for name in wanted if name not in done]
+        missing = [name for name in wanted if name not in done and name not in diverged]
         if missing:
             raise UserError(f"{len(missing)} runs of the search are missing, such as {missing[0]}; run it again.")
 
@@ -299,10 +302,16 @@ class Experiment:
         def rank(arm: str, values: dict[str, Any]) -> tuple[float, float]:
             """The lowest is the best; where the measure ties, as at 100 %, the training loss decides."""
             names = [self.run_name(TUNING, arm, values, seed) for seed in self.tuning_seeds]
+            if not diverged.isdisjoint(names):
+                return math.inf, math.inf
             reached, loss = (math.fsum(float(column[name]) for name in names) for column in (done, losses))
             return (-reached if self.highest_is_best else reached), loss
 
         best = {arm: min(self.searched(), key=partial(rank, arm)) for arm in self.searched_arms}
+        if lost := [arm for arm, values in best.items() if rank(arm, values)[0] == math.inf]:
+            raise UserError(
+                f"Of {lost[0]}, runs diverged at every value of the search; give lower ones of `tuning.keys`."
+            )
         return {arm: best[self.tuned_as.get(arm, arm)] for arm in self.arms}
 
     def chosen_at_an_edge(self, table: pd.DataFrame) -> list[str]:

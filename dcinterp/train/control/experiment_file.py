@@ -254,6 +254,9 @@ def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
     for key, own in product(leaves(searched) + list(SEEDED), leaves(tuning.get("config") or {})):
         if meet(key, own):
             raise UserError(f"`config` under `tuning` of {file} has {own}, but the search sets {key}; leave it out.")
+    for key, seeded in product(leaves(searched), SEEDED):
+        if meet(key, seeded):
+            raise UserError(f"`keys` under `tuning` of {file} has {key}, but each seed sets {seeded}; leave it out.")
     known = isinstance(solved, dict) and set(solved) <= {"by", "at"}
     if not known or type(at := solved.get("at", 0.95)) not in (int, float) or not 0 < at <= 1:
         raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")

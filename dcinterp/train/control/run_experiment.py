@@ -13,7 +13,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress
 from dcinterp.support.table_files import write_table
 from dcinterp.train.control.engines import LOCAL
-from dcinterp.train.control.experiment import FINAL, TUNING, Experiment, digest, joined, read_table
+from dcinterp.train.control.experiment import DIVERGED, FINAL, TUNING, Experiment, digest, joined, read_table
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_sweep
 
@@ -121,7 +121,7 @@ def _run_missing(
     blind: bool,
 ) -> pd.DataFrame:
     before = read_table(experiment)
-    done = set(before.loc[before["status"] == "done", "name"])
+    done = set(before.loc[before["status"].isin(("done", DIVERGED)), "name"])
     experiment.require_config(runs, before)
     missing = tuple(run for run in runs if run.name not in done)
     if missing:
@@ -136,8 +136,16 @@ def _run_missing(
             written=join,
             beside=[Path(run.config.output) for run in known],
         )
-        require_ended(rows, experiment.table, place)
+        require_ended(_search_ended(rows) if stage == TUNING else rows, experiment.table, place)
     return read_table(experiment)
+
+
+def _search_ended(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the search, with a status of their own for runs that diverged: their values are the worst."""
+    from dcinterp.train.loop.divergence import NOT_FINITE  # brings all of transformers
+
+    diverged = (rows["status"] == "failed") & rows["message"].fillna("").str.contains(NOT_FINITE, regex=False)
+    return rows.assign(status=rows["status"].where(~diverged, DIVERGED))
 
 
 def require_ended(rows: pd.DataFrame, kept: Path, logs: Path) -> None:
@@ -166,8 +174,11 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     if not made.is_file():
         return
     rows = pd.read_csv(made)
+    if stage == TUNING:
+        rows = _search_ended(rows)
     digests = {run.name: digest(run) for run in runs}
-    rows = rows[(rows["status"] == "done") & rows["name"].isin(digests)].drop(columns=["message"])
+    ended = rows["status"].isin(("done", DIVERGED)) & rows["name"].isin(digests)
+    rows = rows[ended].drop(columns=["message"])
     if not len(rows):
         return
     before = read_table(experiment)

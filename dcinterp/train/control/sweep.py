@@ -222,8 +222,9 @@ def _run_sweep(
 def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFrame:
     """One row per run, as far as it is: what sets it apart, size, compute, and its last measurements.
 
-    Columns: name, status ("done", "failed", "stopped" or "waiting"), message, the swept keys, family, parameters,
-    steps, tokens, flops (of training, by the formula of `training_flops`), loss (mean of the last tenth of the lines),
+    Columns: name, status ("done", "failed", "stopped" or "waiting"), message, the swept keys, family (of the preset;
+    empty where a run starts from a model), parameters, steps, tokens, flops (of training, by the formula of
+    `training_flops`), loss (mean of the last tenth of the lines),
     what was measured on held-out documents, and seconds.
     """
     rows = [_row(run, (failures or {}).get(run.name, "")) for run in sweep.runs]
@@ -438,6 +439,8 @@ def file_name(title: str) -> str:
 @contextmanager
 def _stop_file(output: Path) -> Iterator[Path]:
     """A file that tells all workers to stop once it is there; it is gone when they have."""
+    for left in output.glob(".stop-*"):  # of a process that was killed: this one has the folder's lock
+        left.unlink()
     stop = output / f".stop-{os.getpid()}"
     try:
         yield stop
@@ -449,7 +452,7 @@ def _submit(pool: Executor, run: SweepRun, output: Path, stop: Path) -> Future[s
     """Hand a run to the engine, with places that mean the same in other folders."""
     config, folder = _write(run, output)
     log, until = (str(place.absolute()) for place in (output / f"{run.name}.log", stop))
-    return pool.submit(train_there, config, log, folder, until)
+    return pool.submit(train_there, config, log, folder, until, os.getcwd())
 
 
 def _submit_stack(
@@ -532,7 +535,8 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     else:
         status = "failed" if failure else "stopped" if _last_step(folder) else "waiting"
     row: dict[str, Any] = {"name": run.name, "status": status, "message": failure} | run.keys
-    row["family"] = preset(run.config.model.preset).family
+    # Of a model that a run starts from the preset says nothing.
+    row["family"] = "" if run.config.model.start else preset(run.config.model.preset).family
     records = _records(folder)
     if not records:
         return row
@@ -543,6 +547,8 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     row |= {"steps": records[-1]["step"], "tokens": records[-1]["tokens"]}
     row |= {"loss": sum(tail) / len(tail)} if tail else {}
     measured: dict[str, Any] = {}
+    if status == "done":  # what an earlier sitting measured besides, by other settings, is not of the end
+        records = [record for record in records if record["step"] == records[-1]["step"]]
     for record in records:
         for key in ("validation_loss", "bits_per_byte", "image_accuracy"):
             if key in record:

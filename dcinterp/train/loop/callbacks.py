@@ -24,6 +24,7 @@ from transformers import (
 )
 
 import synthetic_tasks
+from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled, Progress
 from dcinterp.support.whole_files import whole
 from dcinterp.train.config.recipe import EvaluationSection
@@ -81,13 +82,22 @@ class HeldOutAccuracy(TrainerCallback):
         found = {number: _in_order({part for parts, _ in rows for part in parts}) for number, rows in self.rows.items()}
         return tuple(accuracy_column(number, part) for number, parts in found.items() for part in parts)
 
+    @property
+    def longest(self) -> dict[int, int]:
+        """{examples: tokens of the longest row with so many}."""
+        return {number: max(len(document.ids) for _, document in rows) for number, rows in self.rows.items()}
+
     def _held_out(self, examples: int, encoder: Encoder) -> list[tuple[tuple[str, ...], Document]]:
         """(QK pattern and side of `data.holdout`, row) for every held-out row of so many examples."""
         rows = []
         for task in synthetic_tasks.TASKS.values():
-            scored = len(synthetic_tasks.generate(task, 1, seed=0, examples=examples)[0].scored)
-            count = -(-self.section.answers_per_task // scored)
-            for row in synthetic_tasks.generate(task, count, seed=0, examples=examples, split="held-out"):
+            try:
+                scored = len(synthetic_tasks.generate(task, 1, seed=0, examples=examples)[0].scored)
+                count = -(-self.section.answers_per_task // scored)
+                made = synthetic_tasks.generate(task, count, seed=0, examples=examples, split="held-out")
+            except ValueError as error:  # so many examples are not to be had
+                raise UserError(f"evaluation.examples has {examples}: {error}.") from error
+            for row in made:
                 document = encoder.document([(e.prompt, e.answer) for e in row.examples])
                 rows.append(((task.qk, *self.sides.of(task.id), "all"), _keep_scored(document, row)))
         return rows

@@ -13,6 +13,9 @@ from dcinterp.train.config.recipe import TrainConfig
 from dcinterp.train.loop.checkpoints import steps_in
 from dcinterp.train.loop.run_summary import resume_command
 
+NOT_FINITE = "became NaN or infinite"
+"""In every sentence about a run that has diverged."""
+
 
 class TrainingDiverged(UserError):
     """The loss or the weights of a run became NaN or infinite. Its checkpoints are as they were, and finite."""
@@ -58,4 +61,4 @@ class FiniteWeights(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         model: PreTrainedModel = kwargs["model"]
         if not has_finite_weights(model):
-            raise NotFinite("The weights became NaN or infinite", state.global_step)
+            raise NotFinite(f"The weights {NOT_FINITE}", state.global_step)

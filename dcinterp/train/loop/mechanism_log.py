@@ -45,6 +45,9 @@ def layer_variances(model: PreTrainedModel) -> Float[Tensor, "product layer comp
 def branch_strengths(model: PreTrainedModel, probe: dict[str, Tensor]) -> Float[Tensor, "stage layer branch"]:
     """Mean size of every branch of the composition, in shares of the mean size of what it composes.
 
+    Terms that read other attention than that of their pair (multi-token's o_kq, dense collaboration's o_prev) are no
+    branches, and have no place here.
+
     Args:
         model: any model of the family; all NaN when it composes nothing.
         probe: the model's arguments, without padding.
@@ -64,7 +67,8 @@ def branch_strengths(model: PreTrainedModel, probe: dict[str, Tensor]) -> Float[
                 seen = attention_mask(slots, slots, window=model.config.window(layer))
             size = (a.abs() * seen).sum()
             for name, term in branches(a, weights).items():
-                strengths[stage, layer, HOOKS.index(name)] = float((term.abs() * seen).sum() / size)
+                if name in HOOKS:
+                    strengths[stage, layer, HOOKS.index(name)] = float((term.abs() * seen).sum() / size)
 
         return hook
 

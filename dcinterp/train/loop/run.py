@@ -6,12 +6,14 @@ import errno
 import json
 import logging
 import os
+import shutil
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ from dcinterp.train.config.recipe import (
     write_config,
 )
 from dcinterp.train.control.resume import check_resumable, differences, record
-from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.control.run_lock import FILE, lock_run
 from dcinterp.train.data.batches import Batches, DataSource, TaskSource, is_no_padding
 from dcinterp.train.data.data_source import open_data_source, require_fitting, resolve_steps, row_padding
 from dcinterp.train.data.images import ImageSource
@@ -57,6 +59,8 @@ SEEDS = 2**32
 """How many numpy has."""
 WRITES = ("config.yaml", "metrics.jsonl", "timings.json", "watch", "checkpoints", "model")
 """What a run writes from its history on."""
+TOKENIZER = "tokenizer"
+"""What it writes before that."""
 
 
 def train(
@@ -124,13 +128,13 @@ def _train(
     start = open_model(config, open_start)
     publish(0, config.steps, "reading the documents")
     main = processes()
-    with main.main_process_first():
-        data_source = open_data_source(config, output, start.tokenizer if start else None)
-    config = resolve_steps(config, data_source)
-    require_valid_start(config, output)
-    checkpoint = None
-    with main.main_process_first():
-        checkpoint = _prepare(output, config, data_source) if main.is_main_process else _last(output)
+    with _kept(output / TOKENIZER) if main.is_main_process else nullcontext():
+        with main.main_process_first():
+            data_source = open_data_source(config, output, start.tokenizer if start else None)
+        config = resolve_steps(config, data_source)
+        require_valid_start(config, output)
+        with main.main_process_first():
+            checkpoint = _prepare(output, config, data_source) if main.is_main_process else _last(output)
     if config.recipe.threads:
         torch.set_num_threads(config.recipe.threads)
     set_seed(config.recipe.seed)
@@ -156,7 +160,7 @@ def _train(
         data_collator=_unwrap,
         callbacks=[
             FiniteWeights(),
-            evaluation_callback(config, data_source, metrics),
+            evaluation_callback(config, data_source, metrics, model.config),
             *([mechanism] if config.evaluation.watch else []),
             reporter,
         ],
@@ -201,8 +205,14 @@ def model_config(config: TrainConfig, data_source: DataSource) -> DCFormerConfig
 HeldOut = HeldOutAccuracy | HeldOutImages | HeldOutPuzzle | HeldOutText
 
 
-def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: Metrics) -> HeldOut:
-    """What measures a run on documents that it is not trained on."""
+def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: Metrics, model: Any) -> HeldOut:
+    """What measures a run on documents that it is not trained on.
+
+    model: the model's config; one without a context takes any length.
+
+    Raises:
+        UserError: documents of the tasks are longer than the model's context, or so many examples are not to be had.
+    """
     if isinstance(data_source, TextSource):
         return HeldOutText(config.evaluation, data_source, metrics)
     if isinstance(data_source, ImageSource):
@@ -210,17 +220,27 @@ def evaluation_callback(config: TrainConfig, data_source: DataSource, metrics: M
     if isinstance(data_source, PuzzleSource):
         return HeldOutPuzzle(config.evaluation, data_source, metrics)
     assert isinstance(data_source, TaskSource)
-    return HeldOutAccuracy(config.evaluation, data_source, metrics)
+    held_out = HeldOutAccuracy(config.evaluation, data_source, metrics)
+    context = getattr(model, "max_position_embeddings", None)
+    for examples, longest in held_out.longest.items():
+        if context is not None and longest > context:
+            raise UserError(
+                f"Held-out rows of {examples} examples are up to {longest} tokens, but the model reads {context}: give "
+                "smaller numbers for evaluation.examples, or a larger model.changes.max_position_embeddings."
+            )
+    return held_out
 
 
 class _RestoreRunning(TrainerCallback):
-    """Gives the trainer back the losses since the last line of the metrics."""
+    """Gives the trainer back the losses since the last line of the metrics, and what this config asks for anew."""
 
     def __init__(self, trainer: DocumentTrainer, checkpoint: str) -> None:
         self.trainer, self.checkpoint = trainer, checkpoint
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.restore_running(self.checkpoint)
+        # A checkpoint brings the numbers that it was written under.
+        state.save_steps, state.logging_steps = args.save_steps, args.logging_steps
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
@@ -305,7 +325,25 @@ def _others(output: Path) -> list[str]:
     """Files of a folder in which no run was started that a run would write over."""
     if not output.is_dir() or os.path.lexists(output / "history.jsonl"):
         return []
-    return [name for name in WRITES if os.path.lexists(output / name)]
+    begun = os.path.lexists(output / FILE)  # of a run that was killed before its history
+    writes = WRITES if begun else (*WRITES, TOKENIZER)
+    return [name for name in writes if os.path.lexists(output / name)]
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """A folder as it was before, if the block fails: what refuses a run must not change it."""
+    with TemporaryDirectory() as aside:
+        before = Path(aside) / folder.name
+        if folder.is_dir():
+            shutil.copytree(folder, before)
+        try:
+            yield
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            if before.is_dir():
+                shutil.copytree(before, folder)
+            raise
 
 
 def join(*callbacks: Progress) -> Progress:

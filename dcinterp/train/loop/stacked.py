@@ -45,7 +45,7 @@ from dcinterp.train.data.data_source import open_data_source, require_fitting, r
 from dcinterp.train.data.made_documents import open_made
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import Metrics
-from dcinterp.train.loop.divergence import TrainingDiverged
+from dcinterp.train.loop.divergence import NOT_FINITE, TrainingDiverged
 from dcinterp.train.loop.run import (
     evaluation_callback,
     join,
@@ -140,10 +140,12 @@ def require_alike(configs: Sequence[TrainConfig]) -> None:
         "recipe.gradient_checkpointing": recipe.gradient_checkpointing,
         "recipe.gradient_accumulation": recipe.gradient_accumulation != 1,
         "recipe.bf16": bool(recipe.bf16),
-        "evaluation.watch": first.evaluation.watch,
         "report_to": bool(first.report_to),
+        "keep_checkpoints": first.keep_checkpoints > TrainConfig.keep_checkpoints,
         "the source images": any(phase.source == "images" for phase in first.data.phases),
     }
+    if first.evaluation.watch:
+        raise UserError("Stacked runs record no branch strengths; set evaluation.watch: false, or train one by one.")
     for key, asked in unable.items():
         if asked:
             raise UserError(f"Stacked runs cannot do what {key} asks for; leave it out, or train them one by one.")
@@ -187,14 +189,14 @@ class Stack:
             config = resolve_steps(config, data_source)
             require_valid_start(config, output)
             metrics = Metrics(output / "metrics.jsonl")
+            built = model_config(config, data_source)
+            require_fitting(config, data_source, built)
             if self.runs:  # what is held out is the same for all of them
                 evaluation = copy.copy(self.runs[0].evaluation)
                 evaluation.metrics = metrics
             else:
-                evaluation = evaluation_callback(config, data_source, metrics)
+                evaluation = evaluation_callback(config, data_source, metrics, built)
             set_seed(config.recipe.seed)
-            built = model_config(config, data_source)
-            require_fitting(config, data_source, built)
             models.append(build_model(built))
             self.runs.append(Run(config, data_source, metrics, evaluation))
         self.first = self.runs[0].config
@@ -372,7 +374,7 @@ class Stack:
             folder.with_name(ASIDE).replace(folder)
         (self.runs[0].output / CHECKPOINT).unlink(missing_ok=True)
         if lost := [run.output.name for run in self.runs if not run.finite]:
-            raise TrainingDiverged(f"The loss became NaN or infinite in {', '.join(lost)}; the other runs are done.")
+            raise TrainingDiverged(f"The loss {NOT_FINITE} in {', '.join(lost)}; the other runs are done.")
         return folders
 
 

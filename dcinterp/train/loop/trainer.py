@@ -21,7 +21,7 @@ from dcinterp.train.config.recipe import RecipeSection, TrainConfig
 from dcinterp.train.control.signals import PARENT
 from dcinterp.train.data.batches import is_no_padding
 from dcinterp.train.loop import checkpoints
-from dcinterp.train.loop.divergence import NotFinite
+from dcinterp.train.loop.divergence import NOT_FINITE, NotFinite
 
 EPSILON = 1e-8
 """Of AdamW."""
@@ -186,7 +186,7 @@ class DocumentTrainer(Trainer):
             counts = self.accelerator.reduce(counts)
         tokens, not_finite = counts.tolist()
         if not_finite:
-            raise NotFinite("The loss became NaN or infinite", self.state.global_step + 1)
+            raise NotFinite(f"The loss {NOT_FINITE}", self.state.global_step + 1)
         self.state.num_input_tokens_seen += tokens
         self.on_loss(float(loss))
         return loss

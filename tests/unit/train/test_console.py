@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dcinterp.cli import _training_progress
+from dcinterp.cli import _training_progress, main
+from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError
 from dcinterp.train.control import sweep as sweep_module
 from dcinterp.train.control.run_lock import LockHolder
 
@@ -95,3 +97,20 @@ def test_all_of_it_fits_into_a_terminal_of_80_columns():
     message = ", loss 10.916, 11,977 tokens/s, 0:00:02 left"
     fields = {"desc": "step", "percentage": 57, "bar": "###", "n_fmt": "9999", "total_fmt": "9999", "postfix": message}
     assert len(_training_progress.BAR.format(**fields)) <= 80
+
+
+@pytest.mark.parametrize(("preset", "layers", "rate"), [("tiny-transformer++", 2, 2e-3), ("dcformer-405m", 24, 3e-4)])
+def test_a_preset_of_the_paper_has_its_own_numbers(tmp_path, preset, layers, rate, monkeypatch):
+    """The two layers and the rate of the small run are of the tiny models."""
+    configs = []
+
+    def stop(config, **options):
+        configs.append(config)
+        raise UserError("enough")
+
+    monkeypatch.setattr("dcinterp.train.loop.run.train", stop)
+    with pytest.raises(SystemExit):
+        main(["train", "--preset", preset, "--text", __file__, "--output", str(tmp_path / "run")])
+    (each,) = configs
+    made = DCFormerConfig.preset(each.model.preset, **each.model.changes)
+    assert (made.num_hidden_layers, each.recipe.learning_rate) == (layers, rate)

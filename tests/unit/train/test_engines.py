@@ -171,6 +171,18 @@ def test_what_is_to_stop_does_not_start(tmp_path):
     assert "does not see" in train_there(*(str(tmp_path / name) for name in ("none.yaml", "log", "run", "stop")))
 
 
+def test_a_run_sees_relative_paths_from_where_its_sweep_was_started(tmp_path, monkeypatch):
+    script, places = tmp_path / "where", [str(tmp_path / name) for name in ("config.yaml", "log", "run", "stop")]
+    script.write_text("#!/bin/sh\npwd\n")
+    script.chmod(0o755)
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr("sys.executable", str(script))
+    assert train_there(*places, str(tmp_path / "elsewhere")) == ""
+    assert (tmp_path / "log").read_text().strip() == str(tmp_path / "elsewhere")
+    assert "does not see" in train_there(*places, str(tmp_path / "none"))
+
+
 @pytest.mark.parametrize(
     ("engine", "says"),
     [

@@ -65,7 +65,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The runs that were started, in this process instead of one of their own."""
     names: list[str] = []
 
-    def launch(config, log, folder, stop):
+    def launch(config, log, folder, stop, working):
         names.append(Path(config).stem)
         train(read_config(config), resume=True)
         return ""
@@ -420,8 +420,45 @@ def test_a_pipe_beside_an_experiment_keeps_nobody_waiting(folder):
     assert read_experiment(folder).fresh_seeds() == "1-1"
 
 
+def test_a_value_at_which_runs_diverge_is_the_worst(folder, monkeypatch):
+    started = []
+
+    def launch(config, log, folder, stop, working):
+        started.append(Path(config).stem)
+        if "learning_rate=0.1" in config:
+            return "The loss became NaN or infinite at step 2, so training has stopped and no model is written."
+        train(read_config(config), resume=True)
+        return ""
+
+    monkeypatch.setattr(sweep, "train_there", launch)
+    experiment = read_experiment(folder)
+    table = run_experiment(experiment)
+    assert table.groupby("stage")["status"].apply(list).to_dict() == {
+        "tuning": ["done", "diverged", "done", "diverged"],
+        "final": ["done", "done"],
+    }
+    assert set(map(str, experiment.choose(table).values())) == {"{'recipe.learning_rate': 0.001}"}
+    number = len(started)
+    run_experiment(experiment)
+    assert len(started) == number, "nothing runs twice"
+    assert "| **" in (page := page_of(experiment, "small.svg"))
+    assert "| diverged |" in page
+    table.loc[table["stage"] == "tuning", "status"] = "diverged"
+    with pytest.raises(UserError, match="Of plain, runs diverged at every value of the search; give lower"):
+        experiment.choose(table)
+
+
+def test_a_search_over_seeds_is_refused(folder):
+    file = folder / "experiment.yaml"
+    tree = yaml.safe_load(file.read_text())
+    tree["tuning"]["keys"] = {"data.seed": [1, 2]}
+    file.write_text(yaml.safe_dump(tree))
+    with pytest.raises(UserError, match=r"has data\.seed, but each seed sets data\.seed; leave it out"):
+        read_experiment(folder)
+
+
 def test_runs_that_fail_are_named_and_the_others_kept(folder, monkeypatch):
-    def launch(config, log, folder, stop):
+    def launch(config, log, folder, stop, working):
         if "final,plain" in config:
             return "The loss is not finite at step 2."
         train(read_config(config), resume=True)

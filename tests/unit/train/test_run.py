@@ -332,6 +332,48 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     assert {name: (tmp_path / "run" / name).read_text() for name in mine} == mine
 
 
+@pytest.mark.parametrize("source", ["pairs", "puzzle"])
+def test_a_tokenizer_of_ones_own_is_left_alone(tmp_path, source):
+    mine = tmp_path / "run" / "tokenizer" / "tokenizer.json"
+    mine.parent.mkdir(parents=True)
+    mine.write_text('{"mine": 1}')
+    phase = Phase(source=source, steps=1, batch_size=2, **({"score": "answer"} if source == "puzzle" else {}))
+    with pytest.raises(UserError, match="holds other files, such as tokenizer"):
+        train(replace(tiny(tmp_path / "run"), data=DataSection(phases=(phase,))))
+    assert mine.read_text() == '{"mine": 1}'
+
+
+def test_a_run_that_is_refused_keeps_its_tokenizer(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "run")
+    before = (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_bytes()
+    puzzle = DataSection(phases=(Phase(source="puzzle", steps=20, batch_size=2, score="answer"),))
+    with pytest.raises(UserError, match="was trained for 12 steps with other settings"):
+        train(replace(tiny(tmp_path / "run"), data=puzzle), resume=True)
+    assert (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("examples", "said"), [(40, "evaluation.examples has 40: .* too few"), (16, "up to 5.. tokens")]
+)
+def test_held_out_rows_that_do_not_fit_are_refused_before_the_first_step(tmp_path, examples, said):
+    config = tiny(tmp_path / "run")
+    with pytest.raises(UserError, match=said):
+        train(replace(config, evaluation=replace(config.evaluation, examples=(1, examples))))
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_saving_and_logging_follow_the_config_of_a_resume(tmp_path):
+    config = replace(tiny(tmp_path / "run"), save_every=100, log_every=100, keep_checkpoints=50)
+    short = replace(config, data=DataSection(phases=(replace(config.data.phases[0], steps=3),)))
+    train(replace(short, recipe=replace(config.recipe, schedule_steps=9)))
+    longer = replace(config, data=DataSection(phases=(replace(config.data.phases[0], steps=9),)), save_every=2)
+    train(replace(longer, log_every=1, recipe=replace(config.recipe, schedule_steps=9)), resume=True)
+    saved = sorted(int(each.name.split("-")[1]) for each in (tmp_path / "run" / "checkpoints").glob("checkpoint-*"))
+    assert saved == [3, 4, 6, 8, 9]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [4, 5, 6, 7, 8, 9]
+
+
 def test_a_log_beside_a_run_is_no_hindrance(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "slurm-12.out").write_text("")

@@ -309,6 +309,8 @@ def test_what_a_stack_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     watched = [replace(each, evaluation=replace(each.evaluation, watch=True)) for each in configs]
     with pytest.raises(UserError, match=r"evaluation\.watch"):
         train_stacked(watched, device="cpu")
+    with pytest.raises(UserError, match="keep_checkpoints asks for"):
+        train_stacked([replace(each, keep_checkpoints=50) for each in configs], device="cpu")
     half = [replace(each, recipe=replace(each.recipe, bf16=True)) for each in configs]
     with pytest.raises(UserError, match=r"recipe\.bf16"):
         train_stacked(half, device="cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -151,6 +152,34 @@ def test_the_table_has_no_numbers_of_another_config(tmp_path):
     table = run_sweep(read_sweep(write(tmp_path, text % 0.002)))
     assert table["status"].tolist() == ["failed"]
     assert "loss" not in table or table["loss"].isna().all()
+
+
+def test_the_table_has_what_was_measured_at_the_end(tmp_path):
+    planned = read_sweep(write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}"))
+    (run,) = planned.runs
+    train(run.config)
+    metrics = Path(run.config.output) / "metrics.jsonl"
+    earlier = '{"step": 1, "tokens": 9, "accuracy": {"8": {"all": 0.5}}}\n'  # of a sitting that measured more
+    metrics.write_text(earlier + metrics.read_text())
+    (row,) = results(planned).to_dict("records")
+    assert row["status"] == "done"
+    assert "accuracy 1 all" in row
+    assert "accuracy 8 all" not in row
+
+
+def test_a_run_from_a_model_has_no_family_of_a_preset(tmp_path):
+    runs = read_sweep(
+        write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a, model.start: x}}, {{name: b}}]\n")
+    )
+    assert results(runs)["family"].tolist() == ["", "dcformer++"]
+
+
+@pytest.mark.usefixtures("warm_python")
+def test_a_stop_file_of_a_killed_sweep_stops_nothing(tmp_path):
+    planned = read_sweep(write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}"))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / f".stop-{os.getpid()}").touch()
+    assert run_sweep(planned)["status"].tolist() == ["done"]
 
 
 def test_files_that_a_sweep_did_not_write_are_left_alone(tmp_path):

@@ -11,6 +11,8 @@ import torch
 import dcinterp
 from dcinterp.model.build import build_model
 from dcinterp.model.compose.branch_table import HOOKS
+from dcinterp.model.compose.registry import COMPOSERS
+from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.spectra import cumulative
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
@@ -55,6 +57,17 @@ def test_strengths_are_those_of_the_hooks(bridge):
                 expected = (cache[f"{place}{branch}"].abs() * seen).sum() / size
                 torch.testing.assert_close(found[number, layer, at], expected.cpu(), rtol=1e-4, atol=1e-6)
     assert float(found[..., HOOKS.index("o_b")].max()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("compose", COMPOSERS)
+def test_every_way_of_composing_is_watched(compose):
+    """Also those whose terms are no branches: multi-token's o_kq, dense collaboration's o_prev."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "num_hidden_layers": 2}
+    model = build_model(DCFormerConfig(vocab_size=50, max_position_embeddings=16, compose=compose, **sizes)).eval()
+    found = branch_strengths(model, {"input_ids": torch.randint(5, 50, (3, 9))})
+    assert found.shape == (2, 2, len(HOOKS))
+    assert not found.isinf().any()
 
 
 def test_a_plain_model_has_no_strengths(twin):
