@@ -172,7 +172,8 @@ def replacements(example: Example, grammar: Grammar, rng: Random) -> Iterator[Fa
             if name not in present:
                 yield Fact(name, old.item)
         return
-    scope = scope_of(grammar, old.item)
+    if (scope := scope_of(grammar, old.item)) is None:
+        return
     others = [fact.item for place, fact in enumerate(example.facts) if place != example.source]
     apart = grammar.surface.fact is None or grammar.relation.many_to_one
     taken = {scope.group_of[word] for word in others} if apart else set()
@@ -183,9 +184,9 @@ def replacements(example: Example, grammar: Grammar, rng: Random) -> Iterator[Fa
             yield Fact(old.person, item.word)
 
 
-def scope_of(grammar: Grammar, word: str) -> Scope:
-    """The items that may stand in place of this one; all of the domain if the relation draws none like it."""
-    return next(scope for scope in grammar.scopes if word in scope.group_of)
+def scope_of(grammar: Grammar, word: str) -> Scope | None:
+    """The items that may stand in place of this one; None if the relation draws none like it."""
+    return next((scope for scope in grammar.scopes if word in scope.group_of), None)
 
 
 def frame(grammar: Grammar, fact: Fact) -> str:

@@ -73,10 +73,12 @@ class Solution:
     def example(self) -> Example:
         """The line as an Example; its answer is the given one if that is accepted, else the first accepted one."""
         answer = self.given if self.given in self.accepted else self.accepted[0]
+        grammar = self.task.grammar
+        source = next((s for s in self.sources if answer in grammar.accepted(*self.facts[s])), self.sources[0])
         return Example(
             self.task.id,
             self.facts,
-            self.sources[0],
+            source,
             self.asked,
             self.predicate,
             self.unit,

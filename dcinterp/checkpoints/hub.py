@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dcinterp.checkpoints.read import OURS, read_config_file
-from dcinterp.checkpoints.tensor_files import indexed_files
+from dcinterp.checkpoints.tensor_files import NO_WEIGHTS, indexed_files
 from dcinterp.checkpoints.tokenizer_files import PATTERNS
 from dcinterp.support.errors import UserError
 
@@ -31,7 +31,7 @@ def cached_snapshot(name: str) -> Path | None:
 
 def _whole(folder: Path, ending: str) -> bool:
     """Whether the folder holds weights with that ending, and every file of them that its index names."""
-    parts = set(folder.glob(f"*{ending}"))
+    parts = {file for file in folder.glob(f"*{ending}") if file.name not in NO_WEIGHTS}
     for index in folder.glob(f"*{ending}.index.json"):
         try:
             parts |= {folder / file for file in indexed_files(index)}

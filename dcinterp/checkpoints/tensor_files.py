@@ -59,6 +59,10 @@ class CheckpointTensors:
         return SafetensorsFile(path) if path.suffix == ".safetensors" else PickledFile(path)
 
 
+NO_WEIGHTS = ("training_args.bin",)
+"""Files that end like weights and hold none."""
+
+
 def checkpoint_files(folder: Path) -> list[Path]:
     """The weight files of a folder: safetensors where there are any, .bin files otherwise.
 
@@ -73,7 +77,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
         if indices:
             return [folder / name for name in indexed_files(indices[0])]
         shards = sorted(folder.glob(f"*-of-*.{suffix}"))
-        files = shards or sorted(path for path in folder.glob(f"*.{suffix}") if path.name != "training_args.bin")
+        files = shards or sorted(path for path in folder.glob(f"*.{suffix}") if path.name not in NO_WEIGHTS)
         for file in files:
             require_plain_file(file)
         if files:

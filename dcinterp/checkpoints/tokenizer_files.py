@@ -36,7 +36,8 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy all files of a tokenizer from one folder into another."""
     for pattern in PATTERNS.split():
         for file in source.glob(pattern):
-            shutil.copy(file, target)
+            if file.is_file():
+                shutil.copy(file, target)
 
 
 def read_tokenizer(given: str | Path) -> Any:

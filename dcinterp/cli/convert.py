@@ -11,7 +11,7 @@ import typer
 from dcinterp.checkpoints.names import layout_names
 from dcinterp.cli._models import model_folder, model_names
 from dcinterp.cli._outputs import print_json, require_folder_place
-from dcinterp.support.errors import require_known
+from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.whole_files import whole
 
 OURS = "ours"
@@ -52,6 +52,7 @@ def command(
     """
     import torch
 
+    from dcinterp.checkpoints.fit import require_finite
     from dcinterp.checkpoints.layouts import write_foreign
     from dcinterp.checkpoints.read import read_model
     from dcinterp.checkpoints.tokenizer_files import copy_tokenizer
@@ -60,6 +61,12 @@ def command(
     require_folder_place(target)
     folder = model_folder(source)
     model = read_model(folder, dtype=getattr(torch, dtype.value) if dtype is not None else None)
+    if dtype is not None and not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+        require_finite(read_model(folder), source)
+        raise UserError(
+            f"{source} has weights that are too large for {dtype.value}; store them as bfloat16 or float32."
+        )
+    require_finite(model, source)
     with whole(target) as place:
         if to == OURS:
             model.save_pretrained(place)

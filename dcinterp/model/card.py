@@ -6,13 +6,14 @@ from pathlib import Path
 
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
+from dcinterp.support.whole_files import name_to_be
 
 
 def write_card(config: DCFormerConfig, parameters: int, folder: str | Path) -> None:
     """Write README.md into `folder`, unless it has one: what the model is, how to load it, what it is not."""
     path = Path(folder) / "README.md"
     if not path.exists():
-        path.write_text(card(config, parameters, path.parent.resolve().name), encoding="utf-8")
+        path.write_text(card(config, parameters, name_to_be(path.parent.resolve())), encoding="utf-8")
 
 
 def card(config: DCFormerConfig, parameters: int, name: str) -> str:

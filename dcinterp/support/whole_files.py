@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,12 @@ from pathlib import Path
 
 UNFINISHED = ".*.part"
 """The pattern of what a process that was killed leaves beside the files that it was writing."""
+
+
+def name_to_be(path: Path) -> str:
+    """The name of a file or folder; of one that `whole` is making, the name that it will have."""
+    made = re.fullmatch(r"\.(.+)\.\d+-\d+\.part", path.name)
+    return made[1] if made else path.name
 
 
 @contextmanager

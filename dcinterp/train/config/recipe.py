@@ -93,7 +93,8 @@ class TextSection:
     context: tokens in a row.
     validation_share: share of the text that is held out, chosen by a hash of what it says.
     hold_out: "pieces" of some 2,000 characters, or whole "files" (documents of a dataset).
-    digest: of the rows, as `corpus.json` beside them says it; training refuses others. Empty to take any.
+    digest: of the tokens of both parts, as `corpus.json` beside the rows says it; training refuses others. Empty to
+        take any.
     """
 
     path: str = ""

@@ -202,7 +202,9 @@ def pair_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Docum
 def question_documents(phase: Phase, random: Random, encoder: Encoder) -> list[Document]:
     """The facts of a task once, and then questions about them: several retrievals on one reading.
 
-    Only for patterns whose question alone selects the fact (same-person, same-object).
+    Only for same-person and same-object, whose question selects a fact. Every fact is asked about, and generation makes
+    the word that selects unique for one of them alone: in some documents of same-object tasks the others share theirs,
+    and their questions have two answers. So it has been since version 0.1, and runs that were made stay as they are.
     """
     tasks = choose_tasks(phase)
     if any(t.grammar.pattern.negated for t in tasks):

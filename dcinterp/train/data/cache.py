@@ -69,5 +69,8 @@ def require_whole(folder: Path, record: str, arrays: list[str]) -> dict[str, Any
 
 
 def fingerprint_files(files: list[Path], root: Path) -> list[list[Any]]:
-    """What tells a set of files from another version of itself, without reading them."""
-    return [[str(p.relative_to(root)), (s := p.stat()).st_size, s.st_mtime_ns] for p in files]
+    """What tells a set of files from another version of itself, without reading them.
+
+    The time of the last change (ctime) is among it: a file may be written over with its size and its mtime kept.
+    """
+    return [[str(p.relative_to(root)), (s := p.stat()).st_size, s.st_mtime_ns, s.st_ctime_ns] for p in files]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, reason
 
 
 def load_named(name: str, section: str) -> Any:
@@ -19,7 +19,7 @@ def load_named(name: str, section: str) -> Any:
     try:
         return datasets.load_dataset(name, configuration or None, split="train")
     except Exception as error:  # the hub, the network and the format each have errors of their own
-        raise UserError(f"{section}.dataset {name!r} could not be loaded: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{section}.dataset {name!r} could not be loaded: {reason(error)}.") from error
 
 
 def load_saved(folder: Path) -> Any:
@@ -32,7 +32,7 @@ def load_saved(folder: Path) -> Any:
     try:
         found = datasets.load_from_disk(str(folder))
     except Exception as error:
-        raise UserError(f"{folder} holds no readable data set: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{folder} holds no readable data set: {reason(error)}.") from error
     if hasattr(found, "column_names") and not isinstance(found.column_names, dict):
         return found
     if "train" not in found:

@@ -181,12 +181,28 @@ def _colours(image: Any, size: int) -> np.ndarray:
     return np.asarray(image.convert("RGB").resize((size, size))).transpose(2, 0, 1)
 
 
+def _image(value: Any, section: ImageSection) -> Any:
+    from PIL import Image
+
+    if not isinstance(value, Image.Image):
+        what = "a row without an image" if value is None else "other values than images"
+        raise UserError(
+            f"The dataset has {what} in {section.image_column!r}; leave it out, or change data.images.image_column."
+        )
+    return value
+
+
 def _of_dataset(dataset: Any, section: ImageSection) -> tuple[Any, list[str], Labelled]:
     for column in (section.image_column, section.label_column):
         if column not in dataset.column_names:
             raise UserError(f"The dataset has no column {column!r}; its columns are {', '.join(dataset.column_names)}.")
     feature = dataset.features[section.label_column]
-    found = set(dataset[section.label_column])
+    labels = dataset[section.label_column]
+    if any(isinstance(label, list | dict) for label in labels):
+        raise UserError(
+            f"Labels in {section.label_column!r} of the dataset are lists; give a column with one for each."
+        )
+    found = set(labels)
     if None in found or (hasattr(feature, "names") and min(found, default=0) < 0):
         raise UserError(f"Images of the dataset have no label in {section.label_column!r}; leave these out first.")
     values = sorted(found)
@@ -196,5 +212,8 @@ def _of_dataset(dataset: Any, section: ImageSection) -> tuple[Any, list[str], La
     return (
         dataset._fingerprint,
         names,
-        lambda: ((_colours(row[section.image_column], size), numbers[row[section.label_column]]) for row in dataset),
+        lambda: (
+            (_colours(_image(row[section.image_column], section), size), numbers[row[section.label_column]])
+            for row in dataset
+        ),
     )

@@ -37,6 +37,9 @@ SIDES = ("train", "validation")
 FORMAT = 1
 """Raise it when the same text would give other rows."""
 
+CHARACTERS = (4, 8, 16, 32)
+"""Of held-out text for each token of a row: the first by which a row is full."""
+
 Documents = Callable[[], Iterable[str]]
 
 
@@ -97,6 +100,8 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
     made_from = {"format": FORMAT, "text": identity, "section": asdict(replace(section, digest=""))}
     if tokenizer is not None:
         made_from["tokenizer"] = [tokenizer.backend_tokenizer.to_str(), tokenizer.eos_token_id]
+        if marks_beginnings(tokenizer):
+            made_from["pieces"] = "go on"  # before they did, each began with the mark of a beginning
     folder = find_or_make("text", made_from, lambda folder: build(documents, section, folder, tokenizer))
     made = require_whole(folder, "corpus.json", [f"{side}.npy" for side in SIDES])["digest"]
     if section.digest and made != section.digest:
@@ -128,7 +133,7 @@ def find(section: TextSection, output: Path | None = None) -> tuple[Any, Documen
         return _columns(load_named(section.dataset, "data.text"), section.column)
     if section.packages:
         named = python_sources(section.packages)
-        sizes = [[name, (s := file.stat()).st_size, s.st_mtime_ns] for name, file in named]
+        sizes = [[name, (s := file.stat()).st_size, s.st_mtime_ns, s.st_ctime_ns] for name, file in named]
         return sizes, lambda: _texts([file for _, file in named])
     if not section.path:
         root = Path(sysconfig.get_paths()["stdlib"])
@@ -201,6 +206,22 @@ def threshold(documents: Documents, share: float, needed: int, whole: bool = Fal
     return float(share)
 
 
+def marks_beginnings(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a tokenizer reads a text as if a space stood before it, as those of Llama 2 and T5 do."""
+    alone, behind = _ids(tokenizer, "x"), _ids(tokenizer, "\nx")
+    return alone != behind[len(behind) - len(alone) :]
+
+
+def _ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _follow(tokenizer: PreTrainedTokenizerFast, piece: str) -> list[int]:
+    """The tokens of a piece that goes on, without the mark of a beginning: pieces begin after the end of a line."""
+    before, ids = _ids(tokenizer, "\n"), _ids(tokenizer, f"\n{piece}")
+    return ids[len(before) :] if ids[: len(before)] == before else _ids(tokenizer, piece)
+
+
 def build(
     documents: Documents, section: TextSection, folder: Path, tokenizer: PreTrainedTokenizerFast | None = None
 ) -> None:
@@ -212,7 +233,42 @@ def build(
     if section.context < 2 or not 0 < section.validation_share < 1:
         raise UserError("data.text needs a context of at least 2 and a validation_share between 0 and 1.")
     whole = section.hold_out == "files"
-    limit = threshold(documents, section.validation_share, 4 * section.context, whole)
+    if whole and len({hash_share(text) for text in documents()}) < 2:
+        raise UserError(
+            "data.text.hold_out is files, and the text has fewer than two different ones; set it to pieces, or give "
+            "more files."
+        )
+    limits = dict.fromkeys(
+        threshold(documents, section.validation_share, characters * section.context, whole) for characters in CHARACTERS
+    )
+    for limit in limits:
+        read_by, ids, size = _tokenized(documents, section, limit, tokenizer)
+        if all(len(flat) >= section.context for flat in ids.values()):
+            break
+    tokenizer = read_by
+    digest = hashlib.blake2b(digest_size=16)
+    record: dict[str, Any] = {}
+    for side in SIDES:
+        flat = np.array(ids[side])
+        rows = flat[: len(flat) // section.context * section.context].reshape(-1, section.context)
+        if not len(rows):
+            raise UserError(
+                f"The text is too short: its {side} part has {len(flat)} tokens, fewer than one row of "
+                f"{section.context}; give more text, a smaller data.text.context or another data.text.validation_share."
+            )
+        np.save(folder / f"{side}.npy", rows)
+        digest.update(rows.tobytes())
+        record[side] = {"rows": len(rows), "tokens": len(flat), "bytes": size[side]}
+    tokenizer.save_pretrained(folder)
+    record["digest"] = digest.hexdigest()
+    (folder / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def _tokenized(
+    documents: Documents, section: TextSection, limit: float, tokenizer: PreTrainedTokenizerFast | None
+) -> tuple[PreTrainedTokenizerFast, dict[str, array], dict[str, int]]:
+    """The tokenizer, and the tokens and bytes of each side, where what hashes below `limit` is held out."""
+    whole = section.hold_out == "files"
     if tokenizer is not None:
         pass
     elif section.tokenizer == "bytes":
@@ -223,27 +279,13 @@ def build(
     kind = "H" if len(tokenizer) < 2**16 else "I"
     ids = {side: array(kind) for side in SIDES}
     size = dict.fromkeys(SIDES, 0)
+    marks = marks_beginnings(tokenizer)
     for side, text, follows in assign_sides(documents, limit, whole):
         if not follows and tokenizer.eos_token_id is not None:
             ids[side].append(tokenizer.eos_token_id)
-        ids[side].extend(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        ids[side].extend(_follow(tokenizer, text) if follows and marks else _ids(tokenizer, text))
         size[side] += len(text.encode())
-    digest = hashlib.blake2b(digest_size=16)
-    record: dict[str, Any] = {}
-    for side in SIDES:
-        flat = np.array(ids[side])
-        rows = flat[: len(flat) // section.context * section.context].reshape(-1, section.context)
-        if not len(rows):
-            raise UserError(
-                f"The text is too short: its {side} part has {len(flat)} tokens, fewer than one row of "
-                f"{section.context}; give more text or a smaller data.text.context."
-            )
-        np.save(folder / f"{side}.npy", rows)
-        digest.update(rows.tobytes())
-        record[side] = {"rows": len(rows), "tokens": len(flat), "bytes": size[side]}
-    tokenizer.save_pretrained(folder)
-    record["digest"] = digest.hexdigest()
-    (folder / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return tokenizer, ids, size
 
 
 def assign_sides(documents: Documents, limit: float, whole: bool = False) -> Iterator[tuple[str, str, bool]]:

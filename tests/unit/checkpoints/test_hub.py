@@ -15,6 +15,7 @@ import torch
 from huggingface_hub import constants
 
 import dcinterp
+from dcinterp.checkpoints.hub import cached_snapshot
 from dcinterp.support.errors import UserError
 
 PROMPT = "There are a pear, a car, a car. Which is not car? The"
@@ -132,6 +133,15 @@ def test_a_model_is_fetched_once_and_then_needs_no_hub(hub, shipped):
     expected = shipped(PROMPT)
     assert torch.equal(first(PROMPT), expected)
     assert torch.equal(again(PROMPT), expected)
+
+
+def test_a_snapshot_without_weights_is_no_whole_model(hub, monkeypatch):
+    dcinterp.load(ID)
+    folder = cached_snapshot(ID)
+    assert folder is not None
+    (folder / "model.safetensors").unlink()
+    (folder / "training_args.bin").write_bytes(b"of a trainer")
+    assert cached_snapshot(ID) is None
 
 
 def test_a_transfer_that_breaks_off_is_asked_for_again(hub, shipped):

@@ -1,5 +1,6 @@
 """Counterfactual prompts: one thing changes, the solver confirms the new answer, and the token counts agree."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,21 @@ def test_polarity_with_two_facts_has_one_answer() -> None:
 def test_missing_counterfactuals_are_stated(line: str, kind: str, tokenizer, statement: str) -> None:
     with pytest.raises(NoCounterfactual, match=statement):
         corrupt(solve(line).example(), kind, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "< Ruth is unhappy. John is tall. Karen is safe. >. Ruth is the opposite of",
+        "There are Monday, Tuesday, Tuesday. Which is different? The day just before",
+    ],
+)
+def test_a_word_that_no_relation_draws_has_no_counterfactual(line: str) -> None:
+    """The solver takes it, as all words of the domain."""
+    example = solve(line).example()
+    for kind in KINDS:
+        with suppress(NoCounterfactual):
+            corrupt(example, kind)
 
 
 def test_source_counterfactuals_keep_articles_and_gender() -> None:

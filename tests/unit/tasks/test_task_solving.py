@@ -144,6 +144,13 @@ def test_an_ambiguous_question_accepts_all_answers() -> None:
     assert solution.accepted == ("lime", "pear")
 
 
+def test_the_source_of_an_ambiguous_line_is_the_fact_of_its_answer() -> None:
+    line = "< Ruth has a cow. John has a dog. Karen has a uniform. >. Who owns a kind of animal?"
+    for name in ("Ruth", "John"):
+        made = solve(f"{line} {name}").example()
+        assert (made.answer, made.facts[made.source].person) == (name, name)
+
+
 def test_a_line_of_two_tasks_names_both() -> None:
     line = "There are a piano, a car, a piano. Which is not piano? The"  # both words are objects and tools
     assert solve(line).task_ids == ("task56", "task64")

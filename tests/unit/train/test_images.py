@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -151,6 +152,27 @@ def test_a_size_that_no_image_has_is_refused(folder, size):
     for path in ("", str(folder)):
         with pytest.raises(UserError, match=f"data.images.size is {size}; it must be 0 to 4,096 pixels"):
             ImageSource(ImageSection(path=path, size=size))
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("image", "has a row without an image in 'image'"),
+        ("numbers", "has other values than images in 'numbers'"),
+        ("labels", "Labels in 'labels' of the dataset are lists"),
+    ],
+)
+def test_rows_that_are_no_labelled_images_are_refused(tmp_path, column, said):
+    datasets, image = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    picture = image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8))
+    kinds = {"image": datasets.Image(), "numbers": datasets.Value("int64"), "label": datasets.Value("int64")}
+    features = datasets.Features(kinds | {"labels": datasets.Sequence(datasets.Value("int64"))})
+    rows = {"image": [picture, None], "numbers": [1, 2], "label": [0, 1], "labels": [[0], [1]]}
+    datasets.Dataset.from_dict(rows, features).save_to_disk(tmp_path / "saved")
+    section = ImageSection(path=str(tmp_path / "saved"))
+    key = "label_column" if column == "labels" else "image_column"
+    with pytest.raises(UserError, match=said):
+        ImageSource(replace(section, **{key: column}))
 
 
 def test_images_without_a_label_are_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, trainers
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import dcinterp
@@ -257,6 +260,52 @@ def test_data_sources_do_not_mix():
             train(build_config({"model": {"preset": preset}, "data": {"phases": [{"source": source}]}}))
     with pytest.raises(UserError, match="tasks and text"):
         train(build_config({"data": {"phases": [{"source": "tasks"}, {"source": "text"}]}}))
+
+
+def begins_with_a_space(pieces_of: list[str]) -> PreTrainedTokenizerFast:
+    """As Llama 2 has it: a space is put before every text, and words begin with their spaces."""
+    made = Tokenizer(models.BPE())
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)])
+    alphabet = sorted({letter for piece in pieces_of for letter in piece} - {" "})
+    made.train_from_iterator(
+        pieces_of, trainers.BpeTrainer(vocab_size=400, initial_alphabet=["▁", *alphabet], special_tokens=["</s>"])
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>")
+
+
+def test_a_piece_that_goes_on_does_not_begin_with_a_space(text):
+    words = begins_with_a_space(LINES)
+    source = TextSource(TextSection(path=str(text), context=64, validation_share=0.02), words)
+    ids = source.rows["train"].reshape(-1)
+    stretches = np.split(ids, np.flatnonzero(ids == words.eos_token_id) + 1)
+    said = ["".join(words.convert_ids_to_tokens(each)).replace("▁", " ") for each in stretches]
+    whole = f" {text.read_text(encoding='utf-8')}"
+    for each in said:
+        assert each.removesuffix("</s>").strip() in whole
+    assert "\n Line" not in "".join(said)
+
+
+def test_a_text_that_packs_densely_has_as_much_held_out_as_a_row_takes(tmp_path):
+    path = tmp_path / "dense.txt"
+    path.write_text("".join(f"the same long sentence again and again, {n}\n" for n in range(9000)))
+    section = TextSection(path=str(path), tokenizer="bpe", vocabulary=1000, context=512, validation_share=1e-6)
+    assert len(TextSource(section).rows["validation"]) >= 1
+
+
+def test_one_file_has_no_whole_file_to_hold_out(text):
+    with pytest.raises(UserError, match="has fewer than two different ones; set it to pieces"):
+        TextSource(TextSection(path=str(text), hold_out="files", context=32))
+
+
+def test_a_file_that_was_written_over_is_read_anew(tmp_path):
+    path = tmp_path / "my.txt"
+    path.write_text("the cat sat\n" * 2000)
+    section = TextSection(path=str(path), context=32)
+    before, times = TextSource(section).digest(), path.stat()
+    path.write_text("the dog sat\n" * 2000)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert TextSource(section).digest() != before
 
 
 def test_whole_files_are_held_out(tmp_path):
