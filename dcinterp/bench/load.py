@@ -104,7 +104,8 @@ def measure_load(folder: Path) -> LoadMeasurement:
     command = [sys.executable, "-c", _CHILD, str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
-        raise UserError(f"Loading {folder} failed: {ran.stderr.strip().splitlines()[-1]}")
+        said = ran.stderr.strip().splitlines() or [f"it ended with code {ran.returncode}; is there enough memory?"]
+        raise UserError(f"Loading {folder} failed: {said[-1]}")
     return LoadMeasurement(*json.loads(ran.stdout))
 
 

@@ -160,7 +160,7 @@ class DCFormerConfig(PreTrainedConfig):
         self._check_choices()
         self._check_sizes()
         self._settle_heads()
-        check_scaling(self.rotary_scaling)
+        check_scaling(self.rotary_scaling, self.rotary_base)
         super().__post_init__(**kwargs)
 
     @classmethod

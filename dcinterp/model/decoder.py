@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from dcinterp.model.block import Block
 from dcinterp.model.cache import fit_cache, new_cache
 from dcinterp.model.card import write_card
 from dcinterp.model.compose.base import take_extra_loss
-from dcinterp.model.compose.registry import NOT_COMPOSED, composer_class
+from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.kernels.select import check_implementation
 from dcinterp.model.mask import Sight, attention_mask
@@ -27,6 +29,8 @@ from dcinterp.model.rotary import Rotation, rotation
 from dcinterp.shapes import Attention, Residual, TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.file_modes import open_like
+
+log = logging.getLogger(__name__)
 
 
 class DCFormerPreTrainedModel(PreTrainedModel):
@@ -71,7 +75,7 @@ class DCFormerPreTrainedModel(PreTrainedModel):
             UserError: gradient checkpointing, which runs layers again out of order, when they read each other's scores.
         """
         config = self.config
-        if config.compose == NOT_COMPOSED or not composer_class(config.compose).HANDS_ON:
+        if not config.stages or not composer_class(config.compose).HANDS_ON:
             return {}
         if self.gradient_checkpointing and self.training:
             raise UserError(
@@ -155,6 +159,8 @@ class DCFormerModel(DCFormerPreTrainedModel):
                 f"attention_mask covers {attention_mask.shape[-1]} positions, but the cache and the new tokens are "
                 f"{length}; it must cover the cached positions too."
             )
+        if not past and attention_mask is None:
+            _require_one_document(position_ids)
         slots = torch.arange(past, length, device=x.device)
         positions = position_ids if position_ids is not None else _positions(slots, attention_mask, x.shape[0])
         turn = self._rotation(positions, x.dtype)
@@ -184,10 +190,14 @@ class DCFormerModel(DCFormerPreTrainedModel):
         )
 
     def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
+        if self.gradient_checkpointing and self.training:
+            if given is not None or use_cache:
+                _say_once("Gradient checkpointing runs layers again, which a cache would see twice: there is no cache.")
+            return None
         if given is not None:
             return fit_cache(given, self.config)
-        wanted = self.config.use_cache if use_cache is None else use_cache
-        return new_cache(self.config) if wanted and not self.training else None
+        wanted = self.config.use_cache and not self.training if use_cache is None else use_cache
+        return new_cache(self.config) if wanted else None
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation | None:
         if self.config.position_type != "rotary":
@@ -206,6 +216,22 @@ class DCFormerModel(DCFormerPreTrainedModel):
             keys = torch.arange(length, device=slots.device)
             allowed = attention_mask(slots, keys, padding=padding)
         return {w: Sight(window=w, allowed=allowed) for w in windows}
+
+
+def _require_one_document(positions: Tensor | None) -> None:
+    """Refuse positions that start again within a row, as of packed documents: their tokens would see each other."""
+    if positions is None or torch.compiler.is_compiling() or positions.shape[-1] < 2:
+        return
+    if bool((positions[..., 1:] < positions[..., :-1]).any()):
+        raise UserError(
+            "position_ids start again within a row, as where documents are packed into one, and here each would see "
+            "those before it; give every document a row of its own, with an attention_mask for the padding."
+        )
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    log.warning(sentence)
 
 
 def _last_keys(sight: Sight, window: int | None, past: int) -> Sight:

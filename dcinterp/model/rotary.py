@@ -115,7 +115,7 @@ def _pair_of(turns: float, width: int, base: float, original: int) -> float:
     return width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
 
-def check_scaling(scaling: Any) -> None:
+def check_scaling(scaling: Any, base: float = math.inf) -> None:
     """Raises:
     UserError: `scaling` is no way of scaling rotary positions that this decoder computes; the message names the field.
     """
@@ -137,6 +137,8 @@ def check_scaling(scaling: Any) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
         if field != "rope_type" and not (isinstance(value, bool) if field == "truncate" else number):
             raise UserError(f"rotary_scaling has {field} = {shown(value)}; it must be a number above 0.")
+    if kind == "yarn" and base <= 1:
+        raise UserError(f"rotary_base is {base:g}, and yarn stretches angles by its logarithm; give one above 1.")
 
 
 def rotate(x: PerHead, by: Rotation) -> PerHead:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
+from transformers.utils.generic import can_return_tuple
 
 from dcinterp.model.block import Block
 from dcinterp.model.compose.base import take_extra_loss
@@ -18,6 +19,7 @@ from dcinterp.model.config import DCViTConfig
 from dcinterp.model.decoder import DCFormerPreTrainedModel
 from dcinterp.model.norm import build_norm
 from dcinterp.shapes import Attention, Residual
+from dcinterp.support.errors import UserError
 
 Images = Float[Tensor, "batch channel height width"]
 
@@ -67,6 +69,7 @@ class DCViTModel(DCViTPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         pixel_values: Images,
@@ -74,6 +77,9 @@ class DCViTModel(DCViTPreTrainedModel):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
+        output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         x = self.embeddings(pixel_values)
         streams = [x] if output_hidden_states else None
         patterns: list[Attention | None] | None = [] if output_attentions else None
@@ -95,12 +101,21 @@ class DCViTModel(DCViTPreTrainedModel):
 class DCViTForImageClassification(DCViTPreTrainedModel):
     """ViT or DCViT: the mean over the patches of the last stream, and a linear map to the classes."""
 
+    accepts_loss_kwargs = False
+    """The loss is a mean over images: `transformers.Trainer` divides it by its steps of accumulation itself."""
+
     def __init__(self, config: DCViTConfig) -> None:
         super().__init__(config)
+        if config.problem_type not in (None, "single_label_classification"):
+            raise UserError(
+                f"problem_type is {config.problem_type!r}; the image models tell classes apart, one for each image: "
+                "leave it out."
+            )
         self.model = DCViTModel(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels or 1)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         pixel_values: Images,

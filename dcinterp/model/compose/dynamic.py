@@ -90,7 +90,9 @@ class SideWeights(nn.Module):
     def initialise(self) -> None:
         """The paper's initialisation: composition starts close to the identity."""
         if hasattr(self, "down"):
-            for rows in self.down.weight.chunk(self.groups):
+            # Of a checkpoint that has it: transformers marks the parameter, and not the rows of a group.
+            loaded = getattr(self.down.weight, "_is_hf_initialized", False)
+            for rows in () if loaded else self.down.weight.chunk(self.groups):
                 init.xavier_normal_(rows)
             inner = self.up.shape[1]
             # sqrt(2HR)(H+R), per group: the width of W_2 and the heads and rank that share its output.

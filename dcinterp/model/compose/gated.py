@@ -3,8 +3,9 @@
     A'[h] = sigmoid(x_t . w_h) A[h]                                a gate a head: M is diagonal
     z[h] -> sigmoid(x_t W_h) * z[h]      elementwise, W_h [D, d]   a gate a channel: M is the identity
 
-The first is a gate branch, O_qg: with the skip it is A + (g - 1) A, which is the same. The second leaves A as it is and
-acts on what heads have read, between `hook_read` and `hook_z`; its gates are at `hook_w_z`.
+The first is a gate branch, O_qg: with the skip it is A + (g - 1) A, which is the same but for rounding: in bfloat16,
+small gates are known to 1/256 then, and without the skip to 1/256 of themselves. The second leaves A as it is and acts
+on what heads have read, between `hook_read` and `hook_z`; its gates are at `hook_w_z`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
     g of the others:                            a_2 softmax(x_t W_r)[h] for the k largest, 0 for the rest
     a_1, a_2 = softmax(x_t W_a)                 (without shared heads, a_2 = 1)
 
-With the skip the gate is g - 1, which comes to the same. While training, every layer adds
+With the skip the gate is g - 1, which comes to the same but for rounding: in bfloat16, small gates are known to 1/256
+then, and without the skip to 1/256 of themselves. While training, every layer adds
 load_balance * sum over routed heads of f[h] P[h] to the loss, where f[h] is the share of the tokens that keep h, and
 P[h] the mean of softmax(x_t W_r)[h] over tokens: it is least where all heads are kept alike. Padding does not count
 (`ExtraLoss`).
@@ -13,6 +14,7 @@ P[h] the mean of softmax(x_t W_r)[h] over tokens: it is least where all heads ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -72,6 +74,10 @@ class MixtureOfHeads(Composer):
             raise UserError(
                 f"compose_options has 'shared' = {options['shared']}; choose from 0 to {heads - 1}, so that one of the "
                 f"{heads} heads is routed."
+            )
+        if not 0 <= options["load_balance"] < math.inf:
+            raise UserError(
+                f"compose_options has 'load_balance' = {options['load_balance']}; it weighs a loss: 0 or more."
             )
         if not 0 < options["kept"] <= 1:
             raise UserError(f"compose_options has 'kept' = {options['kept']}; it is a share, above 0 and up to 1.")

@@ -81,6 +81,10 @@ class MultiTokenCompose(Composer):
         for name, taps in ((name, options[name]) for name in ("queries", "keys")):
             if taps < 1:
                 raise UserError(f"compose_options has {name!r} = {taps}; a convolution has at least one tap.")
+        if options["norm"] and "post" not in config.compose_stages:
+            raise UserError(
+                "compose_options has 'norm', which follows the stage post; leave it out, or compose there too."
+            )
         reads_around = "pre" in config.compose_stages and max(options["queries"], options["keys"]) > 1
         if reads_around and any(window is not None for window in config.attention_windows):
             raise UserError(
@@ -130,7 +134,8 @@ class MultiTokenCompose(Composer):
             assert config.head_dim is not None
             return replace(static, per_query=2 * heads * config.head_dim * options["norm"])
         taps = heads * options["queries"] * options["keys"]
-        mixed = 2 * taps * (heads // config.compose_groups)
+        alone = options["queries"] == options["keys"] == 1  # one tap goes into the static map
+        mixed = 0 if alone else 2 * taps * (heads // config.compose_groups)
         return replace(static, parameters=static.parameters + taps, per_pair=static.per_pair + mixed)
 
     @classmethod

@@ -151,8 +151,10 @@ def check_implementation(name: str) -> None:
     """Raises:
     UserError: `name` is no implementation; the message suggests one.
     """
-    if name not in get_args(Implementation):
-        raise UserError(f"There is no attention implementation {name!r}; {nearest(name, get_args(Implementation))}")
+    if not isinstance(name, str) or name not in get_args(Implementation):
+        raise UserError(
+            f"There is no attention implementation {name!r}; {nearest(str(name), get_args(Implementation))}"
+        )
 
 
 def _choose(implementation: str, q: Tensor) -> str:

@@ -74,6 +74,7 @@ def test_the_formulas_agree_with_counting(name: str) -> None:
         dict(compose_rank=4),
         dict(compose_static=True),
         dict(compose="static"),
+        dict(compose="multi-token", compose_options={"queries": 1, "keys": 1}),
     ],
 )
 def test_the_formulas_know_the_ablations(changes: dict) -> None:

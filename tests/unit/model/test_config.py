@@ -26,6 +26,29 @@ WRONG = {
     "head width": (dict(head_dim=0), "head_dim is 0; it must be a whole number of at least 1"),
     "scaling": (dict(rotary_scaling={"rope_type": "longrope"}), "rope_type 'longrope'; this decoder scales rotary"),
     "scaling fields": (dict(rotary_scaling={"rope_type": "linear"}), "'linear' has or lacks 'factor'; its fields are"),
+    "yarn": (
+        dict(
+            rotary_base=1.0,
+            rotary_scaling=dict(
+                rope_type="yarn",
+                factor=2.0,
+                original_max_position_embeddings=64,
+                beta_fast=32.0,
+                beta_slow=1.0,
+                attention_factor=1.0,
+                truncate=True,
+            ),
+        ),
+        "rotary_base is 1, and yarn stretches angles by its logarithm",
+    ),
+    "balance": (
+        dict(compose="mixture-of-heads", compose_options={"load_balance": float("nan")}),
+        "'load_balance' = nan; it weighs a loss",
+    ),
+    "norm of no stage": (
+        dict(compose="multi-token", compose_stages=("pre",), compose_options={"norm": True}),
+        "'norm', which follows the stage post",
+    ),
     "rotary": (dict(hidden_size=24, num_attention_heads=8), "rotary positions turn pairs of channels"),
     "size": (dict(vocab_size=-1), "vocab_size is -1"),
 }

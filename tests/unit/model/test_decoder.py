@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -219,6 +220,39 @@ def test_positions_that_were_not_learned_are_one_sentence() -> None:
     built = DCFormerForCausalLM(DCFormerConfig(**sizes, position_type="learned", max_position_embeddings=8))
     with pytest.raises(UserError, match="position_ids go up to 9, but this model has 8 learned positions"):
         built(torch.tensor([[1, 2]]), position_ids=torch.tensor([[8, 9]]))
+
+
+def test_packed_documents_are_one_sentence(model: Build) -> None:
+    ids, packed = torch.randint(0, 29, (1, 8)), torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]])
+    with pytest.raises(UserError, match="position_ids start again within a row"):
+        model()(ids, position_ids=packed, use_cache=False)
+    model()(ids, position_ids=packed + 1, attention_mask=torch.ones_like(ids))
+
+
+def test_a_cache_is_kept_in_training_where_it_is_asked_for(model: Build, caplog) -> None:
+    built, ids = model().train(), torch.randint(0, 29, (2, 9))
+    assert built(ids).past_key_values is None
+    assert built(ids, use_cache=True).past_key_values.get_seq_length() == 9
+    built.gradient_checkpointing_enable({"use_reentrant": False})
+    built(ids, labels=ids, past_key_values=DynamicCache()).loss.backward()
+    assert "there is no cache" in caplog.text
+
+
+def test_what_a_checkpoint_has_is_not_drawn_anew(model: Build, tmp_path) -> None:
+    saved = model("tiny-dcformer++")
+    saved.save_pretrained(tmp_path)
+    again = DCFormerForCausalLM.from_pretrained(tmp_path, compose_groups=2, ignore_mismatched_sizes=True)
+    before, after = saved.state_dict(), again.state_dict()
+    others = [name for name in before if before[name].shape != after[name].shape]
+    assert others
+    assert all(name.endswith(".up") for name in others)
+    assert [name for name in before if name not in others and not torch.equal(before[name], after[name])] == []
+
+
+def test_nothing_composed_is_handed_on() -> None:
+    sizes = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=16, vocab_size=30)
+    built = DCFormerForCausalLM(DCFormerConfig(**sizes, compose="dense-collaboration", compose_stages=()))
+    assert built(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 30)
 
 
 def test_a_model_is_not_saved_into_a_file(tmp_path) -> None:

@@ -26,6 +26,13 @@ def test_write_and_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "GB of tensors in" in capsys.readouterr().out
 
 
+def test_a_load_that_is_killed_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(load, "_CHILD", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(UserError, match="failed: it ended with code -9; is there enough memory"):
+        load.measure_load(tmp_path)
+
+
 def test_what_has_no_released_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no released layout; choose a dcformer\+\+ or dcpythia one"):
         load.write_random("transformer-405m", tmp_path)

@@ -8,6 +8,7 @@ from transformers import AutoModelForImageClassification, Trainer, TrainingArgum
 
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.vit import DCViTForImageClassification
+from dcinterp.support.errors import UserError
 
 SMALL = dict(
     hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, image_size=12, patch_size=4
@@ -91,6 +92,41 @@ def test_trainer_accepts_image_classifiers(tmp_path: Path) -> None:
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
     assert trainer.evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_step_is_the_same_in_however_many_parts(tmp_path: Path, parts: int) -> None:
+    torch.manual_seed(0)
+    model = DCViTForImageClassification(DCFormerConfig.preset("tiny-dcvit", **SMALL))
+    rows = [{"pixel_values": torch.full((3, 12, 12), i / 8), "labels": i} for i in range(8)]
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=1,
+        learning_rate=0.0,
+        per_device_train_batch_size=8 // parts,
+        gradient_accumulation_steps=parts,
+        report_to=[],
+        use_cpu=True,
+        logging_steps=1,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+    trainer.train()
+    (loss,) = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    pixels, labels = torch.stack([row["pixel_values"] for row in rows]), torch.arange(8)
+    assert loss == pytest.approx(float(model(pixels, labels=labels).loss.detach()), rel=1e-3)
+
+
+def test_outputs_of_images_are_asked_for_as_in_transformers() -> None:
+    model = build()
+    model.config.output_hidden_states = True
+    asked = model(images(), output_attentions=True)
+    assert len(asked.hidden_states) == model.config.num_hidden_layers + 1
+    assert len(asked.attentions) == model.config.num_hidden_layers
+    logits, *_ = model(images(), return_dict=False)
+    torch.testing.assert_close(logits, asked.logits)
+    with pytest.raises(UserError, match="problem_type is 'regression'"):
+        build(problem_type="regression")
 
 
 @pytest.mark.parametrize(
