@@ -274,21 +274,24 @@ with below:
         loading = st.popover("Load", icon=":material/folder_open:")
 
     def load():
+        st.session_state["_circuit_refused"] = ("", "")
         if (given := st.session_state.get("circuit-file")) is None:
             return
         try:
             opened = SavedCircuit.from_json(given.getvalue().decode("utf-8", "replace"))
             held = circuit_view.inputs_of(opened, name, scores.edges, nodes, WORDS)
         except UserError as refusal:
-            st.session_state["_circuit_refused"] = str(refusal)
+            st.session_state["_circuit_refused"] = (name, str(refusal))
             return
-        st.session_state["_circuit_refused"] = ""
         for key, value in held.items():
             st.session_state[key] = value
 
     loading.file_uploader("A saved circuit", type="json", key="circuit-file", on_change=load)
-    if refused := st.session_state.get("_circuit_refused"):
+    by, refused = st.session_state.get("_circuit_refused", ("", ""))
+    if refused and by == name:
         st.error(refused, icon=":material/error:")
+    elif refused:
+        st.button("Load the file that was given into this model", on_click=load, icon=":material/folder_open:")
 
     st.subheader("Prompts", anchor=False)
     st.caption("Each prompt of the half that edges were not ranked on: the model's answer, and that of the circuit.")

@@ -43,10 +43,12 @@ def side_by_side(draw):
 
 
 def draw_prediction(each, number):
-    prediction = analyses.run("predict", each, prompt=question.prompt, answer=inputs.first_word(each, question))
+    first = inputs.first_word(each, question)
+    prediction = analyses.run("predict", each, prompt=question.prompt, answer=first)
     if question.answer is not None:
+        said = "The expected" if inputs.is_whole(first, question) else f'The first token "{escape(str(first))}" of'
         st.caption(
-            f'The expected "{escape(str(question.answer))}": rank {prediction.rank}, probability '
+            f'{said} "{escape(str(question.answer))}": rank {prediction.rank}, probability '
             f"{prediction.answer_probability:.1%}."
         )
     view(prediction, f"answer-{number}")

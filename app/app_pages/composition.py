@@ -4,12 +4,15 @@ import streamlit as st
 
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.mechanism.branches import PART_LABELS
+from dcinterp.mechanism.dataset import read_selection
 from dcinterp.support.errors import UserError
 from workbench import analyses, examples, inputs, links, models
 from workbench.glossary import tip
+from workbench.intervention_form import has_added
 from workbench.view import view
 
 MOTIFS_LISTED = 8
+EXAMPLES_AT_ONCE = 50
 SHOW = {"added": "mean of what composition adds", "spread": "how much it varies", "shared": "attention that is shared"}
 MEANS = {
     "added": "The mean weight over the pairs of the last token of every example, after which the model answers, with "
@@ -63,7 +66,8 @@ part = links.choose(
     help=tip("branches"),
 )
 picked = st.columns(2)
-from_most, to_most = breakdown.strongest_sharing()
+moved = (mixing.total * breakdown.a[:, None]).abs().fill_diagonal_(0)
+from_most, to_most = divmod(int(moved.argmax()), len(moved))
 links.unit("lender", "head")
 # The address calls it as version 0.1 did.
 head_from = inputs.head(name, key="lender", default=from_most, label="From head", where=picked[0])
@@ -74,6 +78,8 @@ st.markdown(
     f"Here head {head} uses **{weight:+.2f}** times the {quantity} of head {head_from} ({PART_LABELS[part]}). The "
     f"{quantity} of head {head_from} is {own:.2f} here, so this adds **{weight * own:+.2f}**."
 )
+if abs(bias := float(breakdown.out[head] - mixing.total[:, head] @ breakdown.a)) >= 0.005:
+    st.markdown(f"A bias adds **{bias:+.2f}** to head {head}, whatever the heads attend to.")
 view(
     mixing,
     "map",
@@ -94,54 +100,58 @@ view(
     "chosen head.",
 )
 
-st.subheader(f"What head {head} borrows, and through which token's weights", anchor=False, help=tip("sharing"))
-beside = st.grid(2, min_column_width=420)
-with beside.container():
-    view(
-        breakdown,
-        "sharing",
-        kind="sharing",
-        selected=head,
-        table=False,
-        caption=f"What each head shares with head {head}. Below zero it reduces that head's {quantity}.",
-    )
-with beside.container():
-    side = links.choose(
-        "Dynamic weights of the",
-        ["key", "query"],
-        key="side",
-        default=breakdown.sharing_side(head_from, head),
-        style="segmented_control",
-        format=lambda word: f"{word} token",
-        help=tip("dynamic weights"),
-    )
-    view(
-        breakdown,
-        "weights",
-        kind="weights",
-        side=side,
-        selected=head,
-        table=False,
-        caption=f"The {side} token's dynamic weights: from which heads it gathers, to which heads it distributes "
-        f"(framed: head {head}), and its gate.",
-    )
 
-st.subheader(f"What makes head {head_from} share with head {head}", anchor=False, help=tip("dynamic weights"))
-try:
-    causes = analyses.run(
-        "composition_causes",
-        name,
-        prompt=question.prompt,
-        layer=layer,
-        head_from=head_from,
-        head_to=head,
-        query=query,
-        key=key,
-        stage=stage,
-    )
-except UserError as problem:  # a part of composition that no token decides, or a prompt of one token
-    st.caption(str(problem))
-else:
+def draw_sharing():
+    st.subheader(f"What head {head} borrows, and through which token's weights", anchor=False, help=tip("sharing"))
+    beside = st.grid(2, min_column_width=420)
+    with beside.container():
+        view(
+            breakdown,
+            "sharing",
+            kind="sharing",
+            selected=head,
+            table=False,
+            caption=f"What each head shares with head {head}. Below zero it reduces that head's {quantity}.",
+        )
+    with beside.container():
+        side = links.choose(
+            "Dynamic weights of the",
+            ["key", "query"],
+            key="side",
+            default=breakdown.sharing_side(head_from, head),
+            style="segmented_control",
+            format=lambda word: f"{word} token",
+            help=tip("dynamic weights"),
+        )
+        view(
+            breakdown,
+            "weights",
+            kind="weights",
+            side=side,
+            selected=head,
+            table=False,
+            caption=f"The {side} token's dynamic weights: from which heads it gathers, to which heads it distributes "
+            f"(framed: head {head}), and its gate.",
+        )
+
+
+def draw_causes():
+    st.subheader(f"What makes head {head_from} share with head {head}", anchor=False, help=tip("dynamic weights"))
+    try:
+        causes = analyses.run(
+            "composition_causes",
+            name,
+            prompt=question.prompt,
+            layer=layer,
+            head_from=head_from,
+            head_to=head,
+            query=query,
+            key=key,
+            stage=stage,
+        )
+    except UserError as problem:  # a part of composition that no token decides, or a prompt of one token
+        st.caption(str(problem))
+        return
     beside = st.columns(2)
     with beside[0]:
         explained = links.choose("Explain the", causes.quantities, key="explained", default="weight")
@@ -157,6 +167,13 @@ else:
         "credited to what each component (or token) wrote upstream. The diamond is the change that is measured when "
         "one component alone is set to that mean.",
     )
+
+
+if has_added(models.model(name), layer, stage):
+    draw_sharing()
+    draw_causes()
+else:
+    st.caption("This map is the same for all tokens: heads share by it alone, and no dynamic weights make it.")
 
 st.subheader("Motifs of this map", anchor=False, help=tip("motif"))
 view(
@@ -193,7 +210,7 @@ try:
         title=f"Average the map of layer {layer}, {stage}",
         key="mean",
         # Models of puzzles and planted ones have words of their own.
-        at_once=examples.knows_tasks(models.require(name).tokenizer),
+        at_once=examples.knows_tasks(models.require(name).tokenizer) and read_selection(texts).n <= EXAMPLES_AT_ONCE,
         examples=texts,
         layer=layer,
         stage=stage,

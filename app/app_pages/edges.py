@@ -6,8 +6,9 @@ from dcinterp.mechanism import edge_benchmark
 from dcinterp.mechanism.branches import ADDED, BRANCHES
 from dcinterp.mechanism.edge_scores import METHOD_LABELS
 from dcinterp.support.errors import UserError
-from workbench import analyses, case_studies, inputs, links, sentences
+from workbench import analyses, case_studies, inputs, links, models, sentences
 from workbench.glossary import tip
+from workbench.intervention_form import has_added
 from workbench.view import show_warnings, view
 
 WAYS = {
@@ -96,7 +97,9 @@ across = st.columns([1, 2, 1, 1])
 first = strongest[0] if strongest else None
 links.unit("layer", "branch", "lender", "head")
 layer = inputs.layer(name, default=first.layer if first else -1, where=across[0])
-branch = links.choose("Branch", WAYS, key="branch", format=WAYS.__getitem__, help=tip("branches"), where=across[1])
+added = has_added(models.model(name), layer, stage)
+ways = WAYS if added else {"skip": "the map of all tokens", "all": WAYS["all"]}
+branch = links.choose("Branch", ways, key="branch", format=ways.__getitem__, help=tip("branches"), where=across[1])
 # The address calls it as version 0.1 did.
 head_from = inputs.head(name, key="lender", default=first.head_from if first else 0, label="From head", where=across[2])
 head = inputs.head(name, default=first.head_to if first else 0, label="To head", where=across[3])
@@ -118,7 +121,9 @@ view(
     table=False,
     caption=f"{CELLS[stage]}; the diagonal is a head with itself. Click a cell to choose its edge.",
 )
-if branch in ("qp", "kp") or head_from == head:
+if not added:
+    line = f"edge {layer}.{stage}.skip.{head_from}>{head} zero"
+elif branch in ("qp", "kp") or head_from == head:
     line = f"edge {layer}.{stage}.{branch if branch != 'all' else 'added'}.{head_from}>{head} zero"
 else:
     line = f"edge {layer}.{stage}.added.{head_from}>{head} zero"

@@ -72,6 +72,7 @@ chosen = st.selectbox(
     key="folder",
     format_func=models.short,
     placeholder=f"{len(found)} found" if found else "none found",
+    on_change=lambda: st.session_state.update(open=""),  # what was chosen last counts
 )
 with st.form("open-another", border=False, enter_to_submit=True):
     typed = links.text(
@@ -106,6 +107,7 @@ if wanted:
             other = links.text(
                 "Tokenizer of another folder (optional)",
                 key="tokenizer",
+                means=lambda _: wanted,
                 placeholder="runs/mine/model",
                 help="For a model that came without one. The name of a shipped model will do as well.",
             ).strip()

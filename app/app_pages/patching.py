@@ -11,6 +11,7 @@ from workbench.view import view
 
 SITES = {"resid_pre": "residual stream", "attn_out": "attention output", "mlp_out": "MLP output"}
 DIRECTIONS = {"denoising": "Denoising: what restores the answer?", "noising": "Noising: what breaks it?"}
+AT_ONCE = 60_000  # tokens in all runs, up to which a small model is run without a button
 
 st.title("Patching", anchor=False)
 st.markdown(
@@ -48,7 +49,7 @@ try:
         title="Patch the stream",
         key="stream",
         cost=f"{len(SITES) * layers * (length + 1):,} runs of {length} tokens",
-        at_once=True,
+        at_once=len(SITES) * layers * (length + 1) * length <= AT_ONCE,
         prompt=question.prompt,
         **pair,
     )
@@ -100,7 +101,7 @@ try:
         title="Patch the heads",
         key="heads",
         cost=f"{len(sites) * layers * (heads + 1):,} runs of {length} tokens",
-        at_once=True,
+        at_once=len(sites) * layers * (heads + 1) * length <= AT_ONCE,
         prompt=question.prompt,
         sites=sites,
         **pair,
@@ -157,7 +158,7 @@ try:
         key="head-positions",
         cost=f"{layers * heads * length:,} runs of {length} tokens",
         prompt=question.prompt,
-        site=site if patched is not None else "z",
+        site=site,
         **pair,
     )
 except UserError as problem:

@@ -128,5 +128,5 @@ else:
             scores,
             "methods",
             caption="AUROC: the chance that a planted edge scores above another one; 1 is perfect, 0.5 is chance. "
-            "The table also has heads and branches.",
+            "The Parquet file also has heads and branches.",
         )

@@ -111,7 +111,7 @@ else:
                     st.page_link(
                         f"app_pages/{page}.py",
                         label=label,
-                        query_params={"model": name, "task": task, "example": str(chosen_row), **links.SINCE_0_2},
+                        query_params={"model": name, **examples.link(name, task, chosen_row), **links.SINCE_0_2},
                     )
 
 st.subheader("Accuracy of the model", anchor=False, help=tip("shots", "clustered interval"))

@@ -35,8 +35,11 @@ with (
     st.form("start", border=False, enter_to_submit=False),
 ):
     across = st.columns([2, 2, 1, 1])
+    # A key, so that what is typed stays where another session takes the name that was suggested.
+    suggested = f"new-run-{st.session_state.get('_started', 0)}"
+    st.session_state.setdefault(suggested, training.free_name())
     place = across[0].text_input(
-        "Folder", training.free_name(), help="For the run and its model, seen from where the app was started."
+        "Folder", key=suggested, help="For the run and its model, seen from where the app was started."
     )
     known = [name for name in PRESETS if name in training.tiny_presets()] or training.tiny_presets()
     preset = across[1].selectbox(

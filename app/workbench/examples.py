@@ -23,6 +23,14 @@ class Own:
     answer: str
 
 
+def link(name: str, task: str, number: int) -> dict[str, str]:
+    """What a link to an example of a task holds: a model that has prompts of its own is asked by texts alone."""
+    if not own(name):
+        return {"task": task, "example": str(number)}
+    example = held_out(task, number)
+    return {"text": example.prompt, "answer": str(example.answer)}
+
+
 def own(name: str) -> list[Own]:
     """The prompts of a model that was not trained on the tasks, as planted ones and those of source code; else none."""
     if name.startswith(planted_models.PREFIX):

@@ -58,13 +58,13 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     if bridge.tokenizer is None:
         return ids_question(name, with_answer=with_answer)
     own = examples.own(name)
-    kind = links.choose(
-        "Prompt",
-        [TEXT] if own else KINDS,
-        key="prompt",
-        format=KINDS.__getitem__,
-        style="segmented_control",
-        hidden=True,
+    # Where there is no choice none is kept, or it would take the place of the one made for another model.
+    kind = (
+        TEXT
+        if own
+        else links.choose(
+            "Prompt", KINDS, key="prompt", format=KINDS.__getitem__, style="segmented_control", hidden=True
+        )
     )
     best_task, best_number = (examples.SHOWCASE_TASKS[0], 0) if own else examples.showcase(name)
     left, right = st.columns([3, 1])
@@ -95,7 +95,8 @@ def question(name: str, *, with_answer: bool = True) -> Question:
             vocabulary(name)
             if len(own) > 1:
                 own_prompts(own)
-        return Question(text.strip(), as_typed(bridge.tokenizer, answer) or None)
+        # As it was typed: what comes after a space or the end of a line is a question of its own.
+        return Question(text if text.strip() else "", as_typed(bridge.tokenizer, answer) or None)
     task = links.choose(
         "Task",
         synthetic_tasks.TASKS,
@@ -417,6 +418,11 @@ def first_word(name: str, question: Question) -> str | int | None:
     return word(name, first_token(bridge, answer) if question.task else answer_tokens(bridge, answer)[0])
 
 
+def is_whole(first: str | int | None, question: Question) -> bool:
+    """Whether the first token of the answer is all of it."""
+    return str(first).strip() == str(question.answer).strip()
+
+
 def word(name: str, token: int) -> str | int:
     """What a person calls a token, so that code and command lines can be read; the id if no word does."""
     from dcinterp.mechanism.prompt import token_word
@@ -430,7 +436,12 @@ def target_and_foil(name: str, question: Question) -> tuple[str | int, str | int
     Raises:
         UserError: the prompt or the answer does not fit the model.
     """
-    prediction = analyses.run("predict", name, prompt=question.prompt, answer=first_word(name, question))
+    first = first_word(name, question)
+    prediction = analyses.run("predict", name, prompt=question.prompt, answer=first)
+    if question.answer is not None and not is_whole(first, question):
+        st.caption(
+            f'The answer "{escape(str(question.answer))}" has several tokens; this is about the first, "{first}".'
+        )
     target = prediction.answer_id if question.answer is not None else int(prediction.top_ids[0])
     return word(name, target), word(name, next(int(token) for token in prediction.top_ids if int(token) != target))
 

@@ -36,7 +36,14 @@ def default_line(name: str) -> str:
     last, stages = bridge.cfg.n_layers - 1, stages_of(bridge)
     # Without the words of the tasks, or any, there are no examples of them to take a mean over.
     kind = DEFAULT if examples.knows_tasks(bridge.tokenizer) and not links.older("what") else "zero"
-    return f"branch {last}.{stages[-1]}.added {kind}" if stages else f"head {last}.0 {kind}"
+    if stages and has_added(bridge, last, stages[-1]):
+        return f"branch {last}.{stages[-1]}.added {kind}"
+    return f"head {last}.0 {kind}"
+
+
+def has_added(bridge: Any, layer: int, stage: str) -> bool:
+    """Whether a stage has branches beside its base, as maps that are the same for all tokens have not."""
+    return any(f"blocks.{layer}.attn.{stage}.hook_o_{branch}" in bridge.hook_dict for branch in ADDED)
 
 
 def line_builder(name: str) -> None:
@@ -98,6 +105,8 @@ def _subject(one: Any) -> str:
     if one.part == "weight":
         return f"The dynamic weight {one.name} of {_heads(one)} in {layer}"
     branch = CHOICES.get(one.name, one.name)
+    if not branch and one.part == "edge" and one.head_from != one.head:
+        return f"In {layer}, what head {one.head} takes of head {one.head_from}'s {stage} by the map of all tokens"
     if not branch:
         return f"In {layer}, the part of its own {stage} that {_heads(one)} keeps"
     if one.part == "edge" and one.head_from == one.head:

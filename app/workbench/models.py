@@ -13,6 +13,7 @@ import streamlit as st
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF, OWN
 from dcinterp.cli.app import MODELS_VARIABLE, TOKENIZER_MARK
+from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from workbench import links
@@ -142,12 +143,17 @@ def _load(name: str, stamp: int) -> Any:
 
 
 def stamp(name: str) -> int:
-    """A number that changes when the weights of a local folder do, so that a model in training is shown as it is."""
-    place = path_of(parts(name)[0].removeprefix(OWN))
-    files = [file for ending in ENDINGS for file in place.glob(f"*.{ending}")]
-    return max(
-        (file.stat().st_mtime_ns for file in (files if place.is_dir() else [place]) if file.is_file()), default=0
-    )
+    """A number that changes when the files of a local folder do, so that a model in training is shown as it is.
+
+    Times may be kept where a file is exchanged: every file counts by itself, with its size. So do those of the folder
+    of a tokenizer of its own; an adapter's base does not.
+    """
+    source, tokenizer = parts(name)
+    found = []
+    for place in (path_of(each.removeprefix(OWN)) for each in (source, tokenizer) if each):
+        files = [file for ending in ENDINGS for file in place.glob(f"*.{ending}")] if place.is_dir() else [place]
+        found += [(str(f), s.st_mtime_ns, s.st_ctime_ns, s.st_size) for f in files if f.is_file() for s in [f.stat()]]
+    return int(json_digest(sorted(found), 8), 16) if found else 0
 
 
 @st.cache_resource

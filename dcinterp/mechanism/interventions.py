@@ -205,8 +205,9 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
             named = [edge for edge in named if edge_exists(bridge, edge)]
         if not named:
             raise UserError(
-                f"The {one.stage} composition of this model has no branch that {one.unit!r} could name; what other "
-                "pairs of tokens or the layer before add is none, and only hooks change it."
+                f"The {one.stage} composition of this model adds nothing by the tokens that {one.unit!r} could name. "
+                f"Name its map of all tokens, as in 'edge {one.layer}.{one.stage}.skip.0>1', or a head; what other "
+                "pairs of tokens or the layer before add is changed by hooks alone."
             )
         return named
     if one.name not in BRANCHES:

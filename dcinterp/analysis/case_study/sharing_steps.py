@@ -177,6 +177,13 @@ def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
     return percent(abs(amount), max(abs(float(breakdown.out[head])), NOTABLE_WEIGHT)) >= 100 * NOTABLE_SHARE
 
 
+def _by_every_token(breakdown: ComposeBreakdown) -> str:
+    """What is not counted where heads also share by a map that is the same for all tokens."""
+    if torch.equal(breakdown.o_b, breakdown.a) or not bool(breakdown.o_b.any()):
+        return ""
+    return " What they share by the map that is the same for all tokens is not counted here."
+
+
 def sharing_step(
     breakdown: ComposeBreakdown | None,
     sharing: SharingEffects | None,
@@ -209,6 +216,7 @@ def sharing_step(
         sentence = (
             f'No other head shares a notable part of the attention of head {head} to "{token}" (largest: head '
             f"{head_from}, {shared:+z.3f} of {float(breakdown.out[head]):z.2f}, through both projections)."
+            f"{_by_every_token(breakdown)}"
             f"{_elsewhere(sharing, logit_difference, words)}{whole}"
         )
         return Step(name, title, sentence, holds=False)

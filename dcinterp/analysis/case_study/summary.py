@@ -65,7 +65,7 @@ def summarize(
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     if is_unread(rows, head, key):
         return (
-            f'{wrong}No attention to "{token}" is shared: {who}, hardly attends to it ({own:z.2f} '
+            f'{wrong}Nothing is said of sharing attention to "{token}": {who}, hardly attends to it ({own:z.2f} '
             f"{base_of(breakdown).before}, {after:z.2f} after). {looks_most(rows, head)}"
         )
     head_from, shared = strongest_head_from(breakdown, head), shared_with(breakdown, head)
