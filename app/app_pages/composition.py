@@ -1,7 +1,9 @@
 """How heads are composed at one pair of tokens: the map over heads, its parts, and the attention that results."""
 
 import streamlit as st
+import torch
 
+from dcinterp.figures.base.style import OF_ALL_TOKENS
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.mechanism.branches import PART_LABELS
 from dcinterp.mechanism.dataset import read_selection
@@ -90,12 +92,13 @@ view(
     "cell, or move with the arrow keys, to choose its two heads.",
 )
 
+base = f"its own {quantity}" if torch.equal(breakdown.o_b, breakdown.a) else f"the {OF_ALL_TOKENS}"
 st.subheader(f"What the composed {quantity} is made of", anchor=False, help=tip("branches"))
 view(
     breakdown,
     "branches",
     selected=head,
-    caption=f"One column per head. Grey is its own {quantity}; green is what the query token adds, purple what the "
+    caption=f"One column per head. Grey is {base}; green is what the query token adds, purple what the "
     "key token adds, projections dark and gates light; the diamond is the sum, which the head uses. The band marks the "
     "chosen head.",
 )

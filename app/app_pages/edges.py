@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dcinterp.figures.base.style import OF_ALL_TOKENS
 from dcinterp.mechanism import edge_benchmark
 from dcinterp.mechanism.branches import ADDED, BRANCHES
 from dcinterp.mechanism.edge_scores import METHOD_LABELS
@@ -98,7 +99,7 @@ first = strongest[0] if strongest else None
 links.unit("layer", "branch", "lender", "head")
 layer = inputs.layer(name, default=first.layer if first else -1, where=across[0])
 added = has_added(models.model(name), layer, stage)
-ways = WAYS if added else {"skip": "the map of all tokens", "all": WAYS["all"]}
+ways = WAYS if added else {"skip": OF_ALL_TOKENS, "all": WAYS["all"]}
 branch = links.choose("Branch", ways, key="branch", format=ways.__getitem__, help=tip("branches"), where=across[1])
 # The address calls it as version 0.1 did.
 head_from = inputs.head(name, key="lender", default=first.head_from if first else 0, label="From head", where=across[2])

@@ -59,6 +59,7 @@ def _ablated(edges: Any, edge: Any) -> str:
 
 
 def _branch(edge: Any) -> str:
+    from dcinterp.figures.base.style import OF_ALL_TOKENS
     from dcinterp.mechanism.branches import BRANCHES
 
-    return BRANCHES[edge.branch].label
+    return OF_ALL_TOKENS if edge.branch == "skip" and edge.head_from != edge.head_to else BRANCHES[edge.branch].label

@@ -60,6 +60,7 @@ def test_a_map_of_all_tokens_is_changed_by_what_it_has(app, fixed, page):
     open_page(app, page, model=fixed)
     assert not app.error
     if page == "edges":
+        assert "own attention" not in texts(app)
         (line,) = [
             link.proto.help for link in app.get("page_link") if "Opens the page Interventions" in link.proto.help
         ]

@@ -21,6 +21,8 @@ gates light. Blue and orange are kept for the sign of a number, which stands on 
 
 BRANCH_NAMES = {branch.hook: branch.label for branch in BRANCHES.values()}
 """By hook."""
+OF_ALL_TOKENS = "map of all tokens"
+"""What the base is called where it leads from one head to another, which no head's own attention does."""
 
 CONTROLS = {"heads": "control (heads exchanged)", "labels": "control (labels permuted)"}
 """What figures call the controls of an attribution over a dataset."""

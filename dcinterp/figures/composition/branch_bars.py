@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import plotly.graph_objects as go
+import torch
 
 from dcinterp.analysis.composition.compose_breakdown import TERMS, ComposeBreakdown
 from dcinterp.figures.base.style import (
     BRANCH_COLOURS,
     BRANCH_NAMES,
+    OF_ALL_TOKENS,
     THEMES,
     axis,
     column_band,
@@ -31,7 +33,8 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None
     heads = [str(head) for head in range(len(result.a))]
     colours = THEMES[theme]
     quantity = "score" if result.stage == "pre" else "attention"
-    names = BRANCH_NAMES | {BRANCHES["skip"].hook: f"own {quantity}"}
+    own = f"own {quantity}" if torch.equal(result.o_b, result.a) else OF_ALL_TOKENS
+    names = BRANCH_NAMES | {BRANCHES["skip"].hook: own}
     bars = [
         go.Bar(
             x=heads,
