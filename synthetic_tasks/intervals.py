@@ -12,14 +12,15 @@ A model that is nearly always right shows too few errors to measure rho: taken a
 that errors never come together. So rho is averaged with PRIOR clusters that correlate by CORRELATION: it counts as
 measured once several clusters have errors, and an accuracy of exactly 100 % still has a lower bound.
 
-Clusters of unequal size count as fewer equal ones, (sum w)^2 / sum w^2 of them (Kish 1965). For how well rho is known,
-w is the pairs of answers of a cluster, b (b - 1); for Student's t it is b^2, as the variance of a total of answers that
-go together. So two clusters of 300 beside 28 of 6 are little more than two. With w = b, each cluster is one answer:
-they are worth no less, and there is no rho in it that could be wrong.
+Clusters of unequal size count as fewer equal ones. For how well rho is known they count by their pairs of answers,
+b (b - 1), in shares of the largest: where the large ones happen to be right, the small ones say little of them. For
+Student's t they count as (sum w)^2 / sum w^2 (Kish 1965) with w = b^2, as the variance of a total of answers that go
+together. So two clusters of 300 beside 28 of 6 are little more than two. With w = b, each cluster is one answer: they
+are worth no less, and there is no rho in it that could be wrong.
 
 What they reach is simulated in tests/unit/tasks/test_intervals.py: at least 93 % where 95 % is asked, at accuracies of
-50 to 99.5 %, correlations of 0 to 1, and 6 to 200 clusters of like size (6 and 12 answers) or of sizes as unlike as 1
-and 1,000.
+50 to 99.5 %, correlations of 0 to 1, and 6 to 200 clusters of like size (6 and 12 answers), or the ones of unlike
+sizes (1 to 1,000) that stand there.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _worth(k: np.ndarray, n: np.ndarray, level: float) -> np.ndarray:
     rho = np.clip((effect - 1) / np.maximum(size - 1, 1e-9), 0, 1)
     # Clusters that show how errors (or hits) come together.
     pairs = n * (n - 1)
-    known = np.minimum(_as_equal(np.where(k < n, pairs, 0)), _as_equal(np.where(k > 0, pairs, 0)))
+    most = np.maximum(pairs.max(-1), 1e-12)
+    known = np.minimum(*(np.where(shows, pairs, 0).sum(-1) / most for shows in (k < n, k > 0)))
     rho = (known * rho + PRIOR * CORRELATION) / (known + PRIOR)
     tail = 1 - (1 - level) / 2
     freedom = np.maximum(_as_equal(n**2) - 1, LEAST_FREEDOM)

@@ -92,7 +92,8 @@ view(
     "cell, or move with the arrow keys, to choose its two heads.",
 )
 
-base = f"its own {quantity}" if torch.equal(breakdown.o_b, breakdown.a) else f"the {OF_ALL_TOKENS}"
+own_alone = torch.equal(breakdown.o_b, breakdown.a) or not bool(breakdown.o_b.any())
+base = f"its own {quantity}" if own_alone else f"the {OF_ALL_TOKENS}"
 st.subheader(f"What the composed {quantity} is made of", anchor=False, help=tip("branches"))
 view(
     breakdown,
@@ -175,8 +176,10 @@ def draw_causes():
 if has_added(models.model(name), layer, stage):
     draw_sharing()
     draw_causes()
-else:
+elif bool((mixing.total - mixing.total.diag().diag()).any()):
     st.caption("This map is the same for all tokens: heads share by it alone, and no dynamic weights make it.")
+else:
+    st.caption("Heads share nothing here: each uses what it attends to itself.")
 
 st.subheader("Motifs of this map", anchor=False, help=tip("motif"))
 view(

@@ -58,13 +58,13 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     if bridge.tokenizer is None:
         return ids_question(name, with_answer=with_answer)
     own = examples.own(name)
-    # Where there is no choice none is kept, or it would take the place of the one made for another model.
-    kind = (
-        TEXT
-        if own
-        else links.choose(
-            "Prompt", KINDS, key="prompt", format=KINDS.__getitem__, style="segmented_control", hidden=True
-        )
+    kind = links.choose(
+        "Prompt",
+        [TEXT] if own else KINDS,
+        key="prompt",
+        format=KINDS.__getitem__,
+        style="segmented_control",
+        hidden=True,
     )
     best_task, best_number = (examples.SHOWCASE_TASKS[0], 0) if own else examples.showcase(name)
     left, right = st.columns([3, 1])
@@ -95,8 +95,11 @@ def question(name: str, *, with_answer: bool = True) -> Question:
             vocabulary(name)
             if len(own) > 1:
                 own_prompts(own)
-        # As it was typed: what comes after a space or the end of a line is a question of its own.
-        return Question(text if text.strip() else "", as_typed(bridge.tokenizer, answer) or None)
+        # As it was typed: what comes after a space or a line end is a question of its own. But models that read whole
+        # words end every document of the tasks with a line, which a pasted prompt does not mean.
+        model = getattr(getattr(bridge.tokenizer, "backend_tokenizer", None), "model", None)
+        cut = type(model).__name__ == "WordLevel" or not text.strip()
+        return Question(text.strip() if cut else text, as_typed(bridge.tokenizer, answer) or None)
     task = links.choose(
         "Task",
         synthetic_tasks.TASKS,

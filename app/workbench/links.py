@@ -276,6 +276,12 @@ def choose(
         label_visibility="collapsed" if hidden else "visible",
         **extra,
     )
+    here = address()
+    if len(options) == 1 and here.kept.get(key) == default:  # no choice here: the one made elsewhere stays one
+        default_there = here.followed.get(key, default)
+        _keep(key, default, default, means)
+        here.followed[key] = default_there
+        return default
     return _keep(key, default if value is None else value, default, means)
 
 

@@ -204,16 +204,25 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
         if one.part == "edge":  # a gate scales a head by itself: it leads from no head to another
             named = [edge for edge in named if edge_exists(bridge, edge)]
         if not named:
+            apart = edges_that_exist(bridge, replace(one, part="edge", name="skip")).fill_diagonal_(False)
+            way = "name a head"
+            if bool(apart.any()):
+                head_from, head_to = apart.nonzero()[0].tolist()
+                line = f"edge {one.layer}.{one.stage}.skip.{head_from}>{head_to}"
+                way = f"name an edge of its map of all tokens, as in {line!r}, or a head"
+            elif present:
+                way = "name its branch, or a head: a gate leads from a head to itself only"
             raise UserError(
-                f"The {one.stage} composition of this model adds nothing by the tokens that {one.unit!r} could name. "
-                f"Name its map of all tokens, as in 'edge {one.layer}.{one.stage}.skip.0>1', or a head; what other "
-                "pairs of tokens or the layer before add is changed by hooks alone."
+                f"The {one.stage} composition of this model has nothing beside its base that {one.unit!r} could name; "
+                f"{way}. What other pairs of tokens or the layer before add is changed by hooks alone."
             )
         return named
     if one.name not in BRANCHES:
         raise UserError(f"There is no branch {one.name!r}; {nearest(one.name, (*BRANCHES, ADDED))}")
     if tap(one) not in bridge.hook_dict or (one.part == "edge" and not edge_exists(bridge, one)):
-        raise UserError(f"This model has no {one.unit!r}; a gate, and the skip, lead from a head to itself only.")
+        raise UserError(
+            f"This model has no {one.unit!r}; a gate, and a skip without a map, lead from a head to itself only."
+        )
     if one.name == "skip" and one.kind in ABLATIONS and ABLATIONS[one.kind].reference:
         raise UserError(
             f"The skip is the same for every token: its {one.kind} changes nothing; use zero or counterfactual."

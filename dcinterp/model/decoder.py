@@ -159,8 +159,8 @@ class DCFormerModel(DCFormerPreTrainedModel):
                 f"attention_mask covers {attention_mask.shape[-1]} positions, but the cache and the new tokens are "
                 f"{length}; it must cover the cached positions too."
             )
-        if not past and attention_mask is None:
-            _require_one_document(position_ids)
+        if not past:
+            _require_one_document(position_ids, attention_mask)
         slots = torch.arange(past, length, device=x.device)
         positions = position_ids if position_ids is not None else _positions(slots, attention_mask, x.shape[0])
         turn = self._rotation(positions, x.dtype)
@@ -190,7 +190,12 @@ class DCFormerModel(DCFormerPreTrainedModel):
         )
 
     def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
-        if self.gradient_checkpointing and self.training:
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            if given is not None and given.get_seq_length():
+                raise UserError(
+                    "Gradient checkpointing runs layers again, which a cache would see twice; train without the tokens "
+                    "that are cached, or without gradient checkpointing."
+                )
             if given is not None or use_cache:
                 _say_once("Gradient checkpointing runs layers again, which a cache would see twice: there is no cache.")
             return None
@@ -218,10 +223,12 @@ class DCFormerModel(DCFormerPreTrainedModel):
         return {w: Sight(window=w, allowed=allowed) for w in windows}
 
 
-def _require_one_document(positions: Tensor | None) -> None:
+def _require_one_document(positions: Tensor | None, padding: Tensor | None) -> None:
     """Refuse positions that start again within a row, as of packed documents: their tokens would see each other."""
     if positions is None or torch.compiler.is_compiling() or positions.shape[-1] < 2:
         return
+    if padding is not None and not bool(padding.all()):
+        return  # positions of padding are anything
     if bool((positions[..., 1:] < positions[..., :-1]).any()):
         raise UserError(
             "position_ids start again within a row, as where documents are packed into one, and here each would see "

@@ -126,7 +126,10 @@ class DCViTForImageClassification(DCViTPreTrainedModel):
     ) -> ImageClassifierOutput:
         """Logits [batch, class], and with `labels` the mean cross-entropy in nats."""
         output = self.model(
-            pixel_values, output_attentions=output_attentions, output_hidden_states=output_hidden_states
+            pixel_values,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
         )
         logits = self.classifier(output.last_hidden_state.mean(1))
         loss = cross_entropy(logits.float(), labels) if labels is not None else None

@@ -75,6 +75,9 @@ def test_a_text_is_asked_as_it_was_typed(app):
     assert not app.error
     tokens = dcinterp.predict(dcinterp.load("dcformer++-code"), typed).tokens
     assert len(app.selectbox(key="query").options) == len(tokens)
+    prompt = "< Ruth has a violin. John has a dog. >. Ruth has a kind of"
+    open_page(app, "attention", model="dcformer++", prompt="text", text=f"{prompt}\n")
+    assert len(app.selectbox(key="query").options) == len(dcinterp.predict(dcinterp.load("dcformer++"), prompt).tokens)
 
 
 def test_a_choice_that_there_was_not_takes_the_place_of_none(app):

@@ -224,7 +224,8 @@ def test_a_model_is_read_again_when_its_files_change(tmp_path):
 
     (tmp_path / "pytorch_model.bin").write_bytes(b"1")
     os.utime(tmp_path / "pytorch_model.bin", ns=(1, 1))
-    assert models.stamp(str(tmp_path)) == models.stamp(f"own:{tmp_path}") == 1
+    before = models.stamp(str(tmp_path))
+    assert before == models.stamp(f"own:{tmp_path}") != 0
     (tmp_path / "config.json").write_text("{}")
     os.utime(tmp_path / "config.json", ns=(2, 2))
-    assert models.stamp(f"own:{tmp_path}") == 2
+    assert models.stamp(f"own:{tmp_path}") != before

@@ -33,7 +33,8 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None
     heads = [str(head) for head in range(len(result.a))]
     colours = THEMES[theme]
     quantity = "score" if result.stage == "pre" else "attention"
-    own = f"own {quantity}" if torch.equal(result.o_b, result.a) else OF_ALL_TOKENS
+    mixed = bool(result.o_b.any()) and not torch.equal(result.o_b, result.a)
+    own = OF_ALL_TOKENS if mixed else f"own {quantity}"
     names = BRANCH_NAMES | {BRANCHES["skip"].hook: own}
     bars = [
         go.Bar(

@@ -7,8 +7,9 @@
     stacked:cuda            on one GPU, with runs that differ in seeds and rates alone side by side in one model
     stacked:cpu             the same step by step on a CPU, such as from a checkpoint that a GPU left
 
-Every worker must see the folder of the sweep under the same path, since runs, checkpoints and the table are files. A
-worker that dies loses nothing: its runs go to another, which goes on at their last checkpoint.
+Every worker must see the folder of the sweep under the same path, since runs, checkpoints and the table are files, and
+the one that it was started in where a config has a relative path. A worker that dies loses nothing: its runs go to
+another, which goes on at their last checkpoint.
 """
 
 from __future__ import annotations

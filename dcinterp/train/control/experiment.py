@@ -288,16 +288,17 @@ class Experiment:
         """
         if not self.tuning_keys:
             return {arm: {} for arm in self.arms}
-        if len(table) and self.tuned_by not in table:
+        measured = bool(len(table)) and bool((table["status"] != DIVERGED).any())
+        if measured and self.tuned_by not in table:
             raise UserError(f"{self.table} has no column {self.tuned_by!r}; {nearest(self.tuned_by, table.columns)}")
         diverged = set(table.loc[table["status"] == DIVERGED, "name"]) if len(table) else set()
-        done = table[table["status"] == "done"].set_index("name")[self.tuned_by].dropna() if len(table) else {}
+        done = table[table["status"] == "done"].set_index("name")[self.tuned_by].dropna() if measured else {}
         wanted = (self.run_name(TUNING, arm, values, seed) for seed, arm, values in self._search())
         missing = [name for name in wanted if name not in done and name not in diverged]
         if missing:
             raise UserError(f"{len(missing)} runs of the search are missing, such as {missing[0]}; run it again.")
 
-        losses = table.set_index("name")["loss"] if "loss" in table else done * 0
+        losses = table.set_index("name")["loss"] if "loss" in table or not measured else done * 0
 
         def rank(arm: str, values: dict[str, Any]) -> tuple[float, float]:
             """The lowest is the best; where the measure ties, as at 100 %, the training loss decides."""

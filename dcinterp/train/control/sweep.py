@@ -35,6 +35,7 @@ from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import preset
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
+from dcinterp.support.paths import path_of
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.table_files import write_table
 from dcinterp.support.text import shown
@@ -452,7 +453,14 @@ def _submit(pool: Executor, run: SweepRun, output: Path, stop: Path) -> Future[s
     """Hand a run to the engine, with places that mean the same in other folders."""
     config, folder = _write(run, output)
     log, until = (str(place.absolute()) for place in (output / f"{run.name}.log", stop))
-    return pool.submit(train_there, config, log, folder, until, os.getcwd())
+    return pool.submit(train_there, config, log, folder, until, _seen_from(run.config))
+
+
+def _seen_from(config: TrainConfig) -> str | None:
+    """The folder that relative paths of a config are seen from; None where it has none."""
+    start = config.model.start
+    paths = [config.data.text.path, config.data.images.path, start if Path(start).exists() else ""]
+    return os.getcwd() if any(path and not path_of(path).is_absolute() for path in paths) else None
 
 
 def _submit_stack(

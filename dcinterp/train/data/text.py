@@ -207,7 +207,7 @@ def threshold(documents: Documents, share: float, needed: int, whole: bool = Fal
 
 
 def marks_beginnings(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether a tokenizer reads a text as if a space stood before it, as those of Llama 2 and T5 do."""
+    """Whether a tokenizer reads a text as if a space stood before it, as that of Llama 2 does."""
     alone, behind = _ids(tokenizer, "x"), _ids(tokenizer, "\nx")
     return alone != behind[len(behind) - len(alone) :]
 
@@ -218,8 +218,11 @@ def _ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 def _follow(tokenizer: PreTrainedTokenizerFast, piece: str) -> list[int]:
     """The tokens of a piece that goes on, without the mark of a beginning: pieces begin after the end of a line."""
-    before, ids = _ids(tokenizer, "\n"), _ids(tokenizer, f"\n{piece}")
-    return ids[len(before) :] if ids[: len(before)] == before else _ids(tokenizer, piece)
+    for beginning in ("\n", "x\n"):
+        before, ids = _ids(tokenizer, beginning), _ids(tokenizer, beginning + piece)
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+    return _ids(tokenizer, piece)
 
 
 def build(
@@ -238,10 +241,12 @@ def build(
             "data.text.hold_out is files, and the text has fewer than two different ones; set it to pieces, or give "
             "more files."
         )
-    limits = dict.fromkeys(
-        threshold(documents, section.validation_share, characters * section.context, whole) for characters in CHARACTERS
-    )
-    for limit in limits:
+    tried: set[float] = set()
+    for characters in CHARACTERS:
+        limit = threshold(documents, section.validation_share, characters * section.context, whole)
+        if limit in tried:
+            continue
+        tried.add(limit)
         read_by, ids, size = _tokenized(documents, section, limit, tokenizer)
         if all(len(flat) >= section.context for flat in ids.values()):
             break

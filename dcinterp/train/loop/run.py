@@ -133,18 +133,20 @@ def _train(
             data_source = open_data_source(config, output, start.tokenizer if start else None)
         config = resolve_steps(config, data_source)
         require_valid_start(config, output)
+        planned = start.model.config if start else model_config(config, data_source)
+        require_fitting(config, data_source, planned)
+        publish(0, config.steps, "preparing what is held out")
+        metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
+        held_out = evaluation_callback(config, data_source, metrics, planned)
         with main.main_process_first():
             checkpoint = _prepare(output, config, data_source) if main.is_main_process else _last(output)
     if config.recipe.threads:
         torch.set_num_threads(config.recipe.threads)
     set_seed(config.recipe.seed)
-    model = start.model if start else build_model(model_config(config, data_source))
-    require_fitting(config, data_source, model.config)
+    model = start.model if start else build_model(planned)
     added = start.added if start and config.model.train == "composition" else None
     batches = Batches(config.data, data_source, parts=main.num_processes * config.recipe.gradient_accumulation)
     mechanism = MechanismLog(output / "watch", _probe(batches, data_source), writes=main.is_main_process)
-    publish(0, config.steps, "preparing what is held out")
-    metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
     reporter = Reporter(metrics, join(publish, progress))
     trainer = DocumentTrainer(
         recipe=config.recipe,
@@ -160,7 +162,7 @@ def _train(
         data_collator=_unwrap,
         callbacks=[
             FiniteWeights(),
-            evaluation_callback(config, data_source, metrics, model.config),
+            held_out,
             *([mechanism] if config.evaluation.watch else []),
             reporter,
         ],

@@ -224,9 +224,11 @@ def test_positions_that_were_not_learned_are_one_sentence() -> None:
 
 def test_packed_documents_are_one_sentence(model: Build) -> None:
     ids, packed = torch.randint(0, 29, (1, 8)), torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]])
-    with pytest.raises(UserError, match="position_ids start again within a row"):
-        model()(ids, position_ids=packed, use_cache=False)
-    model()(ids, position_ids=packed + 1, attention_mask=torch.ones_like(ids))
+    for mask in (None, torch.ones_like(ids)):
+        with pytest.raises(UserError, match="position_ids start again within a row"):
+            model()(ids, position_ids=packed, attention_mask=mask, use_cache=False)
+    padded = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]])
+    model()(ids, position_ids=packed, attention_mask=padded)
 
 
 def test_a_cache_is_kept_in_training_where_it_is_asked_for(model: Build, caplog) -> None:
@@ -236,6 +238,14 @@ def test_a_cache_is_kept_in_training_where_it_is_asked_for(model: Build, caplog)
     built.gradient_checkpointing_enable({"use_reentrant": False})
     built(ids, labels=ids, past_key_values=DynamicCache()).loss.backward()
     assert "there is no cache" in caplog.text
+    with torch.no_grad():  # as `generate` does between steps of training: nothing runs again
+        first = built(ids[:, :5], use_cache=True).past_key_values
+        assert first.get_seq_length() == 5
+        step = built(ids[:, 5:], past_key_values=first).logits
+        torch.testing.assert_close(step, built(ids).logits[:, 5:], rtol=1e-4, atol=1e-5)
+        filled = built(ids[:, :5], use_cache=True).past_key_values
+    with pytest.raises(UserError, match="which a cache would see twice; train without"):
+        built(ids[:, 5:], past_key_values=filled)
 
 
 def test_what_a_checkpoint_has_is_not_drawn_anew(model: Build, tmp_path) -> None:

@@ -125,6 +125,8 @@ def test_outputs_of_images_are_asked_for_as_in_transformers() -> None:
     assert len(asked.attentions) == model.config.num_hidden_layers
     logits, *_ = model(images(), return_dict=False)
     torch.testing.assert_close(logits, asked.logits)
+    model.config.return_dict = False
+    torch.testing.assert_close(model(images())[0], asked.logits)
     with pytest.raises(UserError, match="problem_type is 'regression'"):
         build(problem_type="regression")
 

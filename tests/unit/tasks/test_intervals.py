@@ -29,6 +29,9 @@ UNLIKE: dict[str, list[int]] = {
     "four of 100 beside 28 of 6": [6] * 28 + [100] * 4,
     "six of 100 beside 400 alone": [1] * 400 + [100] * 6,
     "twelve of 50 beside 400 alone": [1] * 400 + [50] * 12,
+    "14 of 300 beside 300 of 3": [3] * 300 + [300] * 14,
+    "ten of 1,000 beside 100 of 6": [6] * 100 + [1000] * 10,
+    "eight of 1,000 beside 300 of 3": [3] * 300 + [1000] * 8,
     "five of 30 beside 20 of 6": [6] * 20 + [30] * 5,
     "1 to 20": list(range(1, 21)),
 }

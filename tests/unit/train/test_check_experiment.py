@@ -30,8 +30,8 @@ def test_a_plan_is_what_the_runs_of_the_table_were(name):
     for arm in plan.arms:
         row = table[(table["stage"] == "final") & (table["arm"] == arm.arm)].iloc[0]
         assert (arm.parameters, arm.steps) == (row["parameters"], row["steps"])
-        # Tokens of tasks differ from batch to batch.
-        assert arm.flops == pytest.approx(row["flops"], rel=0.05 if name == "recombination_tasks" else 1e-3)
+        # Tokens of tasks differ from batch to batch; the older tables count one tap of a convolution twice.
+        assert arm.flops == pytest.approx(row["flops"], rel=0.05 if name == "recombination_tasks" else 5e-3)
     assert set(plan.columns) <= {*table.columns, "seconds"}, "which the oldest table does not have"
 
 

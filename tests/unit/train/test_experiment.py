@@ -20,6 +20,7 @@ from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import experiment as experiment_module
 from dcinterp.train.control import run_experiment as runner
 from dcinterp.train.control import sweep
+from dcinterp.train.control.check_experiment import plan_experiment
 from dcinterp.train.control.experiment import joined, read_table, values_text
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.control.run_experiment import parse_seeds, run_experiment, seeds_text
@@ -443,6 +444,7 @@ def test_a_value_at_which_runs_diverge_is_the_worst(folder, monkeypatch):
     assert len(started) == number, "nothing runs twice"
     assert "| **" in (page := page_of(experiment, "small.svg"))
     assert "| diverged |" in page
+    assert plan_experiment(experiment).search == (4, 4)
     table.loc[table["stage"] == "tuning", "status"] = "diverged"
     with pytest.raises(UserError, match="Of plain, runs diverged at every value of the search; give lower"):
         experiment.choose(table)

@@ -362,6 +362,18 @@ def test_held_out_rows_that_do_not_fit_are_refused_before_the_first_step(tmp_pat
     assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
+def test_a_refused_resume_leaves_the_run_as_it_was(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "checkpoint-12")
+    shutil.rmtree(tmp_path / "run" / "model")
+    files = [tmp_path / "run" / name for name in ("config.yaml", "history.jsonl", "metrics.jsonl")]
+    before = [file.read_bytes() for file in files]
+    config = tiny(tmp_path / "run")
+    with pytest.raises(UserError, match=r"evaluation\.examples has 40"):
+        train(replace(config, evaluation=replace(config.evaluation, examples=(40,))), resume=True)
+    assert [file.read_bytes() for file in files] == before
+
+
 def test_saving_and_logging_follow_the_config_of_a_resume(tmp_path):
     config = replace(tiny(tmp_path / "run"), save_every=100, log_every=100, keep_checkpoints=50)
     short = replace(config, data=DataSection(phases=(replace(config.data.phases[0], steps=3),)))

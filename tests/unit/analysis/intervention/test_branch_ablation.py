@@ -66,8 +66,8 @@ def test_changes_and_intervals_by_hand():
     assert (float(table["change_low"][0]), float(table["change_high"][0])) == (0, 0)
     assert -1 <= float(table["change_low"][1]) < -0.9
     assert float(table["change_high"][1]) > 0.3
-    assert float(table["low"][0]) < 0.05
-    assert float(table["high"][1]) > 0.95
+    assert float(table["low"][0]) < 0.1
+    assert float(table["high"][1]) > 0.9
 
 
 def test_one_cluster_has_no_interval_and_nothing_is_certain():
