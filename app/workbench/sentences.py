@@ -59,7 +59,6 @@ def _ablated(edges: Any, edge: Any) -> str:
 
 
 def _branch(edge: Any) -> str:
-    from dcinterp.figures.base.style import OF_ALL_TOKENS
-    from dcinterp.mechanism.branches import BRANCHES
+    from dcinterp.figures.base.style import edge_branch_name
 
-    return OF_ALL_TOKENS if edge.branch == "skip" and edge.head_from != edge.head_to else BRANCHES[edge.branch].label
+    return edge_branch_name(edge.branch, edge.head_from, edge.head_to)

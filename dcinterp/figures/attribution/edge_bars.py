@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import BeyondScore, EdgeAttribution, EdgeScore
-from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, BRANCH_NAMES, OF_ALL_TOKENS, THEMES, finish
+from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, THEMES, edge_branch_name, finish
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.objective import UNITS
 
@@ -64,5 +64,4 @@ def _kind(edge: EdgeScore | BeyondScore) -> tuple[str, str]:
     if isinstance(edge, BeyondScore):
         return "other pairs or the previous layer", BEYOND_COLOUR
     tap = BRANCHES[edge.branch].hook
-    mixes = edge.branch == "skip" and edge.head_from != edge.head_to
-    return f"{OF_ALL_TOKENS if mixes else BRANCH_NAMES[tap]} ({edge.branch})", BRANCH_COLOURS[tap]
+    return f"{edge_branch_name(edge.branch, edge.head_from, edge.head_to)} ({edge.branch})", BRANCH_COLOURS[tap]

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import BeyondScore, EdgeAttribution
 from dcinterp.figures.base.flow import Link, flow
-from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, BRANCH_NAMES, OF_ALL_TOKENS, see_through, visible
+from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, edge_branch_name, see_through, visible
 from dcinterp.mechanism.branches import BRANCHES
 
 RESULT = "EdgeAttribution"
@@ -40,9 +40,8 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: 
             layer_to, colour, name = edge.layer_to, see_through(BEYOND_COLOUR), edge.term
         else:
             hook = BRANCHES[edge.branch].hook
-            layer_to, colour, name = edge.layer, see_through(BRANCH_COLOURS[hook]), BRANCH_NAMES[hook]
-            if edge.branch == "skip" and edge.head_from != edge.head_to:
-                name = OF_ALL_TOKENS
+            layer_to, colour = edge.layer, see_through(BRANCH_COLOURS[hook])
+            name = edge_branch_name(edge.branch, edge.head_from, edge.head_to)
         head_from, head_to = f"L{edge.layer}H{edge.head_from} attends", f"L{layer_to}H{edge.head_to} borrows"
         links.append((node(head_from), node(head_to), abs(edge.score), colour, f"{name}: {edge.score:+.3f}"))
         onward[head_to, edge.score > 0] = onward.get((head_to, edge.score > 0), 0.0) + abs(edge.score)

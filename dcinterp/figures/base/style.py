@@ -24,6 +24,12 @@ BRANCH_NAMES = {branch.hook: branch.label for branch in BRANCHES.values()}
 OF_ALL_TOKENS = "map of all tokens"
 """What the base is called where it leads from one head to another, which no head's own attention does."""
 
+
+def edge_branch_name(branch: str, head_from: int, head_to: int) -> str:
+    """What the branch of an edge is called."""
+    return OF_ALL_TOKENS if branch == "skip" and head_from != head_to else BRANCHES[branch].label
+
+
 CONTROLS = {"heads": "control (heads exchanged)", "labels": "control (labels permuted)"}
 """What figures call the controls of an attribution over a dataset."""
 
