@@ -1,7 +1,6 @@
 """How heads are composed at one pair of tokens: the map over heads, its parts, and the attention that results."""
 
 import streamlit as st
-import torch
 
 from dcinterp.figures.base.style import OF_ALL_TOKENS
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
@@ -92,8 +91,7 @@ view(
     "cell, or move with the arrow keys, to choose its two heads.",
 )
 
-own_alone = torch.equal(breakdown.o_b, breakdown.a) or not bool(breakdown.o_b.any())
-base = f"its own {quantity}" if own_alone else f"the {OF_ALL_TOKENS}"
+base = f"the {OF_ALL_TOKENS}" if breakdown.has_map_of_all_tokens else f"its own {quantity}"
 st.subheader(f"What the composed {quantity} is made of", anchor=False, help=tip("branches"))
 view(
     breakdown,

@@ -16,6 +16,7 @@ from dcinterp.cli.app import MODELS_VARIABLE, TOKENIZER_MARK
 from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
+from dcinterp.train.data.cache import file_version
 from workbench import links
 from workbench.markdown import escape, sentence
 
@@ -152,7 +153,7 @@ def stamp(name: str) -> int:
     found = []
     for place in (path_of(each.removeprefix(OWN)) for each in (source, tokenizer) if each):
         files = [file for ending in ENDINGS for file in place.glob(f"*.{ending}")] if place.is_dir() else [place]
-        found += [(str(f), s.st_mtime_ns, s.st_ctime_ns, s.st_size) for f in files if f.is_file() for s in [f.stat()]]
+        found += [(str(file), *file_version(file)) for file in files if file.is_file()]
     return int(json_digest(sorted(found), 8), 16) if found else 0
 
 

@@ -179,7 +179,7 @@ def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
 
 def _by_every_token(breakdown: ComposeBreakdown) -> str:
     """What is not counted where heads also share by a map that is the same for all tokens."""
-    if torch.equal(breakdown.o_b, breakdown.a) or not bool(breakdown.o_b.any()):
+    if not breakdown.has_map_of_all_tokens:
         return ""
     return " What they share by the map that is the same for all tokens is not counted here."
 

@@ -84,6 +84,11 @@ class ComposeBreakdown(Result):
         """The terms of the sum by name."""
         return {name: getattr(self, name) for name in TERMS}
 
+    @property
+    def has_map_of_all_tokens(self) -> bool:
+        """Whether the base is neither each head's own entry nor nothing: then one map for all tokens mixes heads."""
+        return bool(self.o_b.any()) and not torch.equal(self.o_b, self.a)
+
     def table(self) -> pd.DataFrame:
         """One row a head: its entry before composition, what every branch adds, and what it ends up with."""
         terms = {"before": self.a, **self.branches, "after": self.out}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import plotly.graph_objects as go
-import torch
 
 from dcinterp.analysis.composition.compose_breakdown import TERMS, ComposeBreakdown
 from dcinterp.figures.base.style import (
@@ -33,8 +32,7 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None
     heads = [str(head) for head in range(len(result.a))]
     colours = THEMES[theme]
     quantity = "score" if result.stage == "pre" else "attention"
-    mixed = bool(result.o_b.any()) and not torch.equal(result.o_b, result.a)
-    own = OF_ALL_TOKENS if mixed else f"own {quantity}"
+    own = OF_ALL_TOKENS if result.has_map_of_all_tokens else f"own {quantity}"
     names = BRANCH_NAMES | {BRANCHES["skip"].hook: own}
     bars = [
         go.Bar(

@@ -20,7 +20,7 @@ from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, require_cooldown, require_read_keys
-from dcinterp.train.control.experiment import DIVERGED, FINAL, TUNING, Experiment, read_table
+from dcinterp.train.control.experiment import ENDED, FINAL, TUNING, Experiment, read_table
 from dcinterp.train.control.sweep import COLUMNS, SweepRun, patches, training_flops
 from dcinterp.train.data.batches import Batches, DataSource
 from dcinterp.train.data.data_source import count_tokens, open_data_source, require_fitting, resolve_steps
@@ -130,7 +130,7 @@ def plan_experiment(
         for number, arm in enumerate(experiment.arms, start=1):
             plans.append(opener.plan(arm, chosen.get(arm), seen))
             progress(number, len(experiment.arms), arm)
-    ended = set(table.loc[table["status"].isin(("done", DIVERGED)), "name"])
+    ended = set(table.loc[table["status"].isin(ENDED), "name"])
     search = [_tally(_searched_by(experiment, plan.arm), ended, plan.search_seconds) for plan in plans]
     reported = [_tally(_reported_by(experiment, plan.arm, chosen), ended, plan.seconds) for plan in plans]
     takes = [each.seconds for each in (*search, *reported)]

@@ -32,6 +32,8 @@ REPLICATION = "replication.csv"
 TUNING, FINAL = "tuning", "final"
 DIVERGED = "diverged"
 """The status of a run of the search whose loss or weights became NaN or infinite: its value is the worst."""
+ENDED = ("done", DIVERGED)
+"""What the status of a run says that is not to be run again."""
 
 
 class NoRunsYet(UserError):

@@ -13,7 +13,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress
 from dcinterp.support.table_files import write_table
 from dcinterp.train.control.engines import LOCAL
-from dcinterp.train.control.experiment import DIVERGED, FINAL, TUNING, Experiment, digest, joined, read_table
+from dcinterp.train.control.experiment import DIVERGED, ENDED, FINAL, TUNING, Experiment, digest, joined, read_table
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_sweep
 
@@ -121,7 +121,7 @@ def _run_missing(
     blind: bool,
 ) -> pd.DataFrame:
     before = read_table(experiment)
-    done = set(before.loc[before["status"].isin(("done", DIVERGED)), "name"])
+    done = set(before.loc[before["status"].isin(ENDED), "name"])
     experiment.require_config(runs, before)
     missing = tuple(run for run in runs if run.name not in done)
     if missing:
@@ -177,7 +177,7 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     if stage == TUNING:
         rows = _search_ended(rows)
     digests = {run.name: digest(run) for run in runs}
-    ended = rows["status"].isin(("done", DIVERGED)) & rows["name"].isin(digests)
+    ended = rows["status"].isin(ENDED) & rows["name"].isin(digests)
     rows = rows[ended].drop(columns=["message"])
     if not len(rows):
         return

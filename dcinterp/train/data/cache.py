@@ -69,8 +69,14 @@ def require_whole(folder: Path, record: str, arrays: list[str]) -> dict[str, Any
 
 
 def fingerprint_files(files: list[Path], root: Path) -> list[list[Any]]:
-    """What tells a set of files from another version of itself, without reading them.
+    """What tells a set of files from another version of itself, without reading them."""
+    return [[str(path.relative_to(root)), *file_version(path)] for path in files]
+
+
+def file_version(path: Path) -> tuple[int, int, int]:
+    """What tells a file from another version of itself, without reading it.
 
     The time of the last change (ctime) is among it: a file may be written over with its size and its mtime kept.
     """
-    return [[str(p.relative_to(root)), (s := p.stat()).st_size, s.st_mtime_ns, s.st_ctime_ns] for p in files]
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns

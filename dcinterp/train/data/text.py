@@ -28,7 +28,7 @@ from dcinterp.support.file_names import is_run
 from dcinterp.support.paths import matching, path_of
 from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
-from dcinterp.train.data.cache import find_or_make, fingerprint_files, require_whole
+from dcinterp.train.data.cache import file_version, find_or_make, fingerprint_files, require_whole
 from dcinterp.train.data.installed import python_sources
 from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer
 
@@ -133,8 +133,7 @@ def find(section: TextSection, output: Path | None = None) -> tuple[Any, Documen
         return _columns(load_named(section.dataset, "data.text"), section.column)
     if section.packages:
         named = python_sources(section.packages)
-        sizes = [[name, (s := file.stat()).st_size, s.st_mtime_ns, s.st_ctime_ns] for name, file in named]
-        return sizes, lambda: _texts([file for _, file in named])
+        return [[name, *file_version(file)] for name, file in named], lambda: _texts([file for _, file in named])
     if not section.path:
         root = Path(sysconfig.get_paths()["stdlib"])
         files = sorted(root.glob("*.py"))
