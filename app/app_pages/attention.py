@@ -58,7 +58,8 @@ if not patterns.stages:
 
 words = patterns.tokens
 query = inputs.position("From the token", words, key="query", help=tip("query"), where=where[2])
-key = inputs.position("To the token", words, key="key", default=question.source or 0, help=tip("key"), where=where[3])
+source = question.source or 0
+key = inputs.position("To the token", words, key="key", default=source, until=query, help=tip("key"), where=where[3])
 
 
 def follow(position):
@@ -80,16 +81,20 @@ token_chips(
     on_pick=follow,
     dark=theme() == "dark",
 )
+st.caption(
+    "In green: the last token, after which the model answers."
+    + (" In purple: the token that the right answer is read from." if question.source is not None else "")
+)
 view(
     patterns,
     "patterns",
     head=head,
     which=which,
-    selected=(query, min(query, key)),
+    selected=(query, key),
     on_pick=follow_cell,
     caption="Each row is a token that attends, each column a token that is attended to; a token cannot attend to later "
-    "ones, so those cells are empty. Click a cell, or move with the arrow keys, to choose a pair of tokens: the page "
-    "Composition then shows what its attention is made of.",
+    "ones, so those cells are empty. Click a cell, or move with the arrow keys, to choose a pair of tokens"
+    + (": the page Composition then shows what its attention is made of." if patterns.stages else "."),
 )
 
 st.subheader(

@@ -13,6 +13,11 @@ ADDS = {
     "gradient": "A gradient predicts what a small change would do; the scores of a layer need not sum to anything.",
 }
 
+EACH = (
+    "Of every example the answer is compared with one that another of its facts would give, whatever is chosen above; "
+    "the heads start from zero."
+)
+
 st.title("Attribution", anchor=False)
 st.markdown(
     "How much does each head contribute to the answer? A head's score estimates how much of the logit difference "
@@ -27,7 +32,8 @@ try:
 except UserError as problem:
     inputs.refuse(problem)
 target = prediction.answer_id if question.answer is not None else int(prediction.top_ids[0])
-foils = [int(token) for token in prediction.top_ids if int(token) != target]
+right = {target, *inputs.also_right(name, question)}
+foils = [int(token) for token in prediction.top_ids if int(token) not in right]
 names = dict(zip(prediction.top_ids.tolist(), prediction.top_tokens, strict=True))
 
 across = st.columns([2, 2, 1])
@@ -49,18 +55,22 @@ if method == "ig":
     steps = links.choose("Steps", [8, 16, 32, 64], key="steps", default=32, help=tip("completeness"), where=across[2])
     points = {"steps": steps}
 try:
-    with st.spinner("Integrating ..."):
-        scores = analyses.run(
-            "attribute_heads",
-            name,
-            prompt=question.prompt,
-            target=inputs.word(name, target),
-            foil=None if foil < 0 else inputs.word(name, foil),
-            method=method,
-            **points,
-        )
+    scores = analyses.long(
+        "attribute_heads",
+        name,
+        title="Attribute the answer to heads",
+        key="one",
+        at_once=inputs.is_short(name, question),
+        prompt=question.prompt,
+        target=inputs.word(name, target),
+        foil=None if foil < 0 else inputs.word(name, foil),
+        method=method,
+        **points,
+    )
 except UserError as problem:
     inputs.refuse(problem)
+if scores is None:
+    links.end_page()
 
 
 def follow(layer, head):
@@ -70,8 +80,9 @@ def follow(layer, head):
 top_layer, top_head = scores.best
 st.markdown(
     f"Head {top_head} of layer {top_layer} contributes most: **{float(scores.scores[scores.best]):+.2f}** to "
-    f"{sentences.explained(scores)}. Ablating this head alone "
-    f"{sentences.change_by(float(scores.ablation[scores.best]), scores)}.",
+    f"{sentences.explained(scores)}. Setting the output of this head alone to zero "
+    f"{sentences.change_by(float(scores.ablation[scores.best]), scores)}"
+    f"{sentences.with_its_mean(name, question, f'head {top_layer}.{top_head}', scores)}.",
     help=tip("attribution", "ablation"),
 )
 direct = case_studies.most_direct_head(name, question, scores)
@@ -128,8 +139,8 @@ try:
             "mean",
             selected=(layer, head),
             on_pick=follow,
-            caption=f"Each head's mean score over the {many.n} examples, by {METHODS[method]}. Click a cell to follow "
-            "that head above.",
+            caption=f"Each head's mean score over the {many.n} examples, by {METHODS[method]}. {EACH} Click a cell to "
+            "follow that head above.",
         )
         view(
             many,
@@ -139,7 +150,7 @@ try:
             table=False,
             caption="The heads with the largest means. A head stands out if its whole interval lies outside the grey "
             "bar, the middle 95 % of the largest mean of its layer when heads change places at random. The diamond is "
-            "the effect of ablating the head.",
+            f"the effect of setting the head to zero. {EACH}",
         )
 except UserError as problem:
     inputs.refuse(problem)

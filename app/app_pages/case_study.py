@@ -75,12 +75,12 @@ def heading(number, *terms):
     step = study.steps[number - 1]
     st.subheader(f"{SHOWN.index(number) + 1}. {step.title}", help=tip(*terms), anchor=f"step-{number}")
     if step.holds:
-        st.markdown(step.sentence)
+        st.markdown(escape(step.sentence))
     elif number in FOLDED:
         return st.expander("This step says little about this example", icon=":material/info:", key=f"folded-{number}")
     else:
         st.markdown(
-            f":material/info: {step.sentence}",
+            f":material/info: {escape(step.sentence)}",
             help="This step is not supported: the example differs from what the paper describes, or the effect is "
             "smaller than a tenth of the logit difference.",
         )
@@ -149,7 +149,12 @@ with summary_place:
             icon=":material/subdirectory_arrow_right:",
         )
 with places[0]:
-    if prediction.answer and prediction.rank != 1:
+    if prediction.answer and prediction.rank != 1 and int(prediction.top_ids[0]) in inputs.also_right(name, question):
+        st.info(
+            f'The model gives another right answer of this example: "{escape(prediction.top_tokens[0].strip())}".',
+            icon=":material/info:",
+        )
+    elif prediction.answer and prediction.rank != 1:
         st.warning(
             f"The model answers this example wrongly (the right answer has rank {prediction.rank}).",
             icon=":material/warning:",
@@ -186,7 +191,7 @@ with slot_2:
     )
 with places[2], heading(3, "OV circuit"):
     if not study.steps[2].holds:
-        st.markdown(study.steps[2].sentence)
+        st.markdown(escape(study.steps[2].sentence))
     view(
         study.circuit,
         "circuit",
@@ -270,7 +275,7 @@ with places[5] if composed else slot_source:
 if composed:
     with places[6], heading(7, "o_kg", "o_qg"):
         if not study.steps[6].holds:
-            st.markdown(study.steps[6].sentence)
+            st.markdown(escape(study.steps[6].sentence))
 with places[7]:
     st.divider()
     st.markdown("**The whole case study** as numbers, a folder, and code:")

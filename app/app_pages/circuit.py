@@ -296,7 +296,7 @@ with below:
     st.subheader("Prompts", anchor=False)
     st.caption("Each prompt of the half that edges were not ranked on: the model's answer, and that of the circuit.")
     st.dataframe(found.table(), hide_index=True, width="stretch")
-    footer(found, "answers", table=False)
+    footer(found, "answers", table=False, figure=found.table())
     st.subheader("Edges by score", anchor=False)
     view(
         scores,

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, links, models
+from workbench import analyses, inputs, links, models, sentences
 from workbench.glossary import tip
 from workbench.markdown import escape, sentence
 from workbench.view import view
@@ -46,7 +46,8 @@ def draw_prediction(each, number):
     first = inputs.first_word(each, question)
     prediction = analyses.run("predict", each, prompt=question.prompt, answer=first)
     if question.answer is not None:
-        said = "The expected" if inputs.is_whole(first, question) else f'The first token "{escape(str(first))}" of'
+        token = escape(inputs.shown(prediction.answer))
+        said = "The expected" if inputs.is_whole(first, question) else f'The first token "{token}" of'
         st.caption(
             f'{said} "{escape(str(question.answer))}": rank {prediction.rank}, probability '
             f"{prediction.answer_probability:.1%}."
@@ -62,11 +63,34 @@ def draw_pattern(each, number):
     view(whole, f"pattern-{number}", head=head, which=shown, caption=words)
 
 
+def attribute(each, target, foil, key):
+    return analyses.long(
+        "attribute_heads",
+        each,
+        title=f"Attribute {models.short(each)}",
+        key=f"attribute-{key}",
+        at_once=inputs.is_short(each, question),
+        prompt=question.prompt,
+        target=target,
+        foil=foil,
+        steps=16,
+    )
+
+
 def draw_scores(each, number):
-    target, foil = inputs.target_and_foil(each, question)
-    with st.spinner("Integrating ..."):
-        scores = analyses.run("attribute_heads", each, prompt=question.prompt, target=target, foil=foil, steps=16)
-    view(scores, f"heads-{number}", selected=(layer, head), on_pick=pick)
+    # The same two words for both models where the other one knows them, or the maps would answer two questions.
+    target, foil = inputs.target_and_foil(name, question)
+    if each != name and not (isinstance(target, str) and isinstance(foil, str)):
+        target, foil = inputs.target_and_foil(each, question)
+    try:
+        scores = attribute(each, target, foil, number)
+    except UserError:
+        if each == name:
+            raise
+        scores = attribute(each, *inputs.target_and_foil(each, question), number)
+    if scores is not None:
+        about = f"What each head contributes to {sentences.explained(scores)}."
+        view(scores, f"heads-{number}", selected=(layer, head), on_pick=pick, caption=about)
 
 
 def pick(row, column):

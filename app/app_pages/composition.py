@@ -41,7 +41,7 @@ layer = inputs.layer(name, where=across[0])
 stage = inputs.stage(name, where=across[1])
 query = inputs.position("Query token", words, key="query", help=tip("query"), where=across[2])
 source = question.source if question.source is not None else 0
-key = inputs.position("Key token", words, key="key", default=source, help=tip("key"), where=across[3])
+key = inputs.position("Key token", words, key="key", default=source, until=query, help=tip("key"), where=across[3])
 try:
     breakdown = analyses.run(
         "compose_breakdown", name, prompt=question.prompt, layer=layer, query=query, key=key, stage=stage
@@ -247,8 +247,9 @@ try:
         view(
             importance,
             "importance",
-            caption="How much of the answers of these examples integrated gradients credit to each layer, by branch: "
-            "before the softmax (pre) and after it (post). The diamond is the sum of the branches.",
+            caption="How much of the answers of these examples, each compared with one that another of its facts would "
+            "give, integrated gradients credit to each layer, by branch: before the softmax (pre) and after it (post). "
+            "The diamond is the sum of the branches.",
         )
 except UserError as problem:
     inputs.refuse(problem)

@@ -52,7 +52,7 @@ try:
         name,
         title="Score all edges",
         key="edges",
-        at_once=True,
+        at_once=inputs.is_short(name, question),
         prompt=question.prompt,
         target=target,
         foil=foil,
@@ -71,7 +71,8 @@ strongest = edges.top(1)
 if strongest:
     direct = case_studies.most_direct_head(name, question, edges)
     into = sentences.describe_strongest_edge_into(edges, direct.layer, direct.head) if direct else ""
-    st.markdown(f"{sentences.describe_strongest_edge(edges, strongest[0])} {into}")
+    mean = sentences.with_its_mean(name, question, strongest[0].intervention.unit, edges)
+    st.markdown(f"{sentences.describe_strongest_edge(edges, strongest[0], mean)} {into}")
 st.subheader("From attention to the answer", anchor=False, help=tip("edge", "branches"))
 view(
     edges,
@@ -90,7 +91,7 @@ view(
     warnings=False,
     table=False,
     caption="Each line names an edge: its branch, the head that shares and the head that uses its attention. Bars are "
-    "scores; diamonds are what removing the edge was measured to do.",
+    "scores; diamonds are what setting the edge to zero was measured to do.",
 )
 
 st.subheader("From head to head", anchor=False, help=tip("sharing"))
@@ -152,7 +153,7 @@ if len(edges.checked):
         kind="check",
         warnings=False,
         table=False,
-        caption="On the dashed line a score equals the measured effect of removing that edge. In the upper left and "
-        "lower right quarters the two differ in sign: do not rely on those scores. Point at a mark to read a name for "
-        "which there is no room.",
+        caption="On the dashed line a score equals the measured effect of setting that edge to zero. In the upper left "
+        "and lower right quarters the two differ in sign: do not rely on those scores. Point at a mark to read a name "
+        "for which there is no room.",
     )

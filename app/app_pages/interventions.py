@@ -3,7 +3,7 @@
 import streamlit as st
 
 from dcinterp.support.errors import UserError
-from workbench import analyses, inputs, intervention_form, links, models
+from workbench import analyses, inputs, intervention_form, links, models, sentences
 from workbench.glossary import tip
 from workbench.markdown import escape
 from workbench.view import view
@@ -26,7 +26,7 @@ intervention_form.line_builder(name)
 lines = links.text(
     "Interventions",
     key="what",
-    default=intervention_form.default_line(name),
+    default=intervention_form.default_line(name, question),
     area=True,
     # Parts belong to a model; a line that names a position also belongs to the prompt.
     means=lambda lines: (name, question.prompt if intervention_form.names_position(lines) else None),
@@ -61,12 +61,13 @@ try:
         foil=foil,
         dynamic_weights=weights,
         counterfactual=counterfactual,
-        reference=intervention_form.mean_examples(lines, question),
     )
 except UserError as problem:
     inputs.refuse(problem)
 
-st.markdown(effect.sentence(strong="**"), help=tip("logit difference", "target", "foil"))
+st.markdown(sentences.emphasised(effect), help=tip("logit difference", "target", "foil"))
+if effect.reference is not None:
+    st.caption(f"The values that are put in come from `{effect.reference}`, examples of the tasks.")
 predicted = intervention_form.predicted_effect(name, question.prompt, target, foil, lines)
 if predicted is not None:
     words = f"Attribution (integrated gradients) predicted {predicted:+.2f} for this head."

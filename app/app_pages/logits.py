@@ -33,6 +33,7 @@ try:
                 key="against_word",
                 default=strongest,
                 help=tip("foil", "logit difference"),
+                means=lambda _: (question.prompt, target),
             ).strip()
             or strongest
         )

@@ -207,7 +207,7 @@ try:
         title="Patch the path",
         key="path",
         cost="a run for every edge into it",
-        at_once=True,
+        at_once=length <= inputs.SHORT,
         prompt=question.prompt,
         receiver=receiver,
         through=through or None,

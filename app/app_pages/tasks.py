@@ -100,8 +100,8 @@ else:
         show_warnings(found)
         which = links.choose("Show", SHOWN, key="shown", style="segmented_control", where=across[1])
         heads = links.several("Main head", list(dict.fromkeys(found.heads)), key="main_head", where=across[2])
-        chosen_row = task_tables.example_table(found, which, heads, numbers)
-        footer(found, "example-table", table=False)
+        shown, chosen_row = task_tables.example_table(found, which, heads, numbers)
+        footer(found, "example-table", table=False, figure=shown)
         if chosen_row is None:
             st.caption("Sort by clicking a heading. Click the box of a row to open its example.")
         else:

@@ -143,7 +143,7 @@ def long(
         title: of the work, for the button and the list of running work.
         key: of the widgets.
         cost: how long it takes, shown on the button.
-        at_once: whether to start without a button where the model is small, since it then takes a second.
+        at_once: whether to start without a button where the model is small: of a short prompt it then takes a second.
         partial: draws a partial result.
         again: arguments that change no number but save work, such as parts of an earlier result.
         given: more arguments, whose names may be those of parameters here.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.support.errors import UserError
 from workbench import analyses, models
-from workbench.inputs import Question
+from workbench.inputs import Question, is_short
 
 
 def run_case_study(
@@ -44,7 +44,9 @@ def long_case_study(
     kind: str = "mean",
     contrast: str = "facts",
 ) -> Any | None:
-    """The same, for a large model after a button, with progress and a way to cancel; None as long as there is none.
+    """The same, for a large model or a long prompt after a button, with progress and a way to cancel.
+
+    None as long as there is none.
 
     Raises:
         UserError: the question does not fit the model.
@@ -55,7 +57,10 @@ def long_case_study(
     title = "Run the case study" if layer is None and key is None else "Follow this choice"
     # One button stands there for a prompt, and another for a head or a token that was chosen later.
     place = "case-study" if layer is None and key is None else "case-study-chosen"
-    return analyses.long("case_study", name, title=title, key=place, cost=cost, at_once=True, again=again, given=chosen)
+    short = is_short(name, question)
+    return analyses.long(
+        "case_study", name, title=title, key=place, cost=cost, at_once=short, again=again, given=chosen
+    )
 
 
 def _arguments(
@@ -84,10 +89,10 @@ class DirectHead(NamedTuple):
 def most_direct_head(name: str, question: Question, scores: Any) -> DirectHead | None:
     """The head that the case study follows against the runner-up.
 
-    None where the scores explain something else than the case study does, and for a large model: nobody who looks at
-    scores waits for a whole case study besides.
+    None where the scores explain something else than the case study does, and for a large model or a long prompt:
+    nobody who looks at scores waits for a whole case study besides.
     """
-    if not analyses.small(name):
+    if not analyses.small(name) or not is_short(name, question):
         return None
     try:
         study = run_case_study(name, question, contrast="runner-up")

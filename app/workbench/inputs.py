@@ -20,6 +20,8 @@ from workbench.glossary import tip
 from workbench.markdown import escape, sentence
 
 TASK, TEXT = "task", "text"
+SHORT = 96
+"""Tokens; prompts of the tasks have up to half as many."""
 EXAMPLES_AT_MOST = 5000
 """Of an analysis that is started on a page."""
 KINDS = {TASK: "An example of a task", TEXT: "My own text"}
@@ -95,11 +97,7 @@ def question(name: str, *, with_answer: bool = True) -> Question:
             vocabulary(name)
             if len(own) > 1:
                 own_prompts(own)
-        # As it was typed: what comes after a space or a line end is a question of its own. But models that read whole
-        # words end every document of the tasks with a line, which a pasted prompt does not mean.
-        model = getattr(getattr(bridge.tokenizer, "backend_tokenizer", None), "model", None)
-        cut = type(model).__name__ == "WordLevel" or not text.strip()
-        return Question(text.strip() if cut else text, as_typed(bridge.tokenizer, answer) or None)
+        return Question(as_meant(bridge.tokenizer, text), as_typed(bridge.tokenizer, answer) or None)
     task = links.choose(
         "Task",
         synthetic_tasks.TASKS,
@@ -123,6 +121,15 @@ def question(name: str, *, with_answer: bool = True) -> Question:
     )
     example = examples.held_out(task, number)
     return Question(example.prompt, example.answer, task, number, examples.source_token(name, task, number))
+
+
+def as_meant(tokenizer: Any, text: str) -> str:
+    """A prompt as it was typed: what comes after a space or a line end is a question of its own.
+
+    But models that read whole words end every document of the tasks with a line, which a pasted prompt does not mean.
+    """
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    return text.strip() if type(model).__name__ == "WordLevel" or not text.strip() else text
 
 
 def as_typed(tokenizer: Any, answer: str) -> str:
@@ -353,13 +360,23 @@ def stage(name: str, *, key: str = "stage", where: Any = st) -> str:
     )
 
 
-def position(label: str, tokens: Sequence[str], *, key: str, default: int = -1, help: str = "", where: Any = st) -> int:
-    """A position of the prompt, shown with its token."""
+def position(
+    label: str,
+    tokens: Sequence[str],
+    *,
+    key: str,
+    default: int = -1,
+    until: int | None = None,
+    help: str = "",
+    where: Any = st,
+) -> int:
+    """A position of the prompt, shown with its token; of those up to `until`, as the keys that a query sees."""
+    count = len(tokens) if until is None else until + 1
     return links.choose(
         label,
-        range(len(tokens)),
+        range(count),
         key=key,
-        default=default % len(tokens),
+        default=min(default % len(tokens), count - 1),
         format=lambda at: f"{at}: {shown(tokens[at])}",
         help=help or None,
         where=where,
@@ -377,6 +394,15 @@ def shown(token: str) -> str:
     from dcinterp.figures.base.style import visible
 
     return unescape(visible(token))
+
+
+def is_short(name: str, question: Question) -> bool:
+    """Whether a small model reads this prompt so fast that work on it may start without a click.
+
+    Raises:
+        UserError: the prompt does not fit the model.
+    """
+    return len(analyses.run("predict", name, prompt=question.prompt).tokens) <= SHORT
 
 
 def refuse(problem: Exception) -> None:
@@ -421,6 +447,21 @@ def first_word(name: str, question: Question) -> str | int | None:
     return word(name, first_token(bridge, answer) if question.task else answer_tokens(bridge, answer)[0])
 
 
+def also_right(name: str, question: Question) -> set[int]:
+    """First tokens of the other right answers of an example of the tasks: neither wrong, nor a foil."""
+    from dcinterp.mechanism.prompt import first_token
+
+    if question.example is None:
+        return set()
+    bridge, found = models.model(name), set()
+    for answer in question.example.accepted:
+        try:
+            found.add(first_token(bridge, answer))
+        except UserError:  # a word that this model lacks
+            continue
+    return found - {first_token(bridge, question.example.answer)}
+
+
 def is_whole(first: str | int | None, question: Question) -> bool:
     """Whether the first token of the answer is all of it."""
     return str(first).strip() == str(question.answer).strip()
@@ -443,10 +484,12 @@ def target_and_foil(name: str, question: Question) -> tuple[str | int, str | int
     prediction = analyses.run("predict", name, prompt=question.prompt, answer=first)
     if question.answer is not None and not is_whole(first, question):
         st.caption(
-            f'The answer "{escape(str(question.answer))}" has several tokens; this is about the first, "{first}".'
+            f'The answer "{escape(str(question.answer))}" has several tokens; this is about the first, '
+            f'"{escape(shown(prediction.answer))}".'
         )
     target = prediction.answer_id if question.answer is not None else int(prediction.top_ids[0])
-    return word(name, target), word(name, next(int(token) for token in prediction.top_ids if int(token) != target))
+    right = {target, *also_right(name, question)}
+    return word(name, target), word(name, next(int(token) for token in prediction.top_ids if int(token) not in right))
 
 
 def link_choices(more: dict[str, str]) -> dict[str, str | list[str]]:

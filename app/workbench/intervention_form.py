@@ -11,7 +11,8 @@ import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
 from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words
 from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
-from workbench import analyses, examples, links, models
+from dcinterp.support.errors import UserError
+from workbench import analyses, links, models
 from workbench.glossary import tip
 from workbench.inputs import Question, read_ids
 from workbench.markdown import escape
@@ -30,15 +31,31 @@ CHANGES_HELP = kinds_in_words() + "".join(
 PARTS = ("head", "branch", "edge", "weight")
 
 
-def default_line(name: str) -> str:
+def default_line(name: str, question: Question) -> str:
     """An intervention to begin with, on a part that the model has."""
     bridge = models.require(name)
     last, stages = bridge.cfg.n_layers - 1, stages_of(bridge)
-    # Without the words of the tasks, or any, there are no examples of them to take a mean over.
-    kind = DEFAULT if examples.knows_tasks(bridge.tokenizer) and not links.older("what") else "zero"
+    kind = DEFAULT if has_reference(name, question) and not links.older("what") else "zero"
     if stages and has_added(bridge, last, stages[-1]):
         return f"branch {last}.{stages[-1]}.added {kind}"
     return f"head {last}.0 {kind}"
+
+
+def has_reference(name: str, question: Question) -> bool:
+    """Whether there are examples to take a mean over, as of a prompt of the tasks."""
+    prompt = question.prompt if isinstance(question.prompt, str) else tuple(question.prompt)
+    return _has_reference(name, models.stamp(name), prompt)
+
+
+@st.cache_data(max_entries=256, show_spinner=False)
+def _has_reference(name: str, stamp: int, prompt: str | tuple[int, ...]) -> bool:
+    from dcinterp.mechanism.dataset import default_reference
+
+    try:
+        default_reference(models.model(name), prompt if isinstance(prompt, str) else list(prompt))
+    except UserError:
+        return False
+    return True
 
 
 def has_added(bridge: Any, layer: int, stage: str) -> bool:
@@ -172,19 +189,13 @@ def counterfactual_prompt(name: str, question: Question, lines: str, where: Any)
     return prompt
 
 
-def mean_examples(lines: str, question: Question) -> str | None:
-    """The set of examples that values are taken from, twenty of the same task; None if no line needs one."""
-    from dcinterp.mechanism.interventions import read_interventions
-
-    kinds = {one.kind for one in read_interventions(lines)}
-    needed = any(kind in ABLATIONS and ABLATIONS[kind].reference for kind in kinds)
-    return f"{question.task or 'all'} n=20 split=held-out" if needed else None
-
-
 def predicted_effect(name: str, prompt: str, target: Any, foil: Any, lines: str) -> float | None:
-    """The attribution score of the head that the only line sets to zero; None for other interventions."""
+    """The attribution score of the head that the only line sets to zero.
+
+    None for other interventions, and for a large model: nobody who looks at an intervention waits for all scores.
+    """
     found = re.fullmatch(r"\s*head (\d+)\.(\d+) zero\s*", lines)
-    if found is None:
+    if found is None or not analyses.small(name):
         return None
     scores = analyses.run("attribute_heads", name, prompt=prompt, target=target, foil=foil)
     layer, head = map(int, found.groups())

@@ -265,7 +265,7 @@ def _run(job: Job) -> None:
     except Cancelled:
         job.state = "cancelled"
     except (ValueError, OSError) as problem:
-        job.error, job.state = str(problem).splitlines()[0], "failed"
+        job.error, job.state = (str(problem).splitlines() or [type(problem).__name__])[0], "failed"
     except Exception as problem:  # a thread that dies silently would leave the page waiting for ever
         job.error, job.state = f"{type(problem).__name__}: {problem}", "failed"
     finally:

@@ -22,6 +22,7 @@ from workbench.markdown import escape, sentence
 
 LOADED_AT_MOST = 4
 FOLDERS_LISTED_AT_MOST = 200
+FOLDERS_DEEP = 3
 FITS_THE_SIDEBAR = 26
 """Letters."""
 ENDINGS = ("safetensors", "gguf", "bin", "json")
@@ -182,20 +183,24 @@ def composed(name: str) -> bool:
 
 def folders(root: Path) -> list[str]:
     """Folders of models and adapters, and GGUF files, at or below `root`, three levels deep, newest first."""
-    depths = ("", "*/", "*/*/", "*/*/*/")
-    found = [
-        path.parent
-        for depth in depths
-        for path in (
-            *root.glob(f"{depth}config.json"),
-            *root.glob(f"{depth}{ADAPTER}"),
-            *root.glob(f"{depth}{COMPOSITION}"),
-        )
-        if any(path.parent.glob("*.safetensors"))
-    ]
-    found += [path for depth in depths for path in root.glob(f"{depth}*{GGUF}") if path.is_file()]
-    newest = sorted(found, key=lambda folder: -folder.stat().st_mtime)
-    return [str(folder) for folder in newest[:FOLDERS_LISTED_AT_MOST]]
+    found: list[tuple[float, str]] = []
+    below = [(root, 0)]
+    while below:
+        folder, depth = below.pop()
+        try:  # a folder may be closed to us, or gone since it was listed
+            entries = list(os.scandir(folder))
+            names = {entry.name for entry in entries}
+            if names & {"config.json", ADAPTER, COMPOSITION} and any(each.endswith(".safetensors") for each in names):
+                found.append((folder.stat().st_mtime, str(folder)))
+            found += [
+                (each.stat().st_mtime, each.path) for each in entries if each.name.endswith(GGUF) and each.is_file()
+            ]
+            if depth < FOLDERS_DEEP:
+                below += [(Path(each.path), depth + 1) for each in entries if each.is_dir()]
+        except OSError:
+            continue
+    newest = sorted(found, key=lambda each: -each[0])
+    return [path for _, path in newest[:FOLDERS_LISTED_AT_MOST]]
 
 
 def estimate(name: str) -> Any:

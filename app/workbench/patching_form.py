@@ -10,7 +10,7 @@ import synthetic_tasks
 from dcinterp.mechanism.branches import BRANCHES, DYNAMIC_WEIGHTS
 from workbench import links, models
 from workbench.glossary import tip
-from workbench.inputs import Question, read_ids
+from workbench.inputs import Question, as_meant, read_ids
 from workbench.markdown import escape
 from workbench.task_tables import COUNTERFACTUAL_KINDS
 
@@ -57,7 +57,7 @@ def pair_arguments(name: str, question: Question) -> dict[str, Any] | None:
     Of an example of the tasks the person chooses what changes; beside a text of one's own there is a field.
     """
     if question.example is None:
-        return _own(question)
+        return _own(name, question)
     made = synthetic_tasks.counterfactuals(question.example, tokenizer=models.model(name).tokenizer)
     found = {
         kind: pair
@@ -82,7 +82,7 @@ def pair_arguments(name: str, question: Question) -> dict[str, Any] | None:
     return {"counterfactual": pair.corrupt.prompt, "target": question.answer, "foil": pair.answer}
 
 
-def _own(question: Question) -> dict[str, Any] | None:
+def _own(name: str, question: Question) -> dict[str, Any] | None:
     words = "As many tokens as the prompt has. Change the word that decides the answer."
     if not isinstance(question.prompt, str):
         ids = ", ".join(map(str, question.prompt))
@@ -92,14 +92,15 @@ def _own(question: Question) -> dict[str, Any] | None:
             )
         )
     else:
-        given = links.text(
+        typed = links.text(
             "Counterfactual prompt",
             key="counterfactual",
             default=question.prompt,
             area=True,
             help=words,
             means=lambda _: question.prompt,
-        ).strip()
+        )
+        given = as_meant(models.model(name).tokenizer, typed)
     if not given or given == question.prompt:
         st.info(
             "Change the counterfactual prompt so that it has another answer and as many tokens.",

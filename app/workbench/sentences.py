@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.inputs import shown
+from dcinterp.support.errors import UserError
+from workbench import analyses
+from workbench.inputs import Question, is_short, shown
 from workbench.markdown import escape
 
 
@@ -21,13 +23,46 @@ def change_by(effect: float, scores: Any) -> str:
     return f"{verb} the {quantity} by {abs(effect):.2f}"
 
 
+def with_its_mean(name: str, question: Question, unit: str, scores: Any) -> str:
+    """The effect of the mean beside that of zero, as the end of a sentence; "" where there is none, or it takes long.
+
+    Args:
+        name: the model.
+        question: what it was asked.
+        unit: a head or an edge, as interventions name it.
+        scores: of `question`, whose target and foil are the ones that count.
+    """
+    if not analyses.small(name) or not is_short(name, question):
+        return ""
+    try:
+        effect = analyses.run(
+            "intervene",
+            name,
+            prompt=question.prompt,
+            interventions=f"{unit} mean",
+            target=scores.target,
+            foil=scores.foil or None,
+        )
+    except UserError:  # a prompt without reference prompts
+        return ""
+    if effect.foil != scores.foil or effect.target != scores.target:
+        return ""
+    return f", and setting it to its mean over examples (`{effect.reference}`) {change_by(effect.effect, scores)}"
+
+
+def emphasised(effect: Any) -> str:
+    """The sentence of an intervention as Markdown, with its answers and numbers bold, whatever signs tokens have."""
+    mark = "\0"
+    return escape(effect.sentence(strong=mark)).replace(mark, "**")
+
+
 def edge_label(edge: Any) -> str:
     """An edge as figures label it, with its branch."""
     return f"**L{edge.layer}H{edge.head_from} → L{edge.layer}H{edge.head_to}** through the {_branch(edge)}"
 
 
-def describe_strongest_edge(edges: Any, edge: Any) -> str:
-    """The strongest edge in words, with what its ablation did where that was measured."""
+def describe_strongest_edge(edges: Any, edge: Any, mean: str = "") -> str:
+    """The strongest edge in words, with what its ablation did where that was measured, and `mean` behind it."""
     shared, use = "attention", f"head {edge.head_to} uses it with its own values"
     if edges.stage == "pre":
         shared, use = "scores", f"the softmax of head {edge.head_to} uses them"
@@ -37,7 +72,7 @@ def describe_strongest_edge(edges: Any, edge: Any) -> str:
         meaning = f"head {edge.head_from} shares its {shared} with head {edge.head_to}; {use}"
     return (
         f"The strongest edge is {edge_label(edge)}: {meaning}. It contributes **{edge.score:+.2f}** to "
-        f"{explained(edges)}{_ablated(edges, edge)}."
+        f"{explained(edges)}{_ablated(edges, edge)}{mean}."
     )
 
 
@@ -55,7 +90,7 @@ def describe_strongest_edge_into(edges: Any, layer: int, head: int) -> str:
 
 def _ablated(edges: Any, edge: Any) -> str:
     measured = dict(zip(edges.checked, edges.measured.tolist(), strict=True)).get(edge.intervention.unit)
-    return f"; removing the edge {change_by(measured, edges)}" if measured is not None else ""
+    return f"; setting the edge to zero {change_by(measured, edges)}" if measured is not None else ""
 
 
 def _branch(edge: Any) -> str:

@@ -26,7 +26,10 @@ COUNTERFACTUAL_KINDS = {
 
 COLUMNS = {
     "answers": ("answers", "How many answers were scored."),
-    "accuracy": ("right (%)", "Answers whose every token is the most likely one."),
+    "accuracy": (
+        "right (%)",
+        "Answers whose every token is the most likely one. Where several are right, the one that the tasks name first.",
+    ),
     "low": ("from", "Lower end of the 95 % interval."),
     "high": ("to", "Upper end of the 95 % interval."),
     "fact_unif": ("random fact (%)", "A baseline that applies the right transformation to a random fact."),
@@ -140,8 +143,8 @@ EXAMPLE_COLUMNS = {
 }
 
 
-def example_table(result: Any, which: str, heads: list[str], numbers: list[int]) -> int | None:
-    """The examples as a table that can be sorted; the number of the one that is chosen, if one is.
+def example_table(result: Any, which: str, heads: list[str], numbers: list[int]) -> tuple[Any, int | None]:
+    """(the examples as a table that can be sorted, the number of the one that is chosen, if one is).
 
     Args:
         result: an `ExampleTable`.
@@ -166,7 +169,7 @@ def example_table(result: Any, which: str, heads: list[str], numbers: list[int])
         frame, hide_index=True, column_config=config, key=key, on_select="rerun", selection_mode="single-row"
     )
     chosen = event["selection"]["rows"]
-    return int(frame["number"].iloc[chosen[0]]) if chosen and chosen[0] < len(frame) else None
+    return frame, int(frame["number"].iloc[chosen[0]]) if chosen and chosen[0] < len(frame) else None
 
 
 def accuracy_table(table: Any) -> None:

@@ -84,8 +84,11 @@ function draw(parent, whole, data, send) {
 }
 
 function mark(table, data) {
-  for (const canvas of table.querySelectorAll("canvas"))
-    canvas.classList.toggle("chosen", canvas.dataset.at === data.chosen)
+  for (const canvas of table.querySelectorAll("canvas")) {
+    const chosen = canvas.dataset.at === data.chosen
+    canvas.classList.toggle("chosen", chosen)
+    canvas.setAttribute("aria-pressed", chosen)
+  }
 }
 
 function paint(canvas, values, { size, colours, unit }) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,6 @@ def payload(result: Any, look: str) -> dict[str, Any]:
         "unit": unit,
         "heads": result.composed.shape[1],
         "size": result.composed.shape[2],
-        "names": [visible(name) for name in result.cell_names()],
+        "names": [unescape(visible(name)) for name in result.cell_names()],
         "colours": [[float(at), [int(str(c)[i : i + 2], 16) for i in (1, 3, 5)]] for at, c in diverging(look)],
     }

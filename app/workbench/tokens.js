@@ -36,7 +36,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
   chips.forEach((chip, position) => {
     chip.textContent = data.tokens[position].replaceAll("\n", "↵") || "∅"
     const mark = data.marks[position] || ""
-    chip.title = `position ${position}${mark ? `: ${mark}` : ""}`
+    const means = { answer: "the model answers after it", source: "the source" }[mark]
+    chip.title = `position ${position}${means ? `: ${means}` : ""}`
     chip.className = mark
     chip.id = `token-${position}`
     chip.setAttribute("role", data.active ? "option" : "listitem")

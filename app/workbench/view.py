@@ -110,7 +110,7 @@ def footer(
         words: the text alternative of the figure.
         table: whether to offer the numbers as a table.
         caption: what stands below the figure; its file has it too.
-        figure: what is drawn: its own rows are the table; without one those of the whole result are.
+        figure: what is drawn: its own rows are the table, as a table is itself; without one those of the whole result.
     """
     parts: list[tuple[str, str, str, Callable[[], None]]] = [
         ("Export", "download", "export", lambda: files(result, place, options, caption, figure)),
@@ -131,9 +131,13 @@ def footer(
 
 
 def table_of(result: Any, figure: Any) -> Any:
-    """What is shown as a table: the rows of the figure, or of the whole result where there is none."""
+    """What is shown as a table: a table as it is, the rows of a figure, or of the whole result where there is none."""
+    import pandas as pd
+
     from dcinterp.figures.base.rows import rows
 
+    if isinstance(figure, pd.DataFrame):
+        return figure
     return result.to_dataframe() if figure is None else rows(figure)
 
 
@@ -175,7 +179,7 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
     ]
     st.markdown(
         "**Download**",
-        help="The web page opens offline. The CSV file has what this figure shows, the Parquet file all numbers of the "
+        help="The web page opens offline. The CSV file has what is shown here, the Parquet file all numbers of the "
         "result. The result folder is what `dcinterp replay` reads.",
     )
     with st.container(horizontal=True, gap="small"):

@@ -69,7 +69,9 @@ def test_the_table_leaves_out_repeats_and_keeps_the_numbers_of_the_others(app, m
         return {"selection": {"rows": [len(frame) - 1]}}
 
     monkeypatch.setattr(task_tables.st, "dataframe", choose_the_last)
-    assert task_tables.example_table(Table(), "all", [], numbers) == numbers[-1]
+    frame, chosen = task_tables.example_table(Table(), "all", [], numbers)
+    assert chosen == numbers[-1]
+    assert frame["number"].tolist() == numbers, "what is exported is what is shown"
 
 
 def test_what_is_written_is_shown_step_by_step(app):

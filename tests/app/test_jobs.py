@@ -257,3 +257,12 @@ def test_a_result_that_left_the_cache_is_still_there(jobs):
     comes_true(lambda: job.state == "done")
     long = {"title": "count", "key": "count", "run": "x"}
     assert analyses.long("training_edges", None, stamp=7, **long) == "counted"
+
+
+def test_work_that_fails_without_a_word_ends(jobs):
+    def fails(progress):
+        raise ValueError
+
+    job = jobs.start("fails", "1", fails)
+    comes_true(lambda: not job.alive)
+    assert (job.state, job.error) == ("failed", "ValueError")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from dcinterp.model.config import DCFormerConfig
 from dcinterp.model.decoder import DCFormerForCausalLM
 from tests.app.opening import open_page
 
+APP = Path(__file__).parents[2] / "app"
 CITY = "< Thomas likes Moscow. Karen likes Incheon. Edward likes Washington, D.C >. Edward wants to go to the city in"
 
 
@@ -133,3 +136,85 @@ def test_a_circuit_of_another_model_is_refused_for_that_model_alone(app):
     assert [error.value for error in app.error] == ["This circuit is of transformer++."]
     app.selectbox(key="model").set_value("transformer++").run()
     assert not app.error
+
+
+def test_two_models_are_compared_on_the_same_two_words(app):
+    open_page(app, "compare", model="dcformer++", other="transformer++", prompt="task", task="task2", example="0")
+    captions = [each.value for each in app.caption if "What each head contributes to" in each.value]
+    assert len(captions) == 2
+    assert len({caption.split(".")[0] for caption in captions}) == 1
+
+
+def test_another_right_answer_is_not_called_wrong(app, monkeypatch):
+    monkeypatch.syspath_prepend(str(APP))
+    from workbench import examples, inputs
+
+    number = next(n for n in range(200) if len(examples.held_out("task40", n).accepted) > 1)
+    example = examples.held_out("task40", number)
+    open_page(app, "logits", task="task40", example=str(number))
+    against = app.text_input(key="against_word").value
+    assert against not in example.accepted
+    question = inputs.Question(example.prompt, example.answer, "task40", number)
+    assert len(inputs.also_right("dcformer++", question)) == len(example.accepted) - 1
+
+
+def test_ablations_are_named_with_what_is_put_in(app):
+    open_page(app, "attribution", task="task2", example="0")
+    assert re.search(r"Setting the output of this head alone to zero .* and setting it to its mean over", texts(app))
+    open_page(app, "edges", task="task2", example="0")
+    assert re.search(r"setting the edge to zero .* and setting it to its mean over", texts(app))
+
+
+def test_interventions_say_which_prompts_they_take_values_from(app):
+    open_page(app, "interventions")
+    assert any("come from `task2 n=32" in each.value for each in app.caption)
+    app.selectbox(key="model").set_value("dcformer++-code").run()
+    assert not app.exception
+    assert not app.error
+    assert app.text_area(key="what").value.endswith(" zero"), "the tasks are no reference for source code"
+    assert not any("come from" in each.value for each in app.caption)
+
+
+def test_a_key_is_no_later_than_its_query(app):
+    open_page(app, "attention", query="3", key="7")
+    assert not app.exception
+    assert app.selectbox(key="key").value <= 3
+    assert any("key = '7'" in each.value for each in app.warning)
+    open_page(app, "composition", query="3")
+    assert not app.error
+
+
+def test_a_counterfactual_is_read_as_it_was_typed(app):
+    text = "def f(x):\n    return "
+    open_page(app, "patching", model="dcformer++-code", prompt="text", text=text)
+    assert not app.error
+    app.text_area(key="counterfactual").set_value(text.replace("(x)", "(y)")).run()
+    assert not app.exception
+    assert not any("tokens long" in each.value for each in app.error)
+
+
+def test_a_long_prompt_waits_for_a_click(app):
+    open_page(app, "edges", model="dcformer++-code", prompt="text", text="x = 1\n" * 60)
+    assert not app.exception
+    assert any(button.label.startswith("Score all edges") for button in app.button)
+
+
+def test_folders_that_cannot_be_listed_are_left_out(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(APP))
+    from workbench import models
+
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    for place in (tmp_path / "a", deep):
+        (place / "config.json").write_text("{}")
+        (place / "model.safetensors").write_bytes(b"")
+    listed = models.os.scandir
+
+    def scandir(folder):
+        if Path(folder).name == "gone":
+            raise FileNotFoundError(folder)
+        return listed(folder)
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.setattr(models.os, "scandir", scandir)
+    assert set(models.folders(tmp_path)) == {str(tmp_path / "a"), str(deep)}
