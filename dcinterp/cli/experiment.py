@@ -63,7 +63,8 @@ def run(
         dcinterp experiment run experiments/recombination --table again.csv --jobs 2
     """
     from dcinterp.train.control.experiment_file import read_experiment
-    from dcinterp.train.control.run_experiment import RunsFailed, parse_seeds, run_experiment
+    from dcinterp.train.control.run_experiment import RunsFailed, run_experiment
+    from dcinterp.train.control.seeds import parse_seeds
 
     require_file_place(table)
     experiment = read_experiment(folder, table=table)

@@ -27,7 +27,7 @@ from dcinterp.train.control.experiment import (
     value_text,
     values_text,
 )
-from dcinterp.train.control.run_experiment import seeds_text
+from dcinterp.train.control.seeds import seeds_text
 
 MEASUREMENTS = (
     "by_combination",

@@ -103,10 +103,15 @@ def _measured(table: Path) -> pd.DataFrame:
 
 
 def _measured_of(runs: pd.DataFrame, table: Path) -> pd.DataFrame:
-    """The rows of a table, if it is there, but for those of runs that were made anew since, with another config."""
+    """The rows of a table, if it is there, but for those of runs that are not reported, or were made anew since.
+
+    One that was made anew has another config.
+    """
     if not table.is_file():
         return pd.DataFrame(columns=["arm", "seed"])
     rows = _measured(table)
+    reported = {(arm, int(seed)) for arm, seed in zip(runs["arm"], runs["recipe.seed"], strict=True)}
+    rows = rows[[(arm, int(seed)) in reported for arm, seed in zip(rows["arm"], rows["seed"], strict=True)]]
     if DIGEST not in rows or DIGEST not in runs:
         return rows
     now = {

@@ -74,13 +74,13 @@ def comparison(experiment: Experiment, measure: str | None, baseline: str | None
     return compare_arms(str(experiment.folder), measure=measure, baseline=baseline, table=table)
 
 
-def whole_comparison(experiment: Experiment) -> ArmComparison:
-    """The arms by the primary measure, once every planned seed has a run of each.
+def whole_comparison(experiment: Experiment, measure: str | None = None) -> ArmComparison:
+    """The arms by one measure (the primary one when None), once every planned seed has a run of each.
 
     Raises:
         UserError: some have not: then there is no verdict.
     """
-    found = arms_of(experiment)
+    found = arms_of(experiment, measure)
     if len(found.seeds) < found.planned:
         raise UserError(f"{len(found.seeds)} of {found.planned} seeds have a run of every arm: {NO_VERDICT}.")
     return found

@@ -10,6 +10,7 @@ again, on which side of zero it lies, and how many of forty other seeds of the d
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -35,11 +36,12 @@ def summary(again: Experiment) -> str:
     Raises:
         UserError: the planned seeds have not all a run of every arm.
     """
-    found = whole_comparison(again)
     rows = []
     for each in again.hypotheses:
-        apart = found.by_seed(each.arms, each.baselines)
-        ends = [bootstrap_interval(apart, level=each.again, seed=seed) for seed in (0, *OTHER)]
+        found = whole_comparison(again, each.measure or None)
+        apart, bounds = found.by_seed(each.arms, each.baselines), (-1.0, 1.0) if found.share else None
+        draw = partial(bootstrap_interval, apart, level=each.again, bounds=bounds, resamples=again.draws)
+        ends = [draw(seed=seed) for seed in (0, *OTHER)]
         sides = [side_of_zero(float(low), float(high)) for low, high in ends]
         shown = interval_text(*found.between(each.arms, each.baselines, each.again), sign="+")
         alike = f"{sum(one == sides[0] for one in sides[1:])} of {len(OTHER)}"

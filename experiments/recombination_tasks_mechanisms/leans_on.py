@@ -18,7 +18,14 @@ import torch
 
 from dcinterp.evidence.intervals import interval_text
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text, trained_models, with_all_arms
+from dcinterp.evidence.trained_models import (
+    RunsFolder,
+    RunsTable,
+    measured_of,
+    print_text,
+    trained_models,
+    with_all_arms,
+)
 from dcinterp.evidence.verdicts import family_level
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
@@ -124,7 +131,10 @@ def main(
     if not (measured := trained.place / MEASURED).is_file():
         asked = f"--folder {folder}" + ("" if table is None else f" --table {table}")
         raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py {asked} makes it.")
-    print_text(summary(pd.read_csv(measured), trained.experiment, trained.options), trained.place / TEXT_FILE)
+    print_text(
+        summary(measured_of(trained.experiment, measured), trained.experiment, trained.options),
+        trained.place / TEXT_FILE,
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.text import shown
-from dcinterp.train.control.experiment import Experiment, NoRunsYet, reported_runs, values_text
+from dcinterp.train.control.experiment import DRAWS, Experiment, NoRunsYet, reported_runs, values_text
 from dcinterp.train.control.experiment_file import read_experiment
 
 
@@ -74,6 +74,7 @@ class ArmComparison(Result):
     difference_high: Float[Tensor, " arm"]
     parameters: Float[Tensor, " arm"]
     flops: Float[Tensor, " arm"]
+    draws: int = DRAWS
 
     def labels(self, axis: str) -> list[Any] | None:
         names: dict[str, list[Any]] = {"arm": list(self.arms), "seed": list(self.seeds)}
@@ -81,7 +82,7 @@ class ArmComparison(Result):
 
     def between(self, arms: Sequence[str], baselines: Sequence[str], level: float = 0.95) -> tuple[float, float, float]:
         """(mean, low, high) over seeds of the mean of some arms minus that of others."""
-        return _mean(self.by_seed(arms, baselines), (-1.0, 1.0) if self.share else None, level)
+        return _mean(self.by_seed(arms, baselines), (-1.0, 1.0) if self.share else None, level, self.draws)
 
     def by_seed(self, arms: Sequence[str], baselines: Sequence[str]) -> Float[Tensor, " seed"]:
         """The mean of some arms minus that of others, of every seed."""
@@ -176,13 +177,11 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         raise NoRunsYet(
             f"No seed of {experiment.folder} has a run of every arm yet; go on with `dcinterp experiment run`."
         )
-    planned = len(experiment.seeds)
-    if not experiment.has_own_table:
-        planned = max(planned, rows["recipe.seed"].nunique())
+    planned, draws = experiment.planned(rows["recipe.seed"].nunique()), experiment.draws
     values = torch.tensor(wide.to_numpy(float))
     share = is_share(measure)
-    means = [_mean(row, None) if not share else (float(row.mean()), math.nan, math.nan) for row in values]
-    apart = [_mean(row, (-1.0, 1.0) if share else None) for row in values - values[arms.index(baseline)]]
+    means = [_mean(row, None, draws=draws) if not share else (float(row.mean()), math.nan, math.nan) for row in values]
+    apart = [_mean(row, (-1.0, 1.0) if share else None, draws=draws) for row in values - values[arms.index(baseline)]]
     facts = rows.reindex(columns=["arm", "parameters", "flops"]).groupby("arm").mean().reindex(arms)
     mean, low, high = (torch.tensor(column) for column in zip(*means, strict=True))
     difference, difference_low, difference_high = (torch.tensor(column) for column in zip(*apart, strict=True))
@@ -205,6 +204,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         difference_high=difference_high,
         parameters=torch.tensor(facts["parameters"].to_numpy(float)),
         flops=torch.tensor(facts["flops"].to_numpy(float)),
+        draws=draws,
     )
 
 
@@ -221,8 +221,10 @@ def _finished(experiment: Experiment, measure: str) -> pd.DataFrame:
     return rows.dropna(subset=[measure])
 
 
-def _mean(values: Tensor, bounds: tuple[float, float] | None, level: float = 0.95) -> tuple[float, float, float]:
-    low, high = bootstrap_interval(values, bounds=bounds, level=level)
+def _mean(
+    values: Tensor, bounds: tuple[float, float] | None, level: float = 0.95, draws: int = DRAWS
+) -> tuple[float, float, float]:
+    low, high = bootstrap_interval(values, bounds=bounds, level=level, resamples=draws)
     return float(values.mean()), float(low), float(high)
 
 

@@ -11,6 +11,7 @@ import csv
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,10 +26,15 @@ import pandas as pd
 from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.train.config.recipe import own_folders
+from dcinterp.train.control.seeds import parse_seeds
 from dcinterp.train.control.sweep import TABLE, SweepRun, file_name, make_run, read_results
 
 SEEDED = ("recipe.seed", "data.seed")
 REPLICATION = "replication.csv"
+PLANNED_AGAIN = re.compile(r"^again:.*\bseeds: *([0-9,-]+)", re.MULTILINE)
+"""Where the file of an experiment names the seeds of its repetition."""
+DRAWS = 1000
+"""Of the bootstrap, behind an interval."""
 TUNING, FINAL = "tuning", "final"
 DIVERGED = "diverged"
 """The status of a run of the search whose loss or weights became NaN or infinite: its value is the worst."""
@@ -108,7 +114,8 @@ class Experiment:
     tuning_keys: values that are searched, by key. tuning_config: keys that only runs of the search have. measure_best:
     "lowest" or "highest", which is better in the measures, to tell what a verdict goes against; else "". edge_marks: a
     verdict against an arm at an edge of its search stays and says so, where else it is open. measures: columns of the
-    table and what they are called; the first is the primary one.
+    table and what they are called; the first is the primary one. again_seeds, again_draws: the seeds of its repetition,
+    where they are planned, and the draws of the bootstrap there.
     """
 
     folder: Path
@@ -134,6 +141,22 @@ class Experiment:
     limits: tuple[str, ...]
     output: Path
     table: Path
+    again_seeds: tuple[int, ...] = ()
+    again_draws: int = DRAWS
+
+    def planned(self, there: int) -> int:
+        """How many seeds its table is to have, if it has runs of so many.
+
+        Of a repetition whose seeds the file does not name, as many as the experiment has, or as there are.
+        """
+        if self.has_own_table:
+            return len(self.seeds)
+        return len(self.again_seeds) or max(len(self.seeds), there)
+
+    @property
+    def draws(self) -> int:
+        """Of the bootstrap, behind each interval."""
+        return DRAWS if self.has_own_table else self.again_draws
 
     @property
     def baseline(self) -> str:
@@ -197,13 +220,16 @@ class Experiment:
         """
         again = read_table(replace(self, table=self.folder / REPLICATION))
         run = again.loc[again["stage"] == FINAL, SEEDED[0]] if len(again) else []
-        first, taken = max([*self.seeds, *map(int, run)]) + 1, self._seeds_beside()
+        first, taken = max([*self.seeds, *self.again_seeds, *map(int, run)]) + 1, self._seeds_beside()
         while used := taken & set(range(first, first + len(self.seeds))):
             first = max(used) + 1
         return f"{first}-{first + len(self.seeds) - 1}"
 
     def _seeds_beside(self) -> set[int]:
-        """Seeds of the runs in the tables of the experiments beside this one; a file that is no such table has none."""
+        """Seeds of the runs of the experiments beside this one, and of those that they plan.
+
+        A file that is no such table has none.
+        """
         found = set[int]()
         for file in (*self.folder.parent.glob(f"*/{TABLE}"), *self.folder.parent.glob(f"*/{REPLICATION}")):
             if not file.is_file():  # a pipe would be waited for without end
@@ -212,6 +238,10 @@ class Experiment:
                 rows = csv.reader(text)
                 column = next(rows, []).index(SEEDED[0])
                 found |= {int(float(row[column])) for row in rows if row and row[column]}
+        for file in self.folder.parent.glob("*/experiment.yaml"):
+            with suppress(OSError, ValueError):
+                planned = PLANNED_AGAIN.search(file.read_text(encoding="utf-8")) if file.is_file() else None
+                found |= set(parse_seeds(planned[1])) if planned else set()
         return found
 
     def counted(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,7 @@
       measure_best: highest                     # in all measures: then no verdict goes against an arm at an edge;
       at_an_edge: open                          # `marked` lets it stand, and says so
     seeds: [0, 1, 2]                            # of weights and documents
+    again: {seeds: 10-19, draws: 20000}         # those of a repetition, and the bootstrap's draws there
     measures: {accuracy 1 held-out: accuracy on new pairs}    # the first is the primary one
     hypotheses:                                 # that an arm minus another is above zero, in the primary measure
       - {name: H1, arm: composed, baseline: plain}               # a list of arms stands for their mean; with
@@ -46,7 +47,8 @@ from typing import Any
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.train.config.recipe import TrainConfig, find_config, own_folders, read_tree
-from dcinterp.train.control.experiment import FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
+from dcinterp.train.control.experiment import DRAWS, FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
+from dcinterp.train.control.seeds import parse_seeds
 from dcinterp.train.control.sweep import TABLE, file_name, leaves, meet
 from dcinterp.train.data.puzzles import open_puzzle
 
@@ -58,6 +60,7 @@ KEYS = (
     "arms",
     "tuning",
     "seeds",
+    "again",
     "measures",
     "hypotheses",
     "claim",
@@ -68,6 +71,7 @@ KEYS = (
     "output",
 )
 TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best", "at_an_edge")
+AGAIN_KEYS = ("seeds", "draws")
 EDGE_RULES = ("open", "marked")
 AS = "tuned_as"
 MOST_RUNS = 100_000
@@ -117,6 +121,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
     _require_own_keys(file, arms, searched_keys)
     tuned_as = _tuned_as(file, arms)
     seeds, searched = _numbers(file, tree["seeds"]), _numbers(file, tuning.get("seeds", []))
+    again = tree.get("again") or {}
     if set(seeds) & set(searched):
         raise UserError(f"{file} tunes on seeds that it also reports ({sorted(set(seeds) & set(searched))}).")
     hypotheses = _hypotheses(
@@ -156,9 +161,11 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         limits=tuple(map(str, tree.get("limits") or ())),
         output=Path(tree.get("output") or f"runs/{file.parent.name}"),
         table=Path(table) if table else file.parent / TABLE,
+        again_seeds=parse_seeds(str(again.get("seeds", ""))),
+        again_draws=int(again.get("draws", DRAWS)),
     )
     if not made.has_own_table:
-        made = replace(made, output=made.output / _mark(made.table))
+        made = replace(made, output=made.output / _mark(made.folder, made.table))
     made.tuning_runs()
     for arm in made.arms:
         _require_model(file, arm, made.run(FINAL, arm, {}, seeds[0]).config)
@@ -201,9 +208,14 @@ def series(experiment: Experiment) -> list[Experiment]:
     return found
 
 
-def _mark(table: Path) -> str:
-    """A name for the runs of another table: that of its file, and a hash of its place."""
-    return f"{table.stem}-{hashlib.blake2b(os.path.realpath(table).encode(), digest_size=4).hexdigest()}"
+def _mark(folder: Path, table: Path) -> str:
+    """A name for the runs of another table: that of its file, and a hash of its place.
+
+    In the folder of the experiment that is its name there, so that a repository which was moved finds its runs.
+    """
+    place, home = os.path.realpath(table), os.path.realpath(folder)
+    place = os.path.relpath(place, home) if place.startswith(home + os.sep) else place
+    return f"{table.stem}-{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"
 
 
 def _config(file: Path, tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,6 +272,11 @@ def _require_kinds(file: Path, tree: Mapping[str, Any]) -> None:
     known = isinstance(solved, dict) and set(solved) <= {"by", "at"}
     if not known or type(at := solved.get("at", 0.95)) not in (int, float) or not 0 < at <= 1:
         raise UserError(f"`solved` of {file} must be a column and a share, such as {{by: accuracy 1 seen, at: 0.95}}.")
+    again = tree.get("again") or {}
+    if not isinstance(again, dict) or not set(again) <= {*AGAIN_KEYS} or type(again.get("draws", DRAWS)) is not int:
+        raise UserError(f"`again` of {file} must be seeds and draws, such as {{seeds: 10-19, draws: 20000}}.")
+    if again.get("draws", DRAWS) < DRAWS:
+        raise UserError(f"`again` of {file} asks for {again['draws']} draws; give at least {DRAWS}.")
     if not isinstance(tree.get("output") or "", str):
         raise UserError(f"`output` of {file} must be a folder.")
     for key in ("about", "limits"):

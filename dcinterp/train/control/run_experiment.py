@@ -18,6 +18,8 @@ from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_sweep
 
 LOCK = ".experiment"
+MOST_NAMED = 20
+"""Of runs that failed, in a message."""
 
 
 class RunsFailed(UserError):
@@ -81,35 +83,6 @@ def _take_search(experiment: Experiment) -> None:
         write_table(joined(rows, there), experiment.table)
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """The seeds of a text such as "10-19" or "3,5"; none of an empty one.
-
-    Raises:
-        UserError: it is neither.
-    """
-    if not text.strip():
-        return ()
-    found: list[int] = []
-    for part in [part.strip() for part in text.split(",") if part.strip()] or [text]:
-        first, dash, last = part.partition("-")
-        last = last if dash else first
-        if not first.isdigit() or not last.isdigit() or not 0 <= int(last) - int(first) <= 9999:
-            raise UserError(f"{text!r} names no seeds; write them as 10-19 or as 3,5.")
-        found += range(int(first), int(last) + 1)
-    return tuple(dict.fromkeys(found))
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """Seeds as `parse_seeds` reads them: those that follow each other as a range, such as "10-19,25"."""
-    runs = list[list[int]]()
-    for seed in sorted(seeds):
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def _run_missing(
     experiment: Experiment,
     runs: list[SweepRun],
@@ -136,12 +109,13 @@ def _run_missing(
             written=join,
             beside=[Path(run.config.output) for run in known],
         )
-        require_ended(_search_ended(rows) if stage == TUNING else rows, experiment.table, place)
+        # A run of the search that diverged has the worst value; of a reported one somebody must be told.
+        require_ended(_with_diverged(rows) if stage == TUNING else rows, experiment.table, place)
     return read_table(experiment)
 
 
-def _search_ended(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the search, with a status of their own for runs that diverged: their values are the worst."""
+def _with_diverged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a status of their own for runs that diverged: they have ended, and none is made again."""
     from dcinterp.train.loop.divergence import NOT_FINITE  # brings all of transformers
 
     diverged = (rows["status"] == "failed") & rows["message"].fillna("").str.contains(NOT_FINITE, regex=False)
@@ -161,10 +135,12 @@ def require_ended(rows: pd.DataFrame, kept: Path, logs: Path) -> None:
     """
     failed = rows[rows["status"] == "failed"]
     if len(failed):
-        first = failed.iloc[0]
+        first, *others = failed.to_dict("records")
+        also = f"; the others are {', '.join(str(each['name']) for each in others[:MOST_NAMED])}" if others else ""
+        more = ", ..." if len(others) > MOST_NAMED else ""
         raise RunsFailed(
-            f"{len(failed)} of {len(rows)} runs failed, such as {first['name']} ({first['message']}). The others are "
-            f"kept in {kept}, and the logs are in {logs}."
+            f"{len(failed)} of {len(rows)} runs failed, such as {first['name']} ({first['message']}){also}{more}. What "
+            f"ended is kept in {kept}, and the logs are in {logs}."
         )
 
 
@@ -174,8 +150,7 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     if not made.is_file():
         return
     rows = pd.read_csv(made)
-    if stage == TUNING:
-        rows = _search_ended(rows)
+    rows = _with_diverged(rows)
     digests = {run.name: digest(run) for run in runs}
     ended = rows["status"].isin(ENDED) & rows["name"].isin(digests)
     rows = rows[ended].drop(columns=["message"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from dcinterp.train.control import experiment as experiment_module
 from dcinterp.train.control import run_experiment as runner
 from dcinterp.train.control import sweep
 from dcinterp.train.control.check_experiment import plan_experiment
-from dcinterp.train.control.experiment import joined, read_table, values_text
+from dcinterp.train.control.experiment import NoRunsYet, joined, read_table, values_text
 from dcinterp.train.control.experiment_file import read_experiment
-from dcinterp.train.control.run_experiment import parse_seeds, run_experiment, seeds_text
+from dcinterp.train.control.run_experiment import run_experiment
 from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.control.seeds import parse_seeds, seeds_text
 from dcinterp.train.loop.run import train
 
 TREE = {
@@ -448,6 +450,51 @@ def test_a_value_at_which_runs_diverge_is_the_worst(folder, monkeypatch):
     table.loc[table["stage"] == "tuning", "status"] = "diverged"
     with pytest.raises(UserError, match="Of plain, runs diverged at every value of the search; give lower"):
         experiment.choose(table)
+
+
+def test_a_reported_run_that_diverges_is_named_once_and_not_made_again(folder, monkeypatch):
+    started = []
+
+    def launch(config, log, folder, stop, working):
+        started.append(Path(config).stem)
+        if "final,plain" in config:
+            return "The loss became NaN or infinite at step 2, so training has stopped and no model is written."
+        train(read_config(config), resume=True)
+        return ""
+
+    monkeypatch.setattr(sweep, "train_there", launch)
+    experiment = read_experiment(folder)
+    with pytest.raises(UserError, match=r"1 of 2 runs failed, such as final,plain.* became NaN or infinite"):
+        run_experiment(experiment)
+    table, number = read_table(experiment), len(started)
+    assert dict(zip(table["arm"], table["status"], strict=True))["plain"] == "diverged"
+    assert run_experiment(experiment).equals(table)
+    assert len(started) == number, "it is not made again"
+    with pytest.raises(NoRunsYet, match=r"No seed of .* has a run of every arm"):
+        dcinterp.compare_arms(str(folder))
+
+
+def test_a_repetition_has_the_seeds_and_draws_that_the_file_names(folder):
+    file = folder / "experiment.yaml"
+    file.write_text(file.read_text() + "again: {seeds: 20-29, draws: 5000}\n")
+    own, again = read_experiment(folder), read_experiment(folder, table=folder / "replication.csv")
+    assert (own.planned(1), own.draws) == (len(own.seeds), 1000)
+    assert (again.planned(1), again.draws) == (10, 5000)
+    beside = folder.parent / "beside"
+    beside.mkdir()
+    (beside / "experiment.yaml").write_text("again: {seeds: 30-31}\n")
+    assert own.fresh_seeds() == "32-32"
+    for wrong in ("again: 5", "again: {seed: 3}", "again: {draws: many}"):
+        file.write_text("\n".join([*file.read_text().splitlines()[:-1], wrong]) + "\n")
+        with pytest.raises(UserError, match=r"`again` of .* must be seeds and draws"):
+            read_experiment(folder)
+
+
+def test_runs_of_another_table_are_found_where_the_folder_was_moved_to(folder, tmp_path):
+    inside = read_experiment(folder, table=folder / "replication.csv").output
+    moved = shutil.copytree(folder, tmp_path / "moved" / folder.name)
+    assert read_experiment(moved, table=moved / "replication.csv").output == inside
+    assert read_experiment(folder, table=tmp_path / "replication.csv").output != inside
 
 
 def test_a_search_over_seeds_is_refused(folder):
