@@ -29,7 +29,7 @@ from dcinterp.bridge.hook_points import take_edits_in_place
 from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, reason
 from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
 
 ARCHITECTURES = {DCFormerForCausalLM: "DCFormerForCausalLM", DCViTForImageClassification: "DCViTForImageClassification"}
@@ -86,23 +86,69 @@ def boot(
     name_or_path: str, device: str | None = None, dtype: torch.dtype | None = None, tokenizer: Any = None
 ) -> TransformerBridge:
     """TransformerLens's own bridge for a causal language model that is not ours, with its tokenizer or another."""
-    return guarded(
-        TransformerBridge.boot_transformers(
-            name_or_path,
-            device=device,
-            dtype=dtype or torch.float32,
-            tokenizer=tokenizer,
-            model_class=_Complete(),
-        )
+    complete = _Complete()
+    bridge = TransformerBridge.boot_transformers(
+        name_or_path,
+        device=device,
+        dtype=dtype or torch.float32,
+        tokenizer=tokenizer,
+        model_class=complete,
     )
+    _require_same(bridge, complete.probe, name_or_path)
+    return guarded(bridge)
 
 
 class _Complete:
-    """Where TransformerLens takes a class of models: the one that fits the architecture, read whole or refused."""
+    """Where TransformerLens takes a class of models: the one that fits the architecture, read whole or refused.
+
+    probe: logits of the model itself, before TransformerLens takes it apart.
+    """
+
+    probe: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def from_pretrained(self, name: str, **options: Any) -> Any:
         architecture = determine_architecture_from_hf_config(options["config"])
-        return read_pretrained(get_hf_model_class_for_architecture(architecture), name, **options)
+        model = read_pretrained(get_hf_model_class_for_architecture(architecture), name, **options)
+        self.probe = _probe(model)
+        return model
+
+
+PROBED, LARGEST_ERROR = 8, 0.02
+"""Tokens; the share of the size of all logits that those of a bridge may be off. Half precision takes most of it."""
+
+
+def _probe(model: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(token ids, logits of the model itself); None of a model that does not read token ids alone."""
+    try:
+        parameter = next(model.parameters())
+        ids = torch.arange(1, PROBED + 1, device=parameter.device)[None] % model.config.get_text_config().vocab_size
+        with torch.no_grad():
+            logits = model.eval()(input_ids=ids).logits
+    except Exception:  # of as many classes as there are kinds of models
+        return None
+    return (ids, logits.float()) if bool(logits.isfinite().all()) else None
+
+
+def _require_same(bridge: Any, probe: tuple[torch.Tensor, torch.Tensor] | None, name: str) -> None:
+    """Refuse a bridge whose logits are not those of the model: every reading would be of another model.
+
+    Raises:
+        UserError: they differ, or the bridge does not run.
+    """
+    if probe is None:
+        return
+    ids, own = probe
+    try:
+        with torch.no_grad():
+            there = bridge(ids).float()
+    except Exception as error:  # as above
+        raise UserError(f"TransformerLens does not run {name}, though transformers does: {reason(error)}.") from error
+    off = float((there - own).norm() / own.norm().clamp(min=1e-9)) if there.shape == own.shape else float("inf")
+    if not off <= LARGEST_ERROR:
+        raise UserError(
+            f"The logits of TransformerLens's bridge are not those of {name} (off by {off:.0%} of their size): it "
+            "does not know something that this model's config asks for, so every reading would be of another model."
+        )
 
 
 def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
@@ -114,11 +160,12 @@ def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
         name: what the bridge calls itself.
 
     Raises:
-        UserError: TransformerLens does not know the architecture.
+        UserError: TransformerLens does not know the architecture, or its logits are not those of the model.
     """
     if hasattr(model, "set_attn_implementation"):
         model.set_attn_implementation("eager")  # the others do not hand out their attention
     config = copy.deepcopy(model.config)
+    probe = _probe(model)
     try:
         architecture = determine_architecture_from_hf_config(config)
         with TemporaryDirectory() as folder:
@@ -128,10 +175,12 @@ def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
             bridge = build_bridge_from_module(
                 model, architecture, hf_config=config, tokenizer=tokenizer, model_name=name
             )
-    except ValueError as error:
-        reason = str(error).strip().split(". ")[0].split("\n")[0].rstrip(".")
-        raise UserError(f"{name} is a model that TransformerLens does not wrap: {reason}.") from error
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # of as many classes as there are architectures
+        raise UserError(f"{name} is a model that TransformerLens does not wrap: {reason(error)}.") from error
     model.eval()
+    _require_same(bridge, probe, name)
     return guarded(bridge)
 
 

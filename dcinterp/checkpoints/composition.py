@@ -10,15 +10,15 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from dcinterp.checkpoints.adapters import base_of
+from dcinterp.checkpoints.devices import number_type
 from dcinterp.checkpoints.hub import cached_snapshot
 from dcinterp.checkpoints.names import (
     OWN,
     SHIPPED,
-    gguf_file,
-    is_adapter,
     is_composition,
     refuse_file,
     refuse_missing_folder,
+    refuse_others,
     shipped_models,
 )
 from dcinterp.checkpoints.read import read_model
@@ -29,6 +29,7 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.paths import path_of
 from dcinterp.support.progress import without_bars
+from dcinterp.support.whole_files import whole
 from dcinterp.train.loop.start import Start
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def compose(
     changes: Mapping[str, Any] | None = None,
     seed: int | None = None,
     merge: bool = False,
+    dtype: torch.dtype | str | None = None,
 ) -> Path:
     """Add composition to a trained model, so that its logits do not change.
 
@@ -65,6 +67,8 @@ def compose(
         changes: further fields of `DCFormerConfig` that begin with `compose_`.
         seed: of the first values of what is not zero; 0 when None.
         merge: write `model`, a composition and the model that it was added to, as one ordinary folder instead.
+        dtype: with `merge`, of the weights to write, or its name ("float32", in which compositions are kept); that of
+            the model that it was added to when None.
 
     Returns:
         `output`, which `dcinterp.load` opens.
@@ -75,7 +79,7 @@ def compose(
 
     Cost: reads all weights once; memory for one copy of them.
     """
-    output = Path(output)
+    output = path_of(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} holds other files; give another folder, or empty it first.")
     fields = {"compose": compose, "compose_rank": rank, "compose_groups": groups, "compose_stages": stages}
@@ -83,12 +87,17 @@ def compose(
     if merge:
         if given or seed is not None:
             raise UserError("A composition is merged as it is; leave the other options out, or leave out --merge.")
-        return _merge(path_of(model), output)
+        with whole(output) as place:
+            _merge(path_of(model), place, number_type(dtype))
+        return output
+    if dtype is not None:
+        raise UserError("dtype is of merge=True alone: a composition is kept in float32.")
     name = str(model).removeprefix(OWN)
     folder = _base_folder(name)
     base = _read_language_model(folder, None)
     composed = add_composition(base, given, seed=seed or 0)
-    AddedComposition.of(base, _lasting_name(name), composed.config).write(composed, output)
+    with whole(output) as place:
+        AddedComposition.of(base, _lasting_name(name), composed.config).write(composed, place)
     return output
 
 
@@ -101,8 +110,8 @@ def read_composed(folder: Path, device: Any = None, dtype: torch.dtype | None = 
     added = AddedComposition.read(folder)
     # As it is stored: the fingerprint is of these numbers, and the rounded ones of another type would differ.
     base = _read_language_model(base_of(folder, COMPOSITION), None)
-    model: Any = put_composition(base, added, folder)
-    return model.to(device=device, dtype=dtype)  # type: ignore[no-any-return]
+    model: Any = put_composition(base, added, folder, dtype)
+    return model.to(device=device)  # type: ignore[no-any-return]
 
 
 def open_start(name: str) -> Start:
@@ -125,17 +134,16 @@ def open_start(name: str) -> Start:
     return Start(model, words if isinstance(words, PreTrainedTokenizerFast) else None, added)
 
 
-def _merge(folder: Path, output: Path) -> Path:
+def _merge(folder: Path, output: Path, dtype: torch.dtype | None) -> None:
     if not is_composition(folder):
         raise UserError(
             f"{folder} does not hold a composition ({COMPOSITION}) to merge; give what dcinterp compose wrote, or the "
             "model folder of a run that trained it."
         )
-    model, base = read_composed(folder), base_of(folder, COMPOSITION)
+    model, base = read_composed(folder, dtype=dtype), base_of(folder, COMPOSITION)
     with without_bars():
         model.save_pretrained(output)
     copy_tokenizer(next((each for each in (folder, base) if has_tokenizer(each)), base), output)
-    return output
 
 
 def _base_folder(name: str) -> Path:
@@ -143,13 +151,7 @@ def _base_folder(name: str) -> Path:
     if name in shipped_models():
         return SHIPPED / name
     folder = path_of(name)
-    if is_composition(folder):
-        raise UserError(f"{folder} holds a composition; merge it first with: dcinterp compose {folder} --merge ...")
-    if is_adapter(folder) or gguf_file(folder) is not None:
-        raise UserError(
-            f"{folder} is an adapter or a GGUF file, which our decoder does not read; save the model that it makes "
-            "with save_pretrained first."
-        )
+    refuse_others(folder)
     if folder.is_dir():
         return folder
     refuse_file(name)

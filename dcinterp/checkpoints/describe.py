@@ -6,6 +6,7 @@ dcinterp.describe(bridge).composition             # after
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -36,6 +37,9 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.file_names import COMPOSITION
 
 # What the process of `dcinterp load` takes for a model of no size; tests/unit/cli measures it.
+BUFFER = re.compile(r"(^|\.)((attn|attention)\.(masked_)?bias|inv_freq|masked_bias)$")
+"""Masks and tables of rotary embeddings, in checkpoints of older versions of transformers."""
+
 LIBRARIES_BYTES = 500_000_000
 
 
@@ -147,7 +151,13 @@ def describe(model: Any) -> Description:
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
         return _ours(str(model), our_config(folder, fields), dtype)
-    return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in tensors), dtype)
+    weights = [name for name in tensors if not _is_buffer(name, tensors.dtype(name))]
+    return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in weights), dtype)
+
+
+def _is_buffer(name: str, dtype: torch.dtype | None) -> bool:
+    """Whether a tensor of an old checkpoint is a mask or a table, which transformers no longer keeps with weights."""
+    return bool(BUFFER.search(name)) or (dtype is not None and not dtype.is_floating_point)
 
 
 def _of_composition(name: str, folder: Path) -> Description:

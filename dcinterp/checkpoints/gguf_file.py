@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dcinterp.checkpoints.gguf_header import require_header
+from dcinterp.checkpoints.gguf_header import bias_names, require_header
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
@@ -63,6 +63,13 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
         raise UserError(f"{file} is not whole: {error}") from error
     except Exception as error:  # the reader raises whatever the bytes of a damaged file lead it to
         raise UserError(f"{file} is damaged, or of a kind that transformers does not read: {reason(error)}.") from error
+    given = bias_names(file)
+    if len(given) > sum(name.endswith(".bias") for name, _ in model.named_parameters()):
+        raise UserError(
+            f"{file} has biases (such as {given[0]}) for which transformers has no place in a model of type "
+            f"{model.config.model_type}, so its logits would be wrong; open the model in its original format, a folder "
+            "with config.json and safetensors."
+        )
     # The numbers are no longer quantized; with the mark of it, nobody could move, cast or save the model.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

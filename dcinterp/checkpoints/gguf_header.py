@@ -68,13 +68,16 @@ def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iter
         names: what tensors of any model are called, without .weight and the like; {bid} and {xid} stand for numbers.
 
     Raises:
-        UserError: a count, a size or an offset leads past its end, its layers are not those that it says, a number is
-            none, or a tensor has a name that no model has: a reader would leave it out without a word.
+        UserError: its rotary embedding is scaled, which transformers leaves out without a word; a count, a size or an
+            offset leads past its end, its layers are not those that it says, a number is none, or a tensor has a name
+            that no model has: a reader would leave it out without a word.
     """
     walk = HeaderWalk(path)
     try:
         with walk.file:
             _check(walk, octets_of, names)
+    except UserError:
+        raise
     except (ValueError, KeyError, struct.error, OverflowError) as error:
         raise UserError(f"{path} is damaged ({reason(error)}); copy or download it again.") from error
 
@@ -100,6 +103,7 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterab
     for name, *_ in found:
         if known.isdisjoint(_stems(name)):
             raise ValueError(f"no model has a tensor {shown(name)}")
+    _refuse_scaled(walk.file.name, fields, [name for name, *_ in found])
     step = fields.get("general.alignment", 32)
     if not isinstance(step, int) or not 0 < step <= 2**20:
         raise ValueError(f"general.alignment is {shown(step, 30)}")
@@ -111,6 +115,37 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterab
     there = count_layers(name for name, *_ in found)
     if not isinstance(layers, int) or layers > there:
         raise ValueError(f"block_count is {shown(layers, 30)}, and it has {there} layers")
+
+
+def _refuse_scaled(file: str, fields: dict[str, Any], tensors: Iterable[str]) -> None:
+    """Refuse a rotary embedding that is scaled: of such files transformers reads the plain one.
+
+    Raises:
+        UserError: as said.
+    """
+    kind = fields.get("general.architecture")
+    scaling = fields.get(f"{kind}.rope.scaling.type", "none")
+    if kind == "gpt-oss" or (scaling in ("none", "") and not any(name.startswith("rope_f") for name in tensors)):
+        return
+    how = "by factors of its own (rope_freqs)" if scaling in ("none", "") else f"({shown(scaling, 20)})"
+    raise UserError(
+        f"{file} scales its rotary embedding {how}, which transformers does not read from GGUF files, so its logits "
+        "would be wrong; open the model in its original format, a folder with config.json and safetensors."
+    )
+
+
+def bias_names(path: Path) -> list[str]:
+    """The names of all tensors of a (checked) file that are biases of layers."""
+    walk = HeaderWalk(path)
+    with walk.file:
+        walk.octets(4)
+        walk.order = ">" if walk.number("I") & 0xFFFF == 0 else "<"
+        tensors, pairs = walk.number("Q"), walk.number("Q")
+        for _ in range(pairs):
+            walk.text()
+            walk.value(walk.number("I"))
+        names = [_tensor(walk)[0] for _ in range(tensors)]
+    return [name for name in names if re.fullmatch(r"blk\.\d+\..*\.bias", name)]
 
 
 def _stems(name: str) -> set[str]:

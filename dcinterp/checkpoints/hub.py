@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcinterp.checkpoints.read import OURS, read_config_file
+from dcinterp.checkpoints.read import OURS, read_config_file, require_own_kind
 from dcinterp.checkpoints.tensor_files import NO_WEIGHTS, indexed_files
-from dcinterp.checkpoints.tokenizer_files import PATTERNS
+from dcinterp.checkpoints.tokenizer_files import PATTERNS, has_tokenizer
 from dcinterp.support.errors import UserError
 
 WEIGHTS = (".safetensors", ".bin")
@@ -52,12 +52,30 @@ def download(name: str, *, own: bool = False) -> Path | None:
     reach_hub()
     folder = Path(hf_hub_download(name, "config.json")).parent
     kind = read_config_file(folder).get("model_type")
+    if own:
+        require_own_kind(kind, name)
     if not (kind in OURS or opens_by_default(kind) or own):
         return None
     files = HfApi().list_repo_files(name)
     safe = any(file.endswith(WEIGHTS[0]) for file in files)
     weights = f"*{WEIGHTS[0] if safe else WEIGHTS[1]}"
-    return Path(snapshot_download(name, allow_patterns=["*.json", weights, *PATTERNS.split()]))
+    # Some repositories have all weights a second time, in the layout of another program.
+    patterns = ["*.json", weights, *PATTERNS.split()]
+    return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["consolidated*", "original/*"]))
+
+
+def with_tokenizer(name: str, folder: Path) -> Path:
+    """The cached folder of a hub id, with its tokenizer fetched where it had only weights; as it is, if that fails."""
+    from huggingface_hub import snapshot_download
+
+    if has_tokenizer(folder):
+        return folder
+    try:
+        reach_hub()
+        found = Path(snapshot_download(name, revision=folder.name, allow_patterns=PATTERNS.split()))
+    except (OSError, ValueError):  # the model can be looked at by token ids
+        return folder
+    return found if has_tokenizer(found) and any(_whole(found, ending) for ending in WEIGHTS) else folder
 
 
 def reach_hub() -> None:

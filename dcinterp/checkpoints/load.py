@@ -15,7 +15,7 @@ from dcinterp.checkpoints.devices import number_type, require_device
 from dcinterp.checkpoints.fingerprint import mark_source
 from dcinterp.checkpoints.fit import require_counts, require_finite
 from dcinterp.checkpoints.gguf_file import read_gguf, read_gguf_tokenizer
-from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason
+from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason, with_tokenizer
 from dcinterp.checkpoints.names import (
     OWN,
     PLANTED,
@@ -23,12 +23,11 @@ from dcinterp.checkpoints.names import (
     gguf_file,
     is_adapter,
     is_composition,
-    layout_names,
     refuse_file,
     refuse_missing_folder,
     shipped_models,
 )
-from dcinterp.checkpoints.read import OURS, read_config_file, read_model
+from dcinterp.checkpoints.read import OURS, read_config_file, read_model, require_own_kind
 from dcinterp.checkpoints.tensor_files import count_tensors
 from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, require_fit
 from dcinterp.support.errors import UserError, nearest, reason, require_known
@@ -144,11 +143,8 @@ def _load_folder(
         words = words if words is not None or own_words is None else read_tokenizer(own_words)
         return _wrap(read_adapted(folder, device, dtype), words, name or folder.name)
     kind = read_config_file(folder).get("model_type")
-    if own and kind not in (*OURS, *layout_names()):
-        raise UserError(
-            f"{folder} holds a model of type {shown(kind)}, which our decoder does not read; it reads "
-            f'{", ".join(layout_names())}. Without {OWN!r} or decoder="own" TransformerLens opens it.'
-        )
+    if own:
+        require_own_kind(kind, str(folder))
     if own or kind in OURS or opens_by_default(kind):
         return _load_ours(folder, name or folder.name, device, dtype, words)
     if not isinstance(kind, str):
@@ -271,15 +267,29 @@ def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> Transfor
     return wrap(planted.model.to(device, dtype), tokenizer(), f"planted {planted.circuit}")
 
 
+def _boot_hub(name: str, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
+    from dcinterp.bridge import boot
+
+    try:
+        return boot(name, device=str(device) if device else None, dtype=dtype, tokenizer=words)
+    except (UserError, MemoryError, OSError):
+        raise
+    except Exception as error:  # of as many classes as there are libraries below
+        raise UserError(
+            f"The hub gave {name}, which transformers and TransformerLens do not load: {reason(error)}."
+        ) from error
+
+
 def _load_hub(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, own: bool) -> TransformerBridge:
     from huggingface_hub.errors import EntryNotFoundError
 
     try:
-        folder = cached_snapshot(name) or download(name, own=own)
+        folder = cached_snapshot(name)
+        if folder is not None and words is None:
+            folder = with_tokenizer(name, folder)
+        folder = folder or download(name, own=own)
         if folder is None:
-            from dcinterp.bridge import boot
-
-            return boot(name, device=str(device) if device else None, dtype=dtype, tokenizer=words)
+            return _boot_hub(name, device, dtype, words)
         return _load_folder(folder, device, dtype, words, name, own=own)
     except UserError:
         raise

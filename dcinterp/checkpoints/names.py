@@ -65,9 +65,39 @@ def gguf_file(path: Path) -> Path | None:
     return found[0] if found else None
 
 
+def refuse_others(folder: Path) -> None:
+    """Raise a UserError if `folder` is a composition, an adapter or a GGUF file: our decoder reads none of them."""
+    if is_composition(folder):
+        raise UserError(f"{folder} holds a composition; merge it first with: dcinterp compose {folder} --merge ...")
+    if is_adapter(folder) or gguf_file(folder) is not None:
+        raise UserError(
+            f"{folder} is an adapter or a GGUF file, which our decoder does not read; save the model that it makes "
+            "with save_pretrained first."
+        )
+
+
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter of PEFT, or a composition, and no model of its own."""
-    return any((folder / name).is_file() for name in (ADAPTER, COMPOSITION)) and not (folder / "config.json").is_file()
+    if (folder / "config.json").is_file():  # some programs write that of the base beside an adapter
+        return (folder / ADAPTER).is_file() and not _other_weights(folder)
+    return any((folder / name).is_file() for name in (ADAPTER, COMPOSITION))
+
+
+def _other_weights(folder: Path) -> bool:
+    """Whether a folder has weights beside those of an adapter."""
+    return any(
+        not path.name.startswith("adapter_")
+        for pattern in ("*.safetensors", "*.bin", "*.index.json")
+        for path in folder.glob(pattern)
+    )
+
+
+def refuse_two_models(folder: Path) -> None:
+    """Raise a UserError if a folder holds a model and an adapter: which of them is meant, libraries guess otherwise."""
+    if (folder / ADAPTER).is_file() and (folder / "config.json").is_file() and _other_weights(folder):
+        raise UserError(
+            f"{folder} holds a model and an adapter ({ADAPTER}); move one of them into a folder of its own."
+        )
 
 
 def is_composition(folder: Path) -> bool:

@@ -9,13 +9,14 @@ import torch
 from safetensors import SafetensorError
 
 from dcinterp.checkpoints.fit import require_layers, require_one_type
-from dcinterp.checkpoints.names import layout_names
+from dcinterp.checkpoints.names import OWN, layout_names, refuse_two_models
 from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.progress import without_bars
+from dcinterp.support.text import shown
 
 if TYPE_CHECKING:
     from dcinterp.model.decoder import DCFormerForCausalLM
@@ -119,15 +120,25 @@ def require_whole(folder: Path, config: DCFormerConfig, dtype: torch.dtype | Non
     return next((tensors.dtype(name) for name in weights if name in tensors), None)
 
 
+def require_own_kind(kind: Any, name: str) -> None:
+    """Raise a UserError if our decoder does not read models of this `model_type`; `name` is what the message says."""
+    if kind not in (*OURS, *layout_names()):
+        raise UserError(
+            f"{name} holds a model of type {shown(kind)}, which our decoder does not read; it reads "
+            f'{", ".join(layout_names())}. Without {OWN!r} or decoder="own" TransformerLens opens it.'
+        )
+
+
 def read_config_file(folder: Path) -> dict[str, Any]:
     """The config.json of a model folder.
 
     Raises:
-        UserError: it is missing, or does not hold a JSON object.
+        UserError: it is missing, or does not hold a JSON object; or the folder holds an adapter besides.
     """
     path = folder / "config.json"
     if not (path.exists() or path.is_symlink()):
         raise UserError(
             f"{folder} has no config.json, so it is not a model folder; give a folder that save_pretrained wrote."
         )
+    refuse_two_models(folder)
     return read_json_object(path, what="a configuration", way="copy it again from the source of the model")

@@ -10,7 +10,6 @@ import typer
 
 from dcinterp.cli._models import model_names
 from dcinterp.cli._outputs import print_json, require_folder_place
-from dcinterp.support.whole_files import whole
 
 
 def command(
@@ -38,6 +37,9 @@ def command(
     merge: Annotated[
         bool, typer.Option("--merge", help="Write a composition and its model as one ordinary folder.")
     ] = False,
+    dtype: Annotated[
+        str | None, typer.Option(help="With --merge, type of the weights to write; as the model's by default.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: folder, composition, parameters.")] = False,
 ) -> None:
     """Add composition to a trained model, so that its logits do not change.
@@ -63,18 +65,18 @@ def command(
     for each in override or []:
         apply_override(changes, each)
     require_folder_place(output)
-    with whole(output) as place:
-        add(
-            model,
-            place,
-            compose=compose,
-            rank=rank,
-            groups=groups,
-            stages=chosen,
-            changes=changes,
-            seed=seed,
-            merge=merge,
-        )
+    add(
+        model,
+        output,
+        compose=compose,
+        rank=rank,
+        groups=groups,
+        stages=chosen,
+        changes=changes,
+        seed=seed,
+        merge=merge,
+        dtype=dtype,
+    )
     found = describe(output)
     if as_json:
         record = {"folder": str(output), "composition": found.composition, "parameters": found.parameters}

@@ -134,13 +134,19 @@ def add_composition(base: DCFormerForCausalLM, fields: Mapping[str, Any], *, see
     return _like(composed, base)
 
 
-def put_composition(base: DCFormerForCausalLM, added: AddedComposition, folder: Path) -> DCFormerForCausalLM:
+def put_composition(
+    base: DCFormerForCausalLM, added: AddedComposition, folder: Path, dtype: torch.dtype | None = None
+) -> DCFormerForCausalLM:
     """The model that `base` and the composition in `folder` make; it uses the tensors of `base`.
+
+    dtype: of the model, that of `base` when None. The composition is kept in float32, and rounded to it once.
 
     Raises:
         UserError: the files are damaged or do not belong together, or `base` is another model than they were made for.
     """
-    added.require(base, folder)
+    added.require(base, folder)  # the fingerprint is of the numbers as they are stored
+    if dtype is not None:
+        base = base.to(dtype=dtype)  # type: ignore[call-arg]
     try:
         config = composed_config(base.config, added.fields)
     except UserError as error:

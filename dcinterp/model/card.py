@@ -8,6 +8,13 @@ from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.support.whole_files import name_to_be
 
+PIXELS = """It reads pixels from -1 to 1: bytes divided by 127.5, minus 1.
+
+"""
+
+EMPTY_CARD = "This is the model card of a 🤗 transformers model"
+"""A sentence of the card that transformers makes for a repository without one."""
+
 
 def write_card(config: DCFormerConfig, parameters: int, folder: str | Path) -> None:
     """Write README.md into `folder`, unless it has one: what the model is, how to load it, what it is not."""
@@ -16,8 +23,16 @@ def write_card(config: DCFormerConfig, parameters: int, folder: str | Path) -> N
         path.write_text(card(config, parameters, name_to_be(path.parent.resolve())), encoding="utf-8")
 
 
-def card(config: DCFormerConfig, parameters: int, name: str) -> str:
-    """The text of the card."""
+def write_card_of_hub(config: DCFormerConfig, parameters: int, folder: str | Path, repository: str) -> None:
+    """Write README.md into a folder that is about to go to the hub, in the place of the empty card of transformers."""
+    path = Path(folder) / "README.md"
+    if not path.exists() or EMPTY_CARD in path.read_text(encoding="utf-8"):
+        path.write_text(card(config, parameters, repository.rpartition("/")[2], repository), encoding="utf-8")
+
+
+def card(config: DCFormerConfig, parameters: int, name: str, place: str = "") -> str:
+    """The text of the card; `place` is what the model is loaded from, if that is known."""
+    place = place or f"{place}"
     images = isinstance(config, DCViTConfig)
     return f"""---
 library_name: transformers
@@ -45,17 +60,17 @@ tags:
 ```python
 import dcinterp
 
-model = dcinterp.load("path/to/{name}")        # with a hook on every branch of the composition
+model = dcinterp.load("{place}")        # with a hook on every branch of the composition
 ```
 
 ```python
 import dcinterp.model.{"vit" if images else "decoder"}  # registers the architecture
 from transformers import {"AutoModelForImageClassification" if images else "AutoModelForCausalLM"}
 
-model = {"AutoModelForImageClassification" if images else "AutoModelForCausalLM"}.from_pretrained("path/to/{name}")
+model = {"AutoModelForImageClassification" if images else "AutoModelForCausalLM"}.from_pretrained("{place}")
 ```
 
-## Limits
+{PIXELS if images else ""}## Limits
 
 This card was written when the model was saved and knows only its configuration: what it was trained on, how well it
 does and what it must not be used for has to be added by whoever trained it. Attention matrices after composition are

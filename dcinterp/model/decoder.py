@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from dcinterp.model.attention import HandedOn
 from dcinterp.model.block import Block
 from dcinterp.model.cache import fit_cache, new_cache
-from dcinterp.model.card import write_card
+from dcinterp.model.card import write_card, write_card_of_hub
 from dcinterp.model.compose.base import take_extra_loss
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig
@@ -89,8 +89,14 @@ class DCFormerPreTrainedModel(PreTrainedModel):
         if Path(save_directory).is_file():
             raise UserError(f"{save_directory} is a file; give the name of a folder to save the model to.")
         super().save_pretrained(save_directory, *args, **kwargs)
-        open_like(Path(save_directory) / "config.json")
-        write_card(self.config, self.num_parameters(), save_directory)
+        if (config := Path(save_directory) / "config.json").is_file():  # of several processes one writes
+            open_like(config)
+            write_card(self.config, self.num_parameters(), save_directory)
+
+    def _upload_modified_files(self, working_dir: Any, repo_id: str, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, with our card in the place of its empty one."""
+        write_card_of_hub(self.config, self.num_parameters(), working_dir, repo_id)
+        return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
 
 class DCFormerModel(DCFormerPreTrainedModel):

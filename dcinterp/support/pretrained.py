@@ -55,7 +55,7 @@ def read_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
         options: as `from_pretrained` takes them.
 
     Raises:
-        UserError: a weight is missing, or the config asks for a model much larger than its files.
+        UserError: a weight is missing or one too many, or the config asks for a model much larger than its files.
     """
     if Path(name).is_dir():
         require_no_code(Path(name))
@@ -67,12 +67,20 @@ def read_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
             f"The weights of {shortened(str(name), 120)} do not fit its config.json (nothing gives {missing[0][:60]}); "
             "use files that belong together."
         )
-    layers = {match[1] for name in model.state_dict() if (match := LAYER.match(name))}
+    known = {*model.state_dict()}
+    layers = {match[1] for name in known if (match := LAYER.match(name))}
     for extra in sorted(map(str, report.get("unexpected_keys") or ())):
         if (match := LAYER.match(extra)) and match[1] not in layers:
             raise UserError(
                 f"The weights of {shortened(str(name), 120)} do not fit its config.json (they have {match[1]}, which "
                 "it does not ask for); use files that belong together."
+            )
+        stem, _, part = extra.rpartition(".")
+        # Old checkpoints hold masks and tables as well, of modules without a weight.
+        if match and (part == "weight" or (part == "bias" and f"{stem}.weight" in known)):
+            raise UserError(
+                f"The weights of {shortened(str(name), 120)} do not fit its config.json (they have {extra[:80]}, which "
+                "it does not ask for, so the logits would be wrong); use files that belong together."
             )
     return model
 

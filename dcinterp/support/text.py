@@ -29,6 +29,12 @@ def shown(value: Any, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
+def in_sentence(token: str) -> str:
+    """A token inside a sentence: without the spaces around it, and with line breaks that can be seen."""
+    text = token.strip(" ") or "␣" * len(token)
+    return text.replace("\n", "↵")
+
+
 def printable(text: str) -> str:
     """A text as a terminal can show it: signs that steer one are written out, lines stay lines."""
     return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import dcinterp
+from dcinterp import UserError
 from dcinterp.bridge import GainWarning, TransformerBridge
 
 
@@ -22,9 +23,39 @@ def test_norms_of_parts_warn_until_their_gain_is_folded(own_model: Callable[[str
     with pytest.warns(GainWarning, match=r"without the norm's gain.*call enable_compatibility_mode\(\)"):
         wrong = cache.decompose_resid(apply_ln=True).sum(0) @ bridge.W_U
     assert not torch.allclose(wrong, logits, atol=1e-2)
+    bridge.enable_compatibility_mode(disable_warnings=True, fold_ln=False)
+    with pytest.warns(GainWarning, match="without the norm's gain"):
+        bridge.run_with_cache(ids)[1].decompose_resid(apply_ln=True)
+    bridge = dcinterp.load(own_model(shape))
+    with torch.no_grad():
+        bridge.ln_final.original_component.weight.mul_(torch.linspace(0.5, 2, bridge.cfg.d_model))
     bridge.enable_compatibility_mode(disable_warnings=True)
     logits, cache = bridge.run_with_cache(ids)
     with warnings.catch_warnings():
         warnings.simplefilter("error", GainWarning)
         right = cache.decompose_resid(apply_ln=True).sum(0) @ bridge.W_U + bridge.b_U
     torch.testing.assert_close(right, logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_config_that_the_bridge_does_not_know_is_refused(tmp_path: Path, saved: bool) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, scale_attn_weights=False))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"logits of TransformerLens's bridge are not those of .* \(off by \d+%"):
+        dcinterp.load(tmp_path if saved else model)
+
+
+def test_an_architecture_that_is_not_wrapped_is_one_sentence() -> None:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, num_attention_heads=4, attention_bias=False))
+    with pytest.raises(UserError, match="GPTNeoXForCausalLM is a model that TransformerLens does not wrap"):
+        dcinterp.load(model)

@@ -424,3 +424,32 @@ def test_attention_alone_comes_back_as_it_was_written(tmp_path):
     model = DCFormerForCausalLM(DCFormerConfig(**sizes)).eval()
     write_foreign(model, tmp_path / "model", "dcformer")
     assert torch.allclose(read_model(tmp_path / "model")(IDS).logits, model(IDS).logits, atol=1e-5)
+
+
+def test_a_composition_on_a_bfloat16_base_is_rounded_only_where_that_is_asked(base, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    half = tmp_path / "half"
+    AutoModelForCausalLM.from_pretrained(base).bfloat16().save_pretrained(half)
+    folder = learnt(dcinterp.compose(half, tmp_path / "composed"))
+    kept = added_tensors(folder)
+    opened = {
+        "load": dcinterp.load(folder, dtype="float32").original_model,
+        "train": open_start(str(folder)).model,
+        "merged": read_model(dcinterp.compose(folder, tmp_path / "merged", merge=True, dtype="float32")),
+    }
+    for name, model in opened.items():
+        found = {key: t for key, t in read_composed(folder, dtype=torch.float32).state_dict().items() if is_added(key)}
+        state = model.state_dict() if name != "load" else found
+        assert all(torch.equal(state[key], kept[key]) for key in kept), name
+    plain = read_model(dcinterp.compose(folder, tmp_path / "as-base", merge=True))
+    assert plain.dtype == torch.bfloat16
+    with pytest.raises(UserError, match="dtype is of merge=True alone"):
+        dcinterp.compose(half, tmp_path / "other", dtype="float32")
+
+
+def test_an_output_below_the_home_folder_is_not_a_folder_called_by_a_tilde(base, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert dcinterp.compose(base, "~/out") == tmp_path / "out"
+    assert not (tmp_path / "~").exists()

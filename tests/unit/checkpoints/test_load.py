@@ -79,3 +79,23 @@ def test_reasons_are_sentences_for_a_person():
     ]
     assert [reason.splitlines() for reason in reasons] == [[reason] for reason in reasons]
     assert reasons[2:] == ["a", "OSError"]
+
+
+def test_the_card_that_goes_to_the_hub_is_ours(tmp_path, monkeypatch, make_bridge):
+    from transformers.utils.hub import PushToHubMixin
+
+    sent = {}
+
+    def upload(self, folder, repository, *args, **kwargs):
+        sent[repository] = (Path(folder) / "README.md").read_text(encoding="utf-8")
+
+    monkeypatch.setattr(PushToHubMixin, "_upload_modified_files", upload)
+    model = make_bridge().original_model
+    empty = "# Model Card for Model ID\n\nThis is the model card of a 🤗 transformers model that has been pushed."
+    (tmp_path / "README.md").write_text(empty, encoding="utf-8")
+    model._upload_modified_files(tmp_path, "me/mine", {})
+    assert 'dcinterp.load("me/mine")' in sent["me/mine"]
+    assert 'from_pretrained("me/mine")' in sent["me/mine"]
+    (tmp_path / "README.md").write_text("what I wrote", encoding="utf-8")
+    model._upload_modified_files(tmp_path, "me/mine", {})
+    assert sent["me/mine"] == "what I wrote"

@@ -163,8 +163,11 @@ def test_an_adapter_computes_what_peft_computes(tmp_path, bare, ours):
     assert "adapter" in dcinterp.describe(tmp_path / "adapter").family
 
 
-def write_gguf(path: Path, model: Any) -> Path:
-    """A tiny Llama as llama.cpp stores it: rows of q and k in another order, a byte-level BPE inside."""
+def write_gguf(path: Path, model: Any, more: Any = lambda file: None) -> Path:
+    """A tiny Llama as llama.cpp stores it: rows of q and k in another order, a byte-level BPE inside.
+
+    more: adds to the writer what else the file is to hold.
+    """
     import gguf
 
     config, tensors = model.config, {name: t.numpy() for name, t in model.state_dict().items()}
@@ -200,6 +203,7 @@ def write_gguf(path: Path, model: Any) -> Path:
             halves = array.reshape(heads, 2, -1, array.shape[1])
             array = halves.swapaxes(1, 2).reshape(array.shape)
         file.add_tensor(f"{theirs}.weight", np.ascontiguousarray(array))
+    more(file)
     file.write_header_to_file()
     file.write_kv_data_to_file()
     file.write_tensors_to_file()
@@ -246,6 +250,21 @@ def test_a_damaged_gguf_file_is_one_sentence(packed):
         assert len(str(refused.value)) < 400 + len(str(file))
 
 
+@needs_gguf
+@pytest.mark.parametrize("what", ["type", "factors", "bias"])
+def test_what_transformers_leaves_out_of_a_gguf_file_is_refused(packed, tmp_path, what):
+    from gguf import RopeScalingType
+
+    adds = {
+        "type": lambda file: (file.add_rope_scaling_type(RopeScalingType.YARN), file.add_rope_scaling_factor(4.0)),
+        "factors": lambda file: file.add_tensor("rope_freqs.weight", np.ones(2, np.float32)),
+        "bias": lambda file: file.add_tensor("blk.0.attn_q.bias", np.ones(16, np.float32)),
+    }
+    said = {"type": r"scales its rotary embedding \('yarn'\)", "factors": "by factors of its own", "bias": "has biases"}
+    with pytest.raises(UserError, match=said[what]):
+        dcinterp.load(write_gguf(tmp_path / "more.gguf", packed[1], adds[what]))
+
+
 def test_gguf_files_that_cannot_be_read_say_why(tmp_path, monkeypatch):
     (tmp_path / "one.gguf").write_bytes(b"GGUF" + bytes(20))
     monkeypatch.setattr(gguf_file, "find_spec", lambda name: None)
@@ -279,3 +298,46 @@ def test_a_tokenizer_in_two_older_files_is_read_by_our_decoder_too(bare, tmp_pat
     found = dcinterp.load(folder, decoder="own").tokenizer
     assert found is not None
     assert found("ab").input_ids[-1] == BYTES.index("ab")
+
+
+def test_a_model_and_an_adapter_in_one_folder_are_refused_and_an_adapter_beside_a_config_is_one(tmp_path, bare):
+    import shutil
+
+    both = shutil.copytree(bare, tmp_path / "both")
+    (both / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(bare)}))
+    for act in (dcinterp.load, dcinterp.describe, lambda folder: dcinterp.load(folder, decoder="own")):
+        with pytest.raises(UserError, match=r"holds a model and an adapter .*; move one of them"):
+            act(both)
+    (both / "model.safetensors").unlink()
+    assert "with the adapter merged into it" in dcinterp.describe(both).family
+
+
+def test_biases_that_the_config_does_not_ask_for_are_refused(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    LlamaForCausalLM(LlamaConfig(vocab_size=50, attention_bias=True, **SIZES)).save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    del fields["attention_bias"]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=r"they have .*_proj\.bias, which it does not ask for"):
+        dcinterp.load(tmp_path)
+
+
+def test_masks_of_old_checkpoints_are_neither_refused_nor_counted(tmp_path):
+    from safetensors.torch import load_file, save_file
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    model = GPT2LMHeadModel(GPT2Config(**sizes))
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    count = dcinterp.describe(tmp_path).parameters
+    assert count == sum(each.numel() for each in model.parameters())
+    mask = torch.ones(1, 1, 32, 32)
+    tensors |= {
+        f"transformer.h.{layer}.attn.{name}": mask.clone() for layer in (0, 1) for name in ("bias", "masked_bias")
+    }
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert dcinterp.describe(tmp_path).parameters == count
+    ids = torch.tensor([PROMPT])
+    torch.testing.assert_close(dcinterp.load(tmp_path)(ids), model.eval()(ids).logits)
